@@ -1,22 +1,51 @@
-/* decoder.c: what decoders of any kind share - what the numbers of a config must be to one another
- * and to the batch; where the tokens of a batch stand: padding, positions, the cache of keys and
- * values.
- */
+/* decoder.c: the two decoders, Llama and GPT-2. Both are an embedding, blocks of attention and an
+ * MLP, a norm and an output projection; what differs is in their blocks and in the defaults of
+ * their configs. */
 #include "nn/layers.h"
+#include "nn/models.h"
 
-static bool refuse(tl_tape *t, const char *fmt, ...) TL_PRINTF(2, 3);
-static bool refuse(tl_tape *t, const char *fmt, ...)
+#include <stdio.h>
+
+/* ---- configs ---- */
+
+tl_decoder_numbers tl_llama_numbers(const tl_llama_config *c)
 {
-    tl_err e = {.status = TL_OK};
-    va_list ap;
-    va_start(ap, fmt);
-    tl_vfail(&e, TL_ESHAPE, fmt, ap);
-    va_end(ap);
-    tl_tape_fail(TL_AT(t), TL_ESHAPE, "%s", e.message);
-    return false;
+    return (tl_decoder_numbers){.name = "tl_llama",
+                                .llama = true,
+                                .vocab = c->vocab,
+                                .width = c->width,
+                                .layers = c->layers,
+                                .heads = c->heads,
+                                .kv_heads = c->kv_heads != 0 ? c->kv_heads : c->heads,
+                                .hidden = c->hidden,
+                                .max_positions = c->max_positions,
+                                .eps = c->eps != 0 ? c->eps : 1e-5,
+                                .tied = c->tied,
+                                .pairing = c->pairing,
+                                .rope_base = c->rope_base,
+                                .scaling = c->scaling,
+                                .dtype = tl_dtype_or(c->dtype, TL_F32)};
 }
 
-static bool fits(tl_tape *t, const tl_decoder_numbers *c)
+tl_decoder_numbers tl_gpt2_numbers(const tl_gpt2_config *c)
+{
+    return (tl_decoder_numbers){.name = "tl_gpt2",
+                                .vocab = c->vocab,
+                                .width = c->width,
+                                .layers = c->layers,
+                                .heads = c->heads,
+                                .kv_heads = c->heads,
+                                .hidden = c->hidden != 0 ? c->hidden : 4 * c->width,
+                                .max_positions = c->max_positions,
+                                .eps = c->eps != 0 ? c->eps : 1e-5,
+                                .dropout = c->dropout,
+                                .tied = true,
+                                .pairing = c->pairing,
+                                .dtype = tl_dtype_or(c->dtype, TL_F32)};
+}
+
+/* Whether the numbers fit one another. The message names fields of the config. */
+static tl_status check_numbers(tl_tape *t, const tl_decoder_numbers *c)
 {
     const struct {
         const char *name;
@@ -28,167 +57,243 @@ static bool fits(tl_tape *t, const tl_decoder_numbers *c)
                  {"hidden", c->hidden}};
     for (size_t i = 0; i < sizeof least / sizeof *least; i++)
         if (least[i].n < 1)
-            return refuse(t,
-                          "%s: the config's %s is %lld; 1 is the least (vocab %lld, width %lld, "
-                          "layers %lld, heads %lld, hidden %lld)",
-                          c->name, least[i].name, (long long)least[i].n, (long long)c->vocab,
-                          (long long)c->width, (long long)c->layers, (long long)c->heads,
-                          (long long)c->hidden);
+            return tl_tape_fail(
+                TL_AT(t), TL_ESHAPE,
+                "%s: the config's %s is %lld; 1 is the least (vocab %lld, width %lld, layers %lld, "
+                "heads %lld, hidden %lld)",
+                c->name, least[i].name, (long long)least[i].n, (long long)c->vocab,
+                (long long)c->width, (long long)c->layers, (long long)c->heads,
+                (long long)c->hidden);
     if (c->width % c->heads != 0)
-        return refuse(t, "%s: the config's width %lld is not a multiple of its heads %lld", c->name,
-                      (long long)c->width, (long long)c->heads);
-    if (c->kv_heads < 0 || (c->kv_heads > 0 && c->heads % c->kv_heads != 0))
-        return refuse(t, "%s: the config's heads %lld are not a multiple of its kv_heads %lld",
-                      c->name, (long long)c->heads, (long long)c->kv_heads);
+        return tl_tape_fail(TL_AT(t), TL_ESHAPE,
+                            "%s: the config's width %lld is not a multiple of its heads %lld",
+                            c->name, (long long)c->width, (long long)c->heads);
+    if (c->kv_heads < 0 || c->heads % c->kv_heads != 0)
+        return tl_tape_fail(TL_AT(t), TL_ESHAPE,
+                            "%s: the config's heads %lld are not a multiple of its kv_heads %lld",
+                            c->name, (long long)c->heads, (long long)c->kv_heads);
     if (c->max_positions < 0)
-        return refuse(t, "%s: the config's max_positions is %lld; 0 is the least", c->name,
-                      (long long)c->max_positions);
-    if (c->rotary && c->width / c->heads % 2 != 0)
-        return refuse(t,
-                      "%s: the config's width %lld with heads %lld makes heads of %lld numbers; "
-                      "rotary positions turn pairs",
-                      c->name, (long long)c->width, (long long)c->heads,
-                      (long long)(c->width / c->heads));
+        return tl_tape_fail(TL_AT(t), TL_ESHAPE,
+                            "%s: the config's max_positions is %lld; 0 is the least", c->name,
+                            (long long)c->max_positions);
+    if ((c->llama || c->pairing != 0) && c->width / c->heads % 2 != 0)
+        return tl_tape_fail(TL_AT(t), TL_ESHAPE,
+                            "%s: the config's width %lld with heads %lld makes heads of %lld "
+                            "numbers; rotary positions turn pairs",
+                            c->name, (long long)c->width, (long long)c->heads,
+                            (long long)(c->width / c->heads));
     if ((unsigned)c->pairing > TL_ROTARY_INTERLEAVED)
-        tl_tape_fail(TL_AT(t), TL_EDOMAIN,
-                     "%s: the config's pairing is %d; say TL_ROTARY_HALF or TL_ROTARY_INTERLEAVED",
-                     c->name, (int)c->pairing);
-    return !tl_failed(t);
+        return tl_tape_fail(
+            TL_AT(t), TL_EDOMAIN,
+            "%s: the config's pairing is %d; say TL_ROTARY_HALF or TL_ROTARY_INTERLEAVED", c->name,
+            (int)c->pairing);
+    return TL_OK;
 }
 
-bool tl_decoder_check(tl_tape *t, const tl_decoder_numbers *c, tl_tensor ids,
-                      const tl_columns *columns)
+/* Whether the batch fits the config, too. */
+static tl_status check_call(tl_tape *t, const tl_decoder_numbers *c, tl_tensor ids,
+                            const tl_decoder_options *o)
 {
     tl_shape s = tl_shape_of(t, ids);
     char text[TL_SHAPE_TEXT];
+    const tl_columns *columns = &o->columns;
     int64_t held = columns->cache != NULL && tl_is_none(columns->at) ? columns->cache->n : 0;
-    if (tl_failed(t) || !fits(t, c))
-        return false;
+    const double dropout = tl_mode(t) & TL_EVAL ? 0 : c->dropout;
+    TL_TRY(tl_error_status(t));
+    TL_TRY(check_numbers(t, c));
     if (s.ndim != 2)
-        return refuse(t, "%s: ids have shape %s; (b, s) is needed", c->name,
-                      tl_shape_text(text, &s));
+        return tl_tape_fail(TL_AT(t), TL_ESHAPE, "%s: ids have shape %s; (b, s) is needed", c->name,
+                            tl_shape_text(text, &s));
     if (c->max_positions > 0 && tl_is_none(columns->start) && held + s.dim[1] > c->max_positions)
-        return refuse(t, "%s: ids %s make %lld positions, but the config's max_positions is %lld",
-                      c->name, tl_shape_text(text, &s), (long long)(held + s.dim[1]),
-                      (long long)c->max_positions);
-    return true;
+        return tl_tape_fail(
+            TL_AT(t), TL_ESHAPE,
+            "%s: ids %s make %lld positions, but the config's max_positions is %lld", c->name,
+            tl_shape_text(text, &s), (long long)(held + s.dim[1]), (long long)c->max_positions);
+    if (!c->llama && c->pairing == 0 && c->max_positions < 1)
+        return tl_tape_fail(TL_AT(t), TL_ESHAPE,
+                            "%s: the config's max_positions is %lld; without a pairing positions "
+                            "are learned, so there is a table of them",
+                            c->name, (long long)c->max_positions);
+    if (dropout != 0 && tl_is_none(o->sample))
+        return tl_tape_fail(TL_AT(t), TL_EUSAGE,
+                            "%s: dropout %g draws by the samples' numbers; give .sample, or push "
+                            "the mode TL_EVAL",
+                            c->name, dropout);
+    if (dropout != 0 && columns->cache != NULL)
+        return tl_tape_fail(TL_AT(t), TL_EUSAGE,
+                            "%s: decoding with a cache under dropout %g; push the mode TL_EVAL",
+                            c->name, dropout);
+    return TL_OK;
 }
 
-/* ---- columns ---- */
+/* ---- a call ---- */
 
-tl_kv_cache tl_kv_cache_new(tl_model *m, tl_dtype dtype, int64_t layers, int64_t b,
-                            int64_t kv_heads, int64_t capacity, int64_t d)
+static const double draw = 0.02; /* standard deviation of a GPT-2's first weights */
+
+/* What all layers of a call share. */
+typedef struct {
+    tl_tape *t;
+    tl_model *m;
+    tl_decoder_numbers n;
+    const tl_decoder_options *o;
+    double out_scale; /* of the projections that end residual branches, which start small */
+} call;
+
+static tl_tensor llama_block(const call *c, int64_t i, tl_tensor x)
 {
-    tl_shape s = TL_DIMS(layers, b, kv_heads, capacity, d);
-    tl_kv_cache c = {.n = 0};
-    c.k = tl_zeros(m, dtype, s);
-    c.v = tl_is_none(c.k) ? TL_NONE : tl_zeros(m, dtype, s);
-    return c;
+    tl_tape *t = c->t;
+    char prefix[64], name[TL_NAME_MAX];
+    snprintf(prefix, sizeof prefix, "layers.%lld", (long long)i);
+    tl_tensor a = tl_norm(t, c->m, tl_join(t, name, prefix, "attention_norm"), x, c->n.eps);
+    a = tl_self_attention(t, c->m, tl_join(t, name, prefix, "attention"), a, .heads = c->n.heads,
+                          .kv_heads = c->n.kv_heads, .max_positions = c->n.max_positions,
+                          .rope_base = c->n.rope_base, .scaling = c->n.scaling,
+                          .out_scale = c->out_scale, .pairing = c->n.pairing,
+                          .columns = c->o->columns, .layer = i, .project = c->o->project);
+    x = tl_add(t, x, a);
+    tl_tensor h = tl_norm(t, c->m, tl_join(t, name, prefix, "mlp_norm"), x, c->n.eps);
+    h = tl_mlp_swiglu(t, c->m, tl_join(t, name, prefix, "mlp"), h, c->n.hidden,
+                      .out_scale = c->out_scale, .project = c->o->project);
+    return tl_add(t, x, h);
 }
 
-/* The cache can take x (b, heads, s, d) as further columns. */
-static bool cache_fits(tl_tape *t, const tl_columns *c, int64_t layer, tl_tensor x)
+static tl_tensor gpt2_attention(const call *c, const char *name, int64_t layer, tl_tensor x)
 {
-    tl_shape have = tl_shape_of(t, c->cache->k), s = tl_shape_of(t, x);
-    char a[TL_SHAPE_TEXT], b[TL_SHAPE_TEXT];
-    int64_t n = tl_is_none(c->at) ? c->cache->n : 0;
-    if (tl_failed(t))
-        return false;
-    if (tl_traced(t)) {
-        tl_tape_fail(TL_AT(t), TL_ETRACED,
-                     "a cache of keys and values has another length at each step: it cannot be "
-                     "part of a trace");
-        return false;
-    }
-    if (!(tl_mode(t) & TL_NO_GRAD)) {
-        tl_tape_fail(TL_AT(t), TL_ENOGRAD,
-                     "a cache of keys and values carries no gradient: record under TL_NO_GRAD");
-        return false;
-    }
-    if (have.ndim != 5 || layer >= have.dim[0] || have.dim[1] != s.dim[0] ||
-        have.dim[2] != s.dim[1] || have.dim[4] != s.dim[3]) {
-        tl_tape_fail(TL_AT(t), TL_ESHAPE, "keys of shape %s for layer %lld of a cache of shape %s",
-                     tl_shape_text(a, &s), (long long)layer, tl_shape_text(b, &have));
-        return false;
-    }
-    if (n < 0 || n + s.dim[2] > have.dim[3] || (!tl_is_none(c->at) && s.dim[2] != 1)) {
-        tl_tape_fail(TL_AT(t), TL_ESHAPE,
-                     "%lld columns more, where the cache holds %lld of at most %lld%s",
-                     (long long)s.dim[2], (long long)n, (long long)have.dim[3],
-                     tl_is_none(c->at) ? "" : "; `at` takes one at a time");
-        return false;
-    }
-    return true;
+    tl_tape *t = c->t;
+    const int64_t width = c->n.width, heads = c->n.heads;
+    const tl_columns *columns = &c->o->columns;
+    const tl_rotary_kind kind = {.dim = width / heads,
+                                 .max_positions = c->n.max_positions,
+                                 .pairing = c->n.pairing};
+    tl_rotary_rows rows, *r = c->n.pairing != 0 ? &rows : NULL;
+    if (r != NULL)
+        rows = tl_rotary_rows_of(TL_AT(t), c->m, x, columns, &kind);
+    tl_tensor qkv = tl_project(t, c->m, name, "qkv", x, 3 * width, draw, true, &c->o->project);
+    tl_tensor part[3];
+    for (int i = 0; i < 3; i++)
+        part[i] = tl_slice(t, qkv, 2, i * width, (i + 1) * width, 1);
+    tl_tensor y = tl_attend(t, part[0], part[1], part[2], heads, heads, r, columns, layer);
+    return tl_project(t, c->m, name, "out", y, width, draw * c->out_scale, true, &c->o->project);
 }
 
-/* Writes x after the columns held, or in column at[i] of sample i; returns the columns that may be
- * seen. */
-static tl_tensor append(tl_tape *t, const tl_columns *c, tl_tensor cache, int64_t layer,
-                        tl_tensor x)
+/* Dropout whose draws are those of the stream PREFIX.NAME. */
+static tl_tensor dropped(const call *c, tl_tensor x, const char *prefix, const char *name)
 {
-    tl_shape s = tl_shape_of(t, x);
-    tl_tensor all = tl_select(t, cache, 0, layer);
-    if (tl_is_none(c->at)) {
-        int64_t n = c->cache->n, end = n + s.dim[2];
-        tl_assign(t, tl_slice(t, all, 2, n, end, 1), x);
-        return tl_slice(t, all, 2, 0, end, 1);
-    }
-    for (int64_t i = 0; i < s.dim[0] && !tl_failed(t); i++) {
-        int64_t at = 0;
-        tl_keep(t, tl_select(t, c->at, 0, i), &at, sizeof at);
-        tl_assign(t, tl_select(t, tl_select(t, all, 0, i), 1, at),
-                  tl_select(t, tl_select(t, x, 0, i), 1, 0));
-    }
-    return all;
+    char stream[TL_NAME_MAX];
+    if (c->n.dropout == 0)
+        return x;
+    return tl_dropout(c->t, x, c->n.dropout, .stream = tl_join(c->t, stream, prefix, name),
+                      .sample = c->o->sample, .start = c->o->columns.start);
 }
 
-void tl_columns_keys(tl_tape *t, const tl_columns *c, int64_t layer, tl_tensor *k, tl_tensor *v,
-                     tl_attention_options *keys)
+static tl_tensor gpt2_block(const call *c, int64_t i, tl_tensor x)
 {
-    keys->key_start = c->start;
-    keys->key_end = c->end;
-    if (c->cache == NULL) {
-        if (!tl_is_none(c->at))
-            tl_tape_fail(TL_AT(t), TL_EUSAGE, "`at` names columns of a cache; there is none");
-        return;
-    }
-    if (!cache_fits(t, c, layer, *k))
-        return;
-    *k = append(t, c, c->cache->k, layer, *k);
-    *v = append(t, c, c->cache->v, layer, *v);
-    if (!tl_is_none(c->at)) /* up to the column itself */
-        keys->key_end = tl_select(t, tl_positions(t, c->at, 2), 1, 1);
+    tl_tape *t = c->t;
+    char prefix[64], name[TL_NAME_MAX];
+    snprintf(prefix, sizeof prefix, "blocks.%lld", (long long)i);
+    tl_tensor a = tl_norm_layer(t, c->m, tl_join(t, name, prefix, "norm1"), x, c->n.eps);
+    a = gpt2_attention(c, tl_join(t, name, prefix, "attention"), i, a);
+    x = tl_add(t, x, dropped(c, a, prefix, "attention.dropout"));
+    tl_tensor h = tl_norm_layer(t, c->m, tl_join(t, name, prefix, "norm2"), x, c->n.eps);
+    h = tl_mlp_gelu(t, c->m, tl_join(t, name, prefix, "mlp"), h, c->n.hidden, .by_tanh = true,
+                    .out_scale = c->out_scale, .project = c->o->project);
+    return tl_add(t, x, dropped(c, h, prefix, "mlp.dropout"));
 }
 
-/* `at` names columns that the cache has: one below 0 would count from its end. */
-static bool at_fits(tl_tape *t, const tl_columns *c, int64_t b)
+/* The rows of the table of learned positions: a slice where all samples have the same positions,
+ * else looked up for each. Either way their gradient folds in f64. */
+static tl_tensor learned_positions(const call *c, tl_shape s)
 {
-    tl_shape have = c->cache != NULL ? tl_shape_of(t, c->cache->k) : (tl_shape){0};
-    for (int64_t i = 0; i < b && have.ndim == 5 && !tl_failed(t); i++) {
-        int64_t at = -1;
-        if (tl_keep(t, tl_select(t, c->at, 0, i), &at, sizeof at) == TL_OK &&
-            (at < 0 || at >= have.dim[3]))
-            tl_tape_fail(TL_AT(t), TL_EINDEX,
-                         "`at` is %lld for sample %lld; the cache has columns 0 to %lld",
-                         (long long)at, (long long)i, (long long)have.dim[3] - 1);
-    }
-    return !tl_failed(t);
+    tl_tape *t = c->t;
+    tl_tensor ids, table = tl_param(t, c->m, "positions.weight", c->n.dtype,
+                                    TL_DIMS(c->n.max_positions, c->n.width), TL_INIT_NORMAL, 0.01);
+    int64_t first = tl_columns_positions(t, &c->o->columns, s.dim[0], s.dim[1], &ids);
+    return tl_is_none(ids) ? tl_slice(t, table, 0, first, first + s.dim[1], 1)
+                           : tl_embedding_acc64(t, table, ids);
 }
 
-int64_t tl_columns_positions(tl_tape *t, const tl_columns *c, int64_t b, int64_t s, tl_tensor *ids)
+static tl_tensor logits(tl_at at, tl_model *m, tl_decoder_numbers n, tl_tensor ids,
+                        const tl_decoder_options *o)
 {
-    int64_t first = c->cache != NULL ? c->cache->n : 0;
-    *ids = TL_NONE;
-    if ((tl_is_none(c->start) && tl_is_none(c->at)) || (!tl_is_none(c->at) && !at_fits(t, c, b)))
-        return first;
-    tl_tensor from = tl_is_none(c->at) ? tl_fill(t, TL_I64, TL_DIMS(b), (double)first) : c->at;
-    *ids = tl_is_none(c->start) ? tl_positions(t, from, s)
-                                : tl_positions_after(t, c->start, from, s);
-    return first;
+    tl_tape *t = at.tape;
+    int place = tl_share_push(at, o->shared);
+    const tl_shape s = tl_shape_of(t, ids);
+    const double in = n.llama ? tl_inv_sqrt(1, n.width) : draw;
+    const call c = {t, m, n, o, tl_inv_sqrt(1, 2 * n.layers)};
+    if (check_call(t, &n, ids, o) != TL_OK)
+        return tl_leave(t, place, TL_NONE);
+    tl_tensor x = tl_embed_at(TL_AT(t), m, "embed", ids, n.vocab, n.width, in, n.dtype,
+                              (tl_layer_options){0});
+    if (!n.llama && n.pairing == 0)
+        x = tl_add(t, x, learned_positions(&c, s));
+    x = dropped(&c, x, "embed", "dropout");
+    for (int64_t i = 0; i < n.layers; i++)
+        x = n.llama ? llama_block(&c, i, x) : gpt2_block(&c, i, x);
+    x = n.llama ? tl_norm(t, m, "norm", x, n.eps) : tl_norm_layer(t, m, "norm", x, n.eps);
+    tl_tensor z = n.tied ? tl_affine(t, x, tl_model_find(m, "embed.weight"), TL_NONE)
+                         : tl_project(t, m, "output", "proj", x, n.vocab, in, false, &o->project);
+    if (o->columns.cache != NULL && tl_is_none(o->columns.at) && !tl_failed(t))
+        o->columns.cache->n += s.dim[1];
+    return tl_leave(t, place, z);
 }
 
-void tl_columns_advance(tl_tape *t, const tl_columns *c, int64_t s)
+tl_tensor tl_llama_at(tl_at at, tl_model *m, const tl_llama_config *c, tl_tensor ids,
+                      tl_decoder_options o)
 {
-    if (c->cache != NULL && tl_is_none(c->at) && !tl_failed(t))
-        c->cache->n += s;
+    return TL_NEED_AT(at, c) != TL_OK ? TL_NONE : logits(at, m, tl_llama_numbers(c), ids, &o);
+}
+
+tl_tensor tl_gpt2_at(tl_at at, tl_model *m, const tl_gpt2_config *c, tl_tensor ids,
+                     tl_decoder_options o)
+{
+    return TL_NEED_AT(at, c) != TL_OK ? TL_NONE : logits(at, m, tl_gpt2_numbers(c), ids, &o);
+}
+
+tl_tensor tl_decoder_at(tl_at at, tl_model *m, const tl_decoder_config *c, tl_tensor ids,
+                        tl_decoder_options o)
+{
+    if (TL_NEED_AT(at, c) != TL_OK)
+        return TL_NONE;
+    if (c->family == TL_FAMILY_LLAMA)
+        return tl_llama_at(at, m, &c->llama, ids, o);
+    if (c->family == TL_FAMILY_GPT2)
+        return tl_gpt2_at(at, m, &c->gpt2, ids, o);
+    tl_tape_fail(at, TL_EDOMAIN, "tl_decoder: the config's family is %d; it is a Llama or a GPT-2",
+                 (int)c->family);
+    return TL_NONE;
+}
+
+/* ---- caches ---- */
+
+static tl_kv_cache cache_of(tl_model *m, tl_decoder_numbers n, int64_t b, int64_t capacity)
+{
+    return tl_kv_cache_new(m, n.dtype, n.layers, b, n.kv_heads, capacity,
+                           n.heads > 0 ? n.width / n.heads : 0);
+}
+
+tl_kv_cache tl_llama_cache(tl_model *m, const tl_llama_config *c, int64_t b, int64_t capacity)
+{
+    if (!tl_lives(m) || TL_NEED(tl_error_record(m), c) != TL_OK)
+        return (tl_kv_cache){.n = 0};
+    return cache_of(m, tl_llama_numbers(c), b, capacity);
+}
+
+tl_kv_cache tl_gpt2_cache(tl_model *m, const tl_gpt2_config *c, int64_t b, int64_t capacity)
+{
+    if (!tl_lives(m) || TL_NEED(tl_error_record(m), c) != TL_OK)
+        return (tl_kv_cache){.n = 0};
+    return cache_of(m, tl_gpt2_numbers(c), b, capacity);
+}
+
+tl_kv_cache tl_decoder_cache(tl_model *m, const tl_decoder_config *c, int64_t b, int64_t capacity)
+{
+    if (!tl_lives(m) || TL_NEED(tl_error_record(m), c) != TL_OK)
+        return (tl_kv_cache){.n = 0};
+    if (c->family == TL_FAMILY_LLAMA)
+        return tl_llama_cache(m, &c->llama, b, capacity);
+    if (c->family == TL_FAMILY_GPT2)
+        return tl_gpt2_cache(m, &c->gpt2, b, capacity);
+    tl_fail(tl_error_record(m), TL_EDOMAIN, "tl_decoder_cache: the config's family is %d",
+            (int)c->family);
+    return (tl_kv_cache){.n = 0};
 }

@@ -1,4 +1,4 @@
-/* layers.h: small things that layers share. Private to nn/. */
+/* layers.h: what layers and decoders share. Private to nn/. */
 #ifndef TL_NN_LAYERS_H
 #define TL_NN_LAYERS_H
 
@@ -6,60 +6,80 @@
 #include "nn/nn.h"
 #include "tensor/memory.h"
 
-/* "a.b" in buf; returns buf. Too long is an error on the tape (TL_ENAME). */
-const char *tl_join(tl_tape *t, char buf[TL_NAME_MAX], const char *a, const char *b);
-/* "tl_linear: 'first': 0 outputs; 1 is the least" on the tape, and false, where n is less. */
-bool tl_one_or_more(tl_at at, const char *who, const char *name, int64_t n, const char *what);
-/* The size of x's last dim; an x that has none is an error on the tape. */
-int64_t tl_last_dim(tl_tape *t, tl_tensor x);
-/* scale/sqrt(n), in the right floating-point environment whatever the caller's. */
-double tl_inv_sqrt(double scale, int64_t n);
-/* What an option says, or what it means by saying nothing. */
-static inline tl_dtype tl_dtype_or(tl_dtype said, tl_dtype otherwise)
-{
-    return said != TL_DTYPE_DEFAULT ? said : otherwise;
-}
-/* What the hook, if there is one, makes of y = x W^T of the projection NAME. */
-static inline tl_tensor tl_hooked(tl_tape *t, const tl_hook *h, const char *name, tl_tensor x,
-                                  tl_tensor y)
-{
-    return h->call == NULL ? y : h->call(t, name, x, y, h->ctx);
-}
-/* A linear layer PREFIX.NAME without bias, drawn normal with deviation scale/sqrt(inputs). */
-tl_tensor tl_project(tl_tape *t, tl_model *m, const char *prefix, const char *name, tl_tensor x,
-                     int64_t outputs, double scale, const tl_hook *hook);
+/* ---- layers.c ---- */
 
-/* x (b, heads, s, d) of keys and values go to layer `layer` of the cache, if there is one; in their
- * place come the columns to attend to. *keys: the ranges for tl_attention. */
-void tl_columns_keys(tl_tape *t, const tl_columns *c, int64_t layer, tl_tensor *k, tl_tensor *v,
-                     tl_attention_options *keys);
-/* The first column's position where all samples and columns count alike: *ids is TL_NONE then; else
- * *ids (b, s) are their positions. */
-int64_t tl_columns_positions(tl_tape *t, const tl_columns *c, int64_t b, int64_t s, tl_tensor *ids);
-/* Rotary positions of heads dim wide. */
+/* Writes "a.b" into buf and returns buf. A missing or empty a, or a name that is too long, is
+ * TL_ENAME on the tape. */
+const char *tl_join(tl_tape *t, char buf[TL_NAME_MAX], const char *a, const char *b);
+/* How a layer that tl_share_push has opened ends: returns y. */
+static inline tl_tensor tl_leave(tl_tape *t, int place, tl_tensor y)
+{
+    tl_place_pop(t, place);
+    return y;
+}
+/* The name of a layer in a message. */
+static inline const char *tl_title(const char *name) { return name == NULL ? "" : name; }
+/* Fails with "tl_linear: 'first': 0 outputs; 1 is the least" if n < 1. */
+void tl_one_or_more(tl_at at, const char *who, const char *name, int64_t n, const char *what);
+/* The size of x's last dim. An x that has none is an error on the tape. */
+int64_t tl_last_dim(tl_tape *t, tl_tensor x);
+/* scale / sqrt(n), computed in the library's own floating-point environment. */
+double tl_inv_sqrt(double scale, int64_t n);
+static inline tl_dtype tl_dtype_or(tl_dtype given, tl_dtype otherwise)
+{
+    return given != TL_DTYPE_DEFAULT ? given : otherwise;
+}
+/* The parameter NAME.WHAT of a layer. */
+tl_tensor tl_weight(tl_tape *t, tl_model *m, const char *name, const char *what, tl_dtype dtype,
+                    tl_shape shape, tl_init init);
+/* y = x W^T + b; b may be TL_NONE. */
+tl_tensor tl_affine(tl_tape *t, tl_tensor x, tl_tensor w, tl_tensor b);
+/* The projection PREFIX.NAME of a model, as the hook leaves it. Its weight is drawn from a normal
+ * distribution of that deviation; its bias, if it has one, starts at zero. */
+tl_tensor tl_project(tl_tape *t, tl_model *m, const char *prefix, const char *name, tl_tensor x,
+                     int64_t outputs, double deviation, bool bias, const tl_hook *hook);
+
+/* ---- attention.c ---- */
+
+/* How heads of width dim are rotated. */
 typedef struct {
-    int64_t dim, max_positions; /* 0: as many as x and the cache hold */
+    int64_t dim, max_positions; /* max_positions 0: as many as x and the cache hold */
     double base;                /* 0: 10000 */
     tl_rotary_scaling scaling;  /* factor 0: none */
-    tl_rotary_pairing pairing;
+    tl_rotary_pairing pairing;  /* 0: no rotary positions */
 } tl_rotary_kind;
-/* The rows of the model's table for the columns of x (b, s, width), cos and sin: (s, 1, dim), the
- * same for every sample and head; or (b, s, 1, dim). */
-void tl_rotary_rows(tl_at at, tl_model *m, tl_tensor x, const tl_columns *c,
-                    const tl_rotary_kind *k, tl_tensor r[2]);
-/* The call has added s columns. */
-void tl_columns_advance(tl_tape *t, const tl_columns *c, int64_t s);
-
-/* The numbers that decoders of any kind have; name: of the function that took them. kv_heads and
- * max_positions may be 0. */
+/* The rows of the rotary table that belong to the columns of a batch. */
 typedef struct {
-    const char *name;
-    int64_t vocab, width, layers, heads, hidden, kv_heads, max_positions;
-    bool rotary;
+    tl_tensor cos, sin; /* (s, 1, dim), or (b, s, 1, dim) where samples have different positions */
     tl_rotary_pairing pairing;
+} tl_rotary_rows;
+/* The rows for x (b, s, width). The table is a buffer of the model. */
+tl_rotary_rows tl_rotary_rows_of(tl_at at, tl_model *m, tl_tensor x, const tl_columns *c,
+                                 const tl_rotary_kind *k);
+/* Causal attention of q (b, s, heads*d) to k and v (b, s, kv_heads*d) and to what layer `layer` of
+ * the cache holds, if there is a cache; k and v are appended to it. Returns (b, s, heads*d). */
+tl_tensor tl_attend(tl_tape *t, tl_tensor q, tl_tensor k, tl_tensor v, int64_t heads,
+                    int64_t kv_heads, const tl_rotary_rows *r, const tl_columns *c, int64_t layer);
+/* The positions of s new columns. Where all samples have the same ones, *ids is TL_NONE and the
+ * result is the first of them; otherwise *ids (b, s) holds them. */
+int64_t tl_columns_positions(tl_tape *t, const tl_columns *c, int64_t b, int64_t s, tl_tensor *ids);
+
+/* ---- decoder.c ---- */
+
+/* A config of either kind, with its defaults filled in. */
+typedef struct {
+    const char *name; /* of the public function, for messages */
+    bool llama;       /* else a GPT-2 */
+    int64_t vocab, width, layers, heads, kv_heads, hidden;
+    int64_t max_positions; /* may be 0 */
+    double eps, dropout;
+    bool tied;                 /* the output projection is the embedding */
+    tl_rotary_pairing pairing; /* 0: a Llama's default, a GPT-2's learned positions */
+    double rope_base;
+    tl_rotary_scaling scaling;
+    tl_dtype dtype;
 } tl_decoder_numbers;
-/* They fit one another and the batch; if not, the tape says in terms of the config which do not. */
-bool tl_decoder_check(tl_tape *t, const tl_decoder_numbers *c, tl_tensor ids,
-                      const tl_columns *columns);
+tl_decoder_numbers tl_llama_numbers(const tl_llama_config *c);
+tl_decoder_numbers tl_gpt2_numbers(const tl_gpt2_config *c);
 
 #endif

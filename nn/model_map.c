@@ -5,8 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "autograd/author.h"
-#include "tensor/memory.h"
+#include "nn/layers.h"
 #include "tensor/operands.h"
 
 /* dims, of ours: v vocabulary, w width, q three widths, k width of keys, h hidden, p positions. */
@@ -67,59 +66,41 @@ static void numbered(char out[TL_NAME_MAX], const char *pattern, int64_t i)
                  at + 2);
 }
 
-typedef struct {
-    int64_t vocab, width, layers, heads, kv_heads, hidden, positions;
-} numbers;
-
-static numbers numbers_of(const tl_decoder_config *c)
+static tl_decoder_numbers numbers_of(const tl_decoder_config *c)
 {
-    const tl_llama_config *l = &c->llama;
-    const tl_gpt2_config *g = &c->gpt2;
-    return c->family == TL_FAMILY_LLAMA
-               ? (numbers){l->vocab,
-                           l->width,
-                           l->layers,
-                           l->heads,
-                           l->kv_heads != 0 ? l->kv_heads : l->heads,
-                           l->hidden,
-                           l->max_positions != 0 ? l->max_positions : 2048}
-               : (numbers){g->vocab,        g->width, g->layers,
-                           g->heads,        g->heads, g->hidden != 0 ? g->hidden : 4 * g->width,
-                           g->max_positions};
+    return c->family == TL_FAMILY_LLAMA ? tl_llama_numbers(&c->llama) : tl_gpt2_numbers(&c->gpt2);
 }
 
 enum { POSITIONS_MAX = 1 << 24 };
 
-/* 0: the default. */
-static tl_status check_reals(const tl_decoder_config *c, const char *from, tl_err *err)
+/* An eps that the config leaves out has its default here; other numbers may be 0. */
+static tl_status check_reals(const tl_decoder_numbers *n, const char *from, tl_err *err)
 {
-    const tl_llama_config *l = &c->llama;
-    const bool is_llama = c->family == TL_FAMILY_LLAMA;
+    const tl_rotary_scaling *s = &n->scaling;
     const struct {
         const char *name;
         double x;
-    } real[] = {{"eps", is_llama ? l->eps : c->gpt2.eps},
-                {"base of angles", l->rope_base},
-                {"scaling factor", l->scaling.factor},
-                {"low factor", l->scaling.low_freq_factor},
-                {"high factor", l->scaling.high_freq_factor},
-                {"original positions", l->scaling.original}};
-    for (size_t i = 0; i < (is_llama ? sizeof real / sizeof *real : 1); i++)
+    } real[] = {{"eps", n->eps},
+                {"base of angles", n->rope_base},
+                {"scaling factor", s->factor},
+                {"low factor", s->low_freq_factor},
+                {"high factor", s->high_freq_factor},
+                {"original positions", s->original}};
+    for (size_t i = 0; i < sizeof real / sizeof *real; i++)
         if (!(real[i].x >= 0 && real[i].x <= 1e15))
             return tl_fail(err, TL_EDOMAIN, "%.200s: a model of %s %g; 0 to 1e15 are possible",
                            from, real[i].name, real[i].x);
-    const double original = is_llama ? l->scaling.original : 0; /* below 1: linear */
-    if (original >= 1 && original != (double)(int64_t)original)
+    if (s->original >= 1 && s->original != (double)(int64_t)s->original) /* below 1: linear */
         return tl_fail(err, TL_EDOMAIN,
                        "%.200s: rotary scaling from %.17g original positions; a whole "
                        "number is needed",
-                       from, original);
+                       from, s->original);
     return TL_OK;
 }
 
 tl_status tl_map_check(const tl_decoder_config *c, const char *from, tl_err *err)
 {
-    const numbers all = numbers_of(c), *n = &all;
+    const tl_decoder_numbers all = numbers_of(c), *n = &all;
     const int64_t most = INT32_MAX / 4;
     const struct {
         const char *name;
@@ -130,7 +111,8 @@ tl_status tl_map_check(const tl_decoder_config *c, const char *from, tl_err *err
                   {"heads", n->heads, most},
                   {"key heads", n->kv_heads, most},
                   {"hidden width", n->hidden, most},
-                  {"positions", n->positions, POSITIONS_MAX}};
+                  {"positions", n->llama && n->max_positions == 0 ? 1 : n->max_positions,
+                   POSITIONS_MAX}};
     if (c->family != TL_FAMILY_LLAMA && c->family != TL_FAMILY_GPT2)
         return tl_fail(err, TL_EDOMAIN,
                        "%.200s: the config's family is %d; it is a Llama or a GPT-2", from,
@@ -145,7 +127,7 @@ tl_status tl_map_check(const tl_decoder_config *c, const char *from, tl_err *err
             return tl_fail(err, TL_EDOMAIN, "%.200s: a model of %s %lld; 1 to %lld are possible",
                            from, number[i].name, (long long)number[i].n, (long long)number[i].most);
     if (n->width % n->heads != 0 || n->heads % n->kv_heads != 0 ||
-        (c->family == TL_FAMILY_LLAMA && n->width / n->heads % 2 != 0))
+        (n->llama && n->width / n->heads % 2 != 0))
         return tl_fail(err, TL_EDOMAIN,
                        "%.200s: width %lld in %lld heads, %lld of keys: each must divide the one "
                        "before, and pairs turn in a Llama's heads",
@@ -153,10 +135,10 @@ tl_status tl_map_check(const tl_decoder_config *c, const char *from, tl_err *err
     if (c->stops < 0 || c->stops > TL_STOPS_MAX)
         return tl_fail(err, TL_EDOMAIN, "%.200s: %d tokens that end a text; 0 to %d are possible",
                        from, c->stops, (int)TL_STOPS_MAX);
-    return check_reals(c, from, err);
+    return check_reals(n, from, err);
 }
 
-static tl_shape shape_of(const char *dims, const numbers *n)
+static tl_shape shape_of(const char *dims, const tl_decoder_numbers *n)
 {
     tl_shape s = {.ndim = (int)strlen(dims)};
     for (int i = 0; i < s.ndim; i++)
@@ -165,7 +147,7 @@ static tl_shape shape_of(const char *dims, const numbers *n)
                    : dims[i] == 'q' ? 3 * n->width
                    : dims[i] == 'k' ? n->width / n->heads * n->kv_heads
                    : dims[i] == 'h' ? n->hidden
-                                    : n->positions;
+                                    : n->max_positions;
     return s;
 }
 
@@ -182,7 +164,7 @@ tl_status tl_map_begin(tl_model *m, const char *path, const tl_decoder_config *c
 }
 
 /* Elements of one layer, as a double: they may be far too many for an integer. */
-static double of_a_layer(const row *r, const numbers *n)
+static double of_a_layer(const row *r, const tl_decoder_numbers *n)
 {
     double all = 0;
     for (; r->theirs != NULL; r++) {
@@ -198,7 +180,7 @@ static double of_a_layer(const row *r, const numbers *n)
 tl_status tl_map_new(tl_map_entry **out, int *n, const tl_decoder_config *c, int64_t bytes,
                      const char *from, tl_err *err)
 {
-    const numbers size = numbers_of(c);
+    const tl_decoder_numbers size = numbers_of(c);
     const row *table = c->family == TL_FAMILY_LLAMA ? llama : gpt2;
     *out = NULL;
     *n = 0;
@@ -215,7 +197,7 @@ tl_status tl_map_new(tl_map_entry **out, int *n, const tl_decoder_config *c, int
                        (long long)size.layers);
     for (const row *r = table; r->theirs != NULL; r++) {
         bool layered = strchr(r->theirs, '%') != NULL;
-        if (r->untied && c->llama.tied)
+        if (r->untied && size.tied)
             continue;
         for (int64_t i = 0; i < (layered ? size.layers : 1); i++, (*n)++) {
             numbered(e[*n].theirs, r->theirs, i);
@@ -292,32 +274,4 @@ tl_status tl_map_give(tl_model *m, tl_map_entry *e, int n, tl_err *err)
         e[i].array = x.array;
     }
     return TL_OK;
-}
-
-/* ---- a decoder by its config ---- */
-
-tl_tensor tl_decoder_at(tl_at at, tl_model *m, const tl_decoder_config *c, tl_tensor ids,
-                        tl_decoder_options o)
-{
-    if (TL_NEED_AT(at, c) != TL_OK)
-        return TL_NONE;
-    if (c->family == TL_FAMILY_LLAMA)
-        return tl_llama_at(at, m, &c->llama, ids, o);
-    if (c->family == TL_FAMILY_GPT2)
-        return tl_gpt2_at(at, m, &c->gpt2, ids, o);
-    tl_tape_fail(at, TL_EDOMAIN, "tl_decoder: the config's family is %d; it is a Llama or a GPT-2",
-                 (int)c->family);
-    return TL_NONE;
-}
-
-tl_kv_cache tl_decoder_cache(tl_model *m, const tl_decoder_config *c, int64_t b, int64_t capacity)
-{
-    if (!tl_lives(m) || TL_NEED(tl_error_record(m), c) != TL_OK)
-        return (tl_kv_cache){.n = 0};
-    if (c->family == TL_FAMILY_LLAMA || c->family == TL_FAMILY_GPT2)
-        return c->family == TL_FAMILY_LLAMA ? tl_llama_cache(m, &c->llama, b, capacity)
-                                            : tl_gpt2_cache(m, &c->gpt2, b, capacity);
-    tl_fail(tl_error_record(m), TL_EDOMAIN, "tl_decoder_cache: the config's family is %d",
-            (int)c->family);
-    return (tl_kv_cache){.n = 0};
 }

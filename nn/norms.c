@@ -1,9 +1,37 @@
-/* norms.c: BatchNorm and GroupNorm, of x (n, c, ...): NUMERICS 6.16 and 6.17 state their bits. */
+/* norms.c: RMSNorm and LayerNorm over the last dim; BatchNorm and GroupNorm of x (n, c, ...), whose
+ * bits NUMERICS 6.16 and 6.17 state. */
 #include "nn/layers.h"
 #include "tensor/operands.h"
 
-/* The parameter or buffer of the channels, (c), seen as (c, 1, ...), to stand beside x. */
-static tl_tensor beside(tl_tape *t, tl_tensor v, const tl_shape *x)
+static const tl_init zeros = {TL_INIT_ZEROS, 0}, ones = {TL_INIT_ONES, 1};
+
+/* ---- over the last dim ---- */
+
+tl_tensor tl_norm_at(tl_at at, tl_model *m, const char *name, tl_tensor x, double eps,
+                     tl_layer_options o)
+{
+    tl_tape *t = at.tape;
+    int place = tl_share_push(at, o.shared);
+    const tl_shape row = TL_DIMS(tl_last_dim(t, x));
+    tl_tensor w = tl_weight(t, m, name, "weight", tl_dtype_of(t, x), row, ones);
+    return tl_leave(t, place, tl_rms_norm(t, x, w, eps));
+}
+
+tl_tensor tl_norm_layer_at(tl_at at, tl_model *m, const char *name, tl_tensor x, double eps,
+                           tl_layer_options o)
+{
+    tl_tape *t = at.tape;
+    int place = tl_share_push(at, o.shared);
+    const tl_shape row = TL_DIMS(tl_last_dim(t, x));
+    tl_tensor w = tl_weight(t, m, name, "weight", tl_dtype_of(t, x), row, ones);
+    tl_tensor b = tl_weight(t, m, name, "bias", tl_dtype_of(t, x), row, zeros);
+    return tl_leave(t, place, tl_layer_norm(t, x, w, b, eps));
+}
+
+/* ---- by channel ---- */
+
+/* A tensor of one number per channel, (c), seen as (c, 1, ...) so that it broadcasts to x. */
+static tl_tensor per_channel(tl_tape *t, tl_tensor v, const tl_shape *x)
 {
     tl_shape s = {.ndim = x->ndim - 1, .dim = {x->dim[1]}};
     for (int i = 1; i < s.ndim; i++)
@@ -15,12 +43,9 @@ static tl_tensor beside(tl_tape *t, tl_tensor v, const tl_shape *x)
 static tl_tensor scaled(tl_tape *t, tl_model *m, const char *name, tl_tensor y, const tl_shape *x,
                         tl_dtype dtype)
 {
-    char buf[TL_NAME_MAX];
-    tl_tensor w = tl_param(t, m, tl_join(t, buf, name, "weight"), dtype, TL_DIMS(x->dim[1]),
-                           TL_INIT_ONES, 1);
-    tl_tensor b = tl_param(t, m, tl_join(t, buf, name, "bias"), dtype, TL_DIMS(x->dim[1]),
-                           TL_INIT_ZEROS, 0);
-    return tl_add(t, tl_mul(t, y, beside(t, w, x)), beside(t, b, x));
+    tl_tensor w = tl_weight(t, m, name, "weight", dtype, TL_DIMS(x->dim[1]), ones);
+    tl_tensor b = tl_weight(t, m, name, "bias", dtype, TL_DIMS(x->dim[1]), zeros);
+    return tl_add(t, tl_mul(t, y, per_channel(t, w, x)), per_channel(t, b, x));
 }
 
 static bool has_channels(tl_tape *t, const char *who, tl_tensor x, tl_shape *s)
@@ -48,11 +73,13 @@ typedef struct {
 static tl_status fill(void *ctx, void *data)
 {
     const filling *f = ctx;
+    const tl_array a = tl_array_make(f->dtype, &TL_DIMS(f->channels), data);
     for (int64_t i = 0; i < f->channels; i++)
-        tl_element_put(f->dtype, (char *)data + i * (int64_t)tl_dtype_size(f->dtype), f->value);
+        tl_array_put(&a, i, f->value);
     return TL_OK;
 }
 
+/* A buffer of running statistics, which begins with one value everywhere. */
 static tl_tensor running(tl_tape *t, tl_model *m, const char *name, const char *what, filling f)
 {
     char buf[TL_NAME_MAX];
@@ -71,48 +98,45 @@ tl_tensor tl_batch_norm_at(tl_at at, tl_model *m, const char *name, tl_tensor x,
                            tl_channel_norm_options o)
 {
     tl_tape *t = at.tape;
-    tl_shape s, dims = {.ndim = 0};
-    double eps = o.eps != 0 ? o.eps : 1e-5, momentum = o.momentum != 0 ? o.momentum : 0.1, n = 1;
     int place = tl_share_push(at, o.shared);
-    tl_tensor y = TL_NONE;
+    double eps = o.eps != 0 ? o.eps : 1e-5, momentum = o.momentum != 0 ? o.momentum : 0.1;
+    tl_shape s, dims = {.ndim = 0}; /* dims: all but the channels */
+    double n = 1;                   /* values of each channel */
     if (!(eps > 0 && momentum > 0 && momentum <= 1))
         tl_tape_fail(TL_AT(t), TL_EDOMAIN,
                      "tl_batch_norm: '%.100s': eps %g and momentum %g; a number above 0, and one "
                      "above 0 and up to 1, are needed",
-                     name == NULL ? "" : name, eps, momentum);
-    if (has_channels(t, "tl_batch_norm", x, &s)) {
-        tl_dtype dtype = tl_dtype_of(t, x), c = tl_dtype_compute(dtype);
-        for (int i = 0; i < s.ndim; i++)
-            if (i != 1) {
-                dims.dim[dims.ndim++] = i;
-                n *= (double)s.dim[i];
-            }
-        tl_tensor mean = running(t, m, name, "running_mean", (filling){s.dim[1], c, 0}),
-                  var = running(t, m, name, "running_var", (filling){s.dim[1], c, 1}),
-                  wide = dtype == c ? x : tl_cast(t, x, c), d;
-        if (tl_mode(t) & TL_EVAL) {
-            d = tl_sub(t, wide, beside(t, mean, &s));
-            var = beside(t, var, &s);
-        } else if (n < 2) {
-            tl_tape_fail(TL_AT(t), TL_ESHAPE,
-                         "tl_batch_norm: '%.100s' has %s a channel; at least 2 are needed (TL_EVAL "
-                         "takes the running statistics)",
-                         name, n == 1 ? "one value" : "no value");
-            d = TL_NONE;
-        } else {
-            tl_tensor mu = tl_mean(t, wide, dims, true), v;
-            d = tl_sub(t, wide, mu);
-            v = tl_mean(t, tl_square(t, d), dims, true);
-            follow(t, mean, mu, momentum);
-            follow(t, var, tl_div(t, tl_scale(t, v, n), tl_scalar(t, c, n - 1)), momentum);
-            var = v;
+                     tl_title(name), eps, momentum);
+    if (!has_channels(t, "tl_batch_norm", x, &s))
+        return tl_leave(t, place, TL_NONE);
+    for (int i = 0; i < s.ndim; i++)
+        if (i != 1) {
+            dims.dim[dims.ndim++] = i;
+            n *= (double)s.dim[i];
         }
-        y = tl_mul(t, d, tl_rsqrt(t, tl_shift(t, var, eps)));
-        y = scaled(t, m, name, y, &s, c);
-        y = dtype == c ? y : tl_cast(t, y, dtype);
+    const tl_dtype dtype = tl_dtype_of(t, x), c = tl_dtype_compute(dtype);
+    tl_tensor mean = running(t, m, name, "running_mean", (filling){s.dim[1], c, 0}),
+              var = running(t, m, name, "running_var", (filling){s.dim[1], c, 1}),
+              wide = dtype == c ? x : tl_cast(t, x, c), d, v;
+    if (tl_mode(t) & TL_EVAL) {
+        d = tl_sub(t, wide, per_channel(t, mean, &s));
+        v = per_channel(t, var, &s);
+    } else if (n >= 2) {
+        tl_tensor mu = tl_mean(t, wide, dims, true);
+        d = tl_sub(t, wide, mu);
+        v = tl_mean(t, tl_square(t, d), dims, true);
+        follow(t, mean, mu, momentum);
+        follow(t, var, tl_div(t, tl_scale(t, v, n), tl_scalar(t, c, n - 1)), momentum);
+    } else {
+        tl_tape_fail(TL_AT(t), TL_ESHAPE,
+                     "tl_batch_norm: '%.100s' has %s a channel; at least 2 are needed (TL_EVAL "
+                     "takes the running statistics)",
+                     tl_title(name), n == 1 ? "one value" : "no value");
+        return tl_leave(t, place, TL_NONE);
     }
-    tl_place_pop(t, place);
-    return y;
+    tl_tensor y = tl_mul(t, d, tl_rsqrt(t, tl_shift(t, v, eps)));
+    y = scaled(t, m, name, y, &s, c);
+    return tl_leave(t, place, dtype == c ? y : tl_cast(t, y, dtype));
 }
 
 /* ---- GroupNorm ---- */
@@ -121,23 +145,21 @@ tl_tensor tl_group_norm_at(tl_at at, tl_model *m, const char *name, tl_tensor x,
                            tl_channel_norm_options o)
 {
     tl_tape *t = at.tape;
-    tl_shape s;
     int place = tl_share_push(at, o.shared);
-    tl_tensor y = TL_NONE;
-    if (has_channels(t, "tl_group_norm", x, &s)) {
-        if (groups < 1 || s.dim[1] % groups != 0)
-            tl_tape_fail(TL_AT(t), TL_ESHAPE,
-                         "tl_group_norm: '%.100s': %lld channels cannot be in %lld groups", name,
-                         (long long)s.dim[1], (long long)groups);
-        else {
-            int64_t row = s.dim[1] / groups;
-            for (int i = 2; i < s.ndim; i++)
-                row *= s.dim[i];
-            y = tl_reshape(t, x, TL_DIMS(s.dim[0], groups, row));
-            y = tl_layer_norm(t, y, TL_NONE, TL_NONE, o.eps != 0 ? o.eps : 1e-5);
-            y = scaled(t, m, name, tl_reshape(t, y, s), &s, tl_dtype_of(t, x));
-        }
+    tl_shape s;
+    if (!has_channels(t, "tl_group_norm", x, &s))
+        return tl_leave(t, place, TL_NONE);
+    if (groups < 1 || s.dim[1] % groups != 0) {
+        tl_tape_fail(TL_AT(t), TL_ESHAPE,
+                     "tl_group_norm: '%.100s': %lld channels cannot be in %lld groups",
+                     tl_title(name), (long long)s.dim[1], (long long)groups);
+        return tl_leave(t, place, TL_NONE);
     }
-    tl_place_pop(t, place);
-    return y;
+    int64_t row = s.dim[1] / groups;
+    for (int i = 2; i < s.ndim; i++)
+        row *= s.dim[i];
+    tl_tensor y = tl_reshape(t, x, TL_DIMS(s.dim[0], groups, row));
+    y = tl_layer_norm(t, y, TL_NONE, TL_NONE, o.eps != 0 ? o.eps : 1e-5);
+    y = scaled(t, m, name, tl_reshape(t, y, s), &s, tl_dtype_of(t, x));
+    return tl_leave(t, place, y);
 }

@@ -207,7 +207,7 @@ breaks 6.13 "logsumexp subtracts no maximum" reference ops/softmax.c 'm = tl_whe
 breaks 6.14 "(1 - y)*x as x - y*x" reference ops/loss.c 'tl_mul_at(at, rest, x)' 'tl_sub_at(at, x, tl_mul_at(at, y, x))'
 breaks 6.15 "a class's share by the reciprocal of their number" reference ops/loss.c '*every = smoothing / (double)classes;' '*every = smoothing * (1 / (double)classes);'
 breaks 6.16 "the running variance by N" layers nn/norms.c 'tl_div(t, tl_scale(t, v, n), tl_scalar(t, c, n - 1))' 'v'
-breaks 6.16 "batch_norm's eps outside the root" layers nn/norms.c 'tl_rsqrt(t, tl_shift(t, var, eps))' 'tl_reciprocal(t, tl_shift(t, tl_sqrt(t, var), eps))'
+breaks 6.16 "batch_norm's eps outside the root" layers nn/norms.c 'tl_rsqrt(t, tl_shift(t, v, eps))' 'tl_reciprocal(t, tl_shift(t, tl_sqrt(t, v), eps))'
 breaks 6.17 "a group of every g-th channel" layers nn/norms.c 'y = tl_reshape(t, x, TL_DIMS(s.dim[0], groups, row));' 'y = tl_transpose(t, tl_reshape(t, x, TL_DIMS(s.dim[0], row, groups)), 1, 2);'
 breaks 6.17 "group_norm's weight before its rounding" layers nn/norms.c 'y = tl_layer_norm(t, y, TL_NONE, TL_NONE, o.eps != 0 ? o.eps : 1e-5);' 'y = tl_layer_norm(t, tl_cast(t, y, TL_F64), TL_NONE, TL_NONE, o.eps != 0 ? o.eps : 1e-5);
             y = tl_cast(t, y, tl_dtype_of(t, x));'
@@ -272,7 +272,7 @@ breaks 12.4 "momentum after the step" optimizers tensor/kernels/optimize.t.h 'b[
 breaks 12.5 "cosine over T instead of T - w" training nn/opt.c '(double)less(step, s->warmup) / (double)less(s->total, s->warmup)' '(double)less(step, s->warmup) / (double)s->total'
 breaks 12.6 "a loaded parameter keeps its old master" masters ops/optimize.c 'k->widen(n, p->dtype, p->data, 1, w->data);' ''
 breaks 12.7 "dropout draws by the row in the batch" invariant_training ops/random.c '*)tl_array_at(p->sample, row);' '*)tl_array_at(p->sample, 0) + (uint64_t)row;'
-breaks 12.8 "a cache's keys begin a column late" decoding nn/decoder.c 'return tl_slice(t, all, 2, 0, end, 1);' 'return tl_slice(t, all, 2, n > 0, end, 1);'
+breaks 12.8 "a cache's keys begin a column late" decoding nn/attention.c 'return tl_slice(t, all, 2, 0, end, 1);' 'return tl_slice(t, all, 2, n > 0, end, 1);'
 breaks 12.9 "a log hashes the last part alone" log autograd/log/entry.c 'if (e->all == NULL) {' 'if (true) {'
 breaks 12.10 "Nesterov's step by the mean alone" optimizers tensor/kernels/optimize.t.h 'nesterov ? gi + mu * b[i]' 'nesterov ? mu * b[i]'
 

@@ -1,0 +1,251 @@
+/* attention.c: causal self-attention of decoders - where the tokens of a batch stand (padding, the
+ * cache of keys and values), the tables of rotary positions, and grouped heads. */
+#include "nn/layers.h"
+
+#include <stdio.h>
+
+#include "tensor/threads.h"
+
+/* ---- columns of a batch, and the cache ---- */
+
+tl_kv_cache tl_kv_cache_new(tl_model *m, tl_dtype dtype, int64_t layers, int64_t b,
+                            int64_t kv_heads, int64_t capacity, int64_t d)
+{
+    tl_shape s = TL_DIMS(layers, b, kv_heads, capacity, d);
+    tl_kv_cache c = {.k = tl_zeros(m, dtype, s)};
+    c.v = tl_is_none(c.k) ? TL_NONE : tl_zeros(m, dtype, s);
+    return c;
+}
+
+/* Whether the cache can take x (b, kv_heads, s, d) as further columns. */
+static tl_status check_cache(tl_tape *t, const tl_columns *c, int64_t layer, tl_tensor x)
+{
+    tl_shape have = tl_shape_of(t, c->cache->k), s = tl_shape_of(t, x);
+    char a[TL_SHAPE_TEXT], b[TL_SHAPE_TEXT];
+    const bool one_column = !tl_is_none(c->at);
+    int64_t n = one_column ? 0 : c->cache->n;
+    TL_TRY(tl_error_status(t));
+    if (tl_traced(t))
+        return tl_tape_fail(TL_AT(t), TL_ETRACED,
+                            "a cache of keys and values has another length at each step: it cannot "
+                            "be part of a trace");
+    if (!(tl_mode(t) & TL_NO_GRAD))
+        return tl_tape_fail(
+            TL_AT(t), TL_ENOGRAD,
+            "a cache of keys and values carries no gradient: record under TL_NO_GRAD");
+    if (have.ndim != 5 || layer >= have.dim[0] || have.dim[1] != s.dim[0] ||
+        have.dim[2] != s.dim[1] || have.dim[4] != s.dim[3])
+        return tl_tape_fail(TL_AT(t), TL_ESHAPE,
+                            "keys of shape %s for layer %lld of a cache of shape %s",
+                            tl_shape_text(a, &s), (long long)layer, tl_shape_text(b, &have));
+    if (n < 0 || n + s.dim[2] > have.dim[3] || (one_column && s.dim[2] != 1))
+        return tl_tape_fail(TL_AT(t), TL_ESHAPE,
+                            "%lld columns more, where the cache holds %lld of at most %lld%s",
+                            (long long)s.dim[2], (long long)n, (long long)have.dim[3],
+                            one_column ? "; `at` takes one at a time" : "");
+    return TL_OK;
+}
+
+/* The column of the cache that sample i is written to. */
+static int64_t column_of(tl_tape *t, const tl_columns *c, int64_t i)
+{
+    int64_t at = -1;
+    tl_keep(t, tl_select(t, c->at, 0, i), &at, sizeof at);
+    return at;
+}
+
+/* Writes x after the columns held, or to column at[i] of each sample i. Returns the columns that a
+ * query may see. */
+static tl_tensor append(tl_tape *t, const tl_columns *c, tl_tensor cache, int64_t layer,
+                        tl_tensor x)
+{
+    tl_shape s = tl_shape_of(t, x);
+    tl_tensor all = tl_select(t, cache, 0, layer);
+    if (tl_is_none(c->at)) {
+        int64_t n = c->cache->n, end = n + s.dim[2];
+        tl_assign(t, tl_slice(t, all, 2, n, end, 1), x);
+        return tl_slice(t, all, 2, 0, end, 1);
+    }
+    for (int64_t i = 0; i < s.dim[0] && !tl_failed(t); i++)
+        tl_assign(t, tl_select(t, tl_select(t, all, 0, i), 1, column_of(t, c, i)),
+                  tl_select(t, tl_select(t, x, 0, i), 1, 0));
+    return all;
+}
+
+/* Checks that `at` names columns of the cache: tl_select would count one below 0 from the end. */
+static tl_status check_at(tl_tape *t, const tl_columns *c, int64_t b)
+{
+    tl_shape have = c->cache != NULL ? tl_shape_of(t, c->cache->k) : (tl_shape){0};
+    for (int64_t i = 0; i < b && have.ndim == 5 && !tl_failed(t); i++) {
+        int64_t at = column_of(t, c, i);
+        if (at < 0 || at >= have.dim[3])
+            tl_tape_fail(TL_AT(t), TL_EINDEX,
+                         "`at` is %lld for sample %lld; the cache has columns 0 to %lld",
+                         (long long)at, (long long)i, (long long)have.dim[3] - 1);
+    }
+    return tl_error_status(t);
+}
+
+int64_t tl_columns_positions(tl_tape *t, const tl_columns *c, int64_t b, int64_t s, tl_tensor *ids)
+{
+    const int64_t first = c->cache != NULL ? c->cache->n : 0;
+    *ids = TL_NONE;
+    if (tl_is_none(c->at) ? tl_is_none(c->start) : check_at(t, c, b) != TL_OK)
+        return first;
+    tl_tensor from = tl_is_none(c->at) ? tl_fill(t, TL_I64, TL_DIMS(b), (double)first) : c->at;
+    *ids = tl_positions_at(TL_AT(t), from, c->start, s);
+    return first;
+}
+
+/* ---- rotary positions ---- */
+
+typedef struct {
+    tl_rotary_kind kind; /* max_positions: rows of the table */
+    tl_dtype dtype;      /* f32 or f64 */
+    bool sin;
+} table_spec;
+
+/* Fills a table with cosines or sines. The other half is computed too and dropped; that happens
+ * once for each table of a model. */
+static tl_status fill_table(void *ctx, void *data)
+{
+    const table_spec *s = ctx;
+    const tl_rotary_kind *k = &s->kind;
+    const tl_rotary_scaling *by = k->scaling.factor != 0 ? &k->scaling : NULL;
+    const int64_t n = k->max_positions;
+    void *other = tl_calloc((size_t)(n * k->dim) + 1, tl_dtype_size(s->dtype));
+    void *cos = s->sin ? other : data, *sin = s->sin ? data : other;
+    if (other == NULL)
+        return TL_ENOMEM;
+    tl_status st = s->dtype == TL_F64
+                       ? tl_rotary_table64(0, n, k->dim, k->base, k->pairing, by, cos, sin)
+                       : tl_rotary_table_scaled(0, n, k->dim, k->base, k->pairing, by, cos, sin);
+    tl_free_raw(other);
+    return st;
+}
+
+/* A config may allow far more positions than are ever used. So a table has 4096 rows at first, and
+ * another of twice as many is made when more are needed. */
+static int64_t table_rows(int64_t allowed, int64_t needed)
+{
+    int64_t n = 4096;
+    while (n < needed)
+        n *= 2;
+    return allowed == 0 ? needed : allowed < n ? allowed : n;
+}
+
+/* The buffer of cosines or sines. Its name tells all that its contents depend on, so that a model
+ * has one table for each kind that it uses. */
+static tl_tensor table_of(tl_tape *t, tl_model *m, table_spec s)
+{
+    const tl_rotary_kind *k = &s.kind;
+    char table[TL_NAME_MAX], name[TL_NAME_MAX];
+    tl_textenv saved = tl_textenv_enter();
+    int n = snprintf(table, sizeof table, "rope.%lldx%lld.%.17g.%s%s", (long long)k->max_positions,
+                     (long long)k->dim, k->base,
+                     k->pairing == TL_ROTARY_HALF ? "half" : "interleaved",
+                     s.dtype == TL_F64 ? ".f64" : "");
+    if (k->scaling.factor != 0)
+        snprintf(table + n, sizeof table - (size_t)n, ".%.17g.%.17g.%.17g.%.17g", k->scaling.factor,
+                 k->scaling.low_freq_factor, k->scaling.high_freq_factor, k->scaling.original);
+    tl_textenv_leave(saved);
+    return tl_buffer_filled_at(TL_AT(t), m, tl_join(t, name, table, s.sin ? "sin" : "cos"), s.dtype,
+                               TL_DIMS(k->max_positions, k->dim), fill_table, &s);
+}
+
+tl_rotary_rows tl_rotary_rows_of(tl_at at, tl_model *m, tl_tensor x, const tl_columns *c,
+                                 const tl_rotary_kind *k)
+{
+    tl_tape *t = at.tape;
+    const tl_shape s = tl_shape_of(t, x), held = c->cache != NULL ? tl_shape_of(t, c->cache->k) : s;
+    table_spec spec = {*k, tl_dtype_compute(tl_dtype_of(t, x)), false};
+    spec.kind.max_positions = table_rows(k->max_positions, held.dim[held.ndim == 5 ? 3 : 1]);
+    spec.kind.base = k->base != 0 ? k->base : 10000;
+    if (k->pairing != TL_ROTARY_HALF && k->pairing != TL_ROTARY_INTERLEAVED)
+        tl_tape_fail(at, TL_EDOMAIN,
+                     "rotary positions: pairing %d; say TL_ROTARY_HALF or TL_ROTARY_INTERLEAVED",
+                     (int)k->pairing);
+    tl_tensor table[2] = {table_of(t, m, spec)}, ids;
+    spec.sin = true;
+    table[1] = table_of(t, m, spec);
+    int64_t first = tl_columns_positions(t, c, s.dim[0], s.dim[1], &ids);
+    for (int i = 0; i < 2; i++)
+        table[i] = tl_is_none(ids)
+                       ? tl_reshape(t, tl_slice(t, table[i], 0, first, first + s.dim[1], 1),
+                                    TL_DIMS(s.dim[1], 1, k->dim))
+                       : tl_reshape(t, tl_embedding(t, table[i], ids),
+                                    TL_DIMS(s.dim[0], s.dim[1], 1, k->dim));
+    return (tl_rotary_rows){table[0], table[1], k->pairing};
+}
+
+/* ---- attention ---- */
+
+static tl_tensor heads_first(tl_tape *t, tl_tensor x)
+{
+    return tl_permute(t, x, TL_DIMS(0, 2, 1, 3));
+}
+
+/* x (b, s, heads*d) as (b, heads, s, d), rotated by r unless that is NULL. */
+static tl_tensor by_head(tl_tape *t, tl_tensor x, int64_t heads, const tl_rotary_rows *r)
+{
+    tl_shape s = tl_shape_of(t, x);
+    x = tl_reshape(t, x, TL_DIMS(s.dim[0], s.dim[1], heads, heads > 0 ? s.dim[2] / heads : 0));
+    return heads_first(t, r == NULL ? x : tl_rotary(t, x, r->cos, r->sin, r->pairing));
+}
+
+tl_tensor tl_attend(tl_tape *t, tl_tensor q, tl_tensor k, tl_tensor v, int64_t heads,
+                    int64_t kv_heads, const tl_rotary_rows *r, const tl_columns *c, int64_t layer)
+{
+    const tl_shape s = tl_shape_of(t, q);
+    tl_attention_options keys = {.key_start = c->start, .key_end = c->end};
+    q = by_head(t, q, heads, r);
+    k = by_head(t, k, kv_heads, r);
+    v = by_head(t, v, kv_heads, NULL);
+    if (c->cache == NULL && !tl_is_none(c->at))
+        tl_tape_fail(TL_AT(t), TL_EUSAGE, "`at` names columns of a cache; there is none");
+    if (c->cache != NULL && check_cache(t, c, layer, k) == TL_OK) {
+        k = append(t, c, c->cache->k, layer, k);
+        v = append(t, c, c->cache->v, layer, v);
+        if (!tl_is_none(c->at)) /* each query sees the columns up to its own */
+            keys.key_end = tl_select(t, tl_positions(t, c->at, 2), 1, 1);
+    }
+    return tl_reshape(t, heads_first(t, tl_attention_at(TL_AT(t), q, k, v, keys)), s);
+}
+
+tl_tensor tl_self_attention_at(tl_at at, tl_model *m, const char *name, tl_tensor x,
+                               tl_self_attention_options o)
+{
+    tl_tape *t = at.tape;
+    int place = tl_share_push(at, o.shared);
+    const tl_shape s = tl_shape_of(t, x);
+    const int64_t width = s.dim[2], kv_heads = o.kv_heads != 0 ? o.kv_heads : o.heads;
+    if (o.heads < 1)
+        tl_tape_fail(at, TL_ESHAPE, "tl_self_attention: '%.100s' has .heads = %lld; 1 is the least",
+                     tl_title(name), (long long)o.heads);
+    else if (!tl_usable(TL_AT(t), x, "self_attention") || s.ndim != 3 || kv_heads < 1 ||
+             width % o.heads != 0 || o.heads % kv_heads != 0)
+        tl_tape_fail(TL_AT(t), TL_ESHAPE,
+                     "self_attention: x of %d dims and width %lld in %lld heads, %lld of keys; 3 "
+                     "dims, and widths and heads that divide, are needed",
+                     s.ndim, (long long)width, (long long)o.heads, (long long)kv_heads);
+    else if (width / o.heads % 2 != 0)
+        tl_tape_fail(at, TL_ESHAPE,
+                     "tl_self_attention: '%.100s': width %lld in %lld heads gives heads of %lld; "
+                     "rotary positions need an even number",
+                     tl_title(name), (long long)width, (long long)o.heads,
+                     (long long)(width / o.heads));
+    if (tl_failed(t))
+        return tl_leave(t, place, TL_NONE);
+    const int64_t d = width / o.heads;
+    const tl_rotary_kind kind = {d, o.max_positions, o.rope_base, o.scaling,
+                                 o.pairing != 0 ? o.pairing : TL_ROTARY_INTERLEAVED};
+    const double in = tl_inv_sqrt(1, width),
+                 out = tl_inv_sqrt(o.out_scale != 0 ? o.out_scale : 1, width);
+    const tl_rotary_rows r = tl_rotary_rows_of(at, m, x, &o.columns, &kind);
+    tl_tensor q = tl_project(t, m, name, "q", x, width, in, false, &o.project);
+    tl_tensor k = tl_project(t, m, name, "k", x, kv_heads * d, in, false, &o.project);
+    tl_tensor v = tl_project(t, m, name, "v", x, kv_heads * d, in, false, &o.project);
+    tl_tensor y = tl_attend(t, q, k, v, o.heads, kv_heads, &r, &o.columns, o.layer);
+    y = tl_project(t, m, name, "o", y, width, out, false, &o.project);
+    return tl_leave(t, place, y);
+}
