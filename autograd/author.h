@@ -1,6 +1,6 @@
-/* author.h: for authors of modules and optimizers - the place of a call, accumulators, what belongs
- * to an optimizer's step, and the head of every object that tl_error, tl_failed and tl_free take.
- * Public. */
+/* author.h: for authors of modules and optimizers: the places of calls, state of optimizers,
+ * accumulators, and the head of every object that tl_error, tl_failed and tl_free accept. Public.
+ */
 #ifndef TL_AUTHOR_H
 #define TL_AUTHOR_H
 
@@ -9,21 +9,23 @@ TL_BEGIN
 
 /* ---- a module ---- */
 
-/* Until the pop, all calls report the place of the outermost push, so a module that brackets its
- * body has messages name its caller. push returns the depth for pop. Parameters made inside are the
- * layer's (tl_param); if shared, other layers may use them, too. */
+/* Until the pop, errors name the place of the outermost push: a module that brackets its body makes
+ * them name its caller. push returns the depth for pop. Parameters made inside belong to this layer
+ * (tl_param); with `shared`, other layers may use them too. */
 int tl_place_push(tl_at at);
 int tl_share_push(tl_at at, bool shared);
 void tl_place_pop(tl_tape *t, int depth);
 
-/* Nobody will ask for x again: its memory is free at once, unless x is made of parameters alone or
- * a view, a gradient, a segment or a watcher may read it (a log opened afterwards says "-"). */
+/* Declares that the program will not use x again. Its memory is released at once, unless x is made
+ * of parameters alone, or a view, gradient, segment or observer may still read it. (A log that is
+ * opened later shows "-" for it.) */
 #define tl_let_go(t, x) tl_let_go_at(TL_AT(t), x)
 tl_status tl_let_go_at(tl_at at, tl_tensor x);
 
-/* The place of a call that is not told its own. */
+/* For a call without a place of its own. */
 static inline tl_at tl_nowhere(tl_tape *t) { return TL_MAKE(tl_at){t, NULL, 0, NULL}; }
-/* Records an error with the place, if it is one, on the tape, unless it has one; returns s. */
+/* Records an error on the tape with its place, if any, unless the tape has one already; returns s.
+ */
 tl_status tl_tape_fail(tl_at at, tl_status s, const char *fmt, ...) TL_PRINTF(3, 4);
 /* tl_need (tensor/status.h) with the place: "tl_keep: out is NULL (train.c:12)". */
 tl_status tl_tape_need(tl_at at, const char *func, const char *what, bool there, int64_t n);
@@ -33,65 +35,67 @@ tl_status tl_tape_need(tl_at at, const char *func, const char *what, bool there,
 /* Whether x can be an input now; if not, the error names `who`. */
 bool tl_usable(tl_at at, tl_tensor x, const char *who);
 
-/* A buffer with contents: fill(ctx, data) writes its row-major elements when it is made. */
+/* A buffer with initial contents: fill(ctx, data) writes its row-major elements when it is made. */
 typedef tl_status tl_filler(void *ctx, void *data);
 tl_tensor tl_buffer_filled_at(tl_at at, tl_model *m, const char *name, tl_dtype dtype,
                               tl_shape shape, tl_filler *fill, void *ctx);
-/* A named tensor that is the state of one object. take: if it is nobody's yet, it is owner's from
- * now on, and zero, whatever an owner before has left there. Returns whose it is; NULL: there is
- * none of that name. drop: what is owner's is nobody's. */
+/* A named tensor may be the state of one object, its owner. take: if it has no owner it becomes
+ * `owner`'s, and is set to zero. Returns its owner; NULL if there is no tensor of that name. drop:
+ * everything that `owner` owns has no owner any more. */
 const void *tl_buffer_take(tl_model *m, const char *name, const void *owner);
 void tl_buffer_drop(tl_model *m, const void *owner);
-/* rollback forgets the tensors that the model got since mark, to undo what was half done. Their
- * handles must not be used again. */
+/* rollback removes the tensors that the model has received since mark, to undo something half done.
+ * Their handles must not be used again. */
 uint32_t tl_model_mark(tl_model *m);
 void tl_model_rollback(tl_model *m, uint32_t mark);
 
 /* ---- an optimizer ---- */
 
-/* Counts n steps, before anything changes; TL_EUSAGE beyond tl_tape_limit. */
+/* Counts n steps, before anything changes. TL_EUSAGE beyond tl_tape_limit. */
 tl_status tl_tape_steps(tl_at at, int n);
 /* Whether a program is being traced on this tape. */
 bool tl_traced(const tl_tape *t);
-/* In a traced function: object lives at least as long as the graph, which uses its hooks and
- * numbers. Elsewhere nothing. */
+/* In a traced function: object will live at least as long as the graph, which uses its host
+ * functions and numbers. Otherwise does nothing. */
 tl_status tl_host_hold(tl_tape *t, void *object);
-/* Something has changed that traces over m take as fixed, such as an optimizer's groups: tl_run
- * traces again. */
+/* Says that something has changed that traces over m take as constant, such as an optimizer's
+ * groups: tl_run will trace again. */
 void tl_model_changed(tl_model *m);
-/* Another number once a parameter is made, frozen or forgotten, or that was called: until then what
- * was found by name may be kept. 0: m does not live. */
+/* A number that changes when a parameter is made, frozen or removed and when tl_model_changed is
+ * called: as long as it stays the same, what was found by name is still valid. 0: m is not alive.
+ */
 uint64_t tl_model_state(const tl_model *m);
 
-/* What micro-batches have left: of each parameter an accumulator for each kind of use, in each
- * tl_backward of a micro-batch (NUMERICS 10.3). To save a step half way, and to go on with it. */
+/* Accumulators, to save a step between two micro-batches and to continue it. A parameter has one
+ * for each kind of use in each tl_backward of a micro-batch (NUMERICS 10.3). */
 typedef struct {
-    const char *param; /* name; "=...": a value made of parameters alone; NULL: out of range */
+    const char *param; /* name; "=...": a value made of parameters alone; NULL: i is out of range */
     int call;          /* which backward since the reset, from 0 */
-    const char *kind;  /* of use; "": the parameter has been reached, and nothing has come to it */
+    const char *kind;  /* of use; "": the parameter was reached but has received nothing */
     tl_array array;    /* borrowed */
 } tl_accumulating;
 int tl_accumulating_count(const tl_tape *t);
 tl_accumulating tl_accumulating_at(const tl_tape *t, int i);
-/* Another number once anything has come to one of them. */
+/* A number that changes when anything is added to one of them. */
 uint64_t tl_accumulated(const tl_tape *t);
-/* A zeroed accumulator of dtype, or the one that is there, in *out (borrowed); kind "": none. Of a
- * parameter it has the shape, whatever `shape` is.
- * TL_ENAME, TL_EUSAGE (call below 0 or from 2^30 on, or it is there in another dtype), TL_ESHAPE (a
- * value made of parameters, known in another shape), TL_ETRACED, TL_ENOMEM. */
+/* *out (borrowed) becomes that accumulator, made with zeros if there is none; kind "": none is
+ * made. A parameter's accumulator has the parameter's shape, whatever `shape` is. TL_ENAME;
+ * TL_EUSAGE: call is below 0 or at least 2^30, or it exists in another dtype; TL_ESHAPE: a value
+ * made of parameters is known in another shape; TL_ETRACED; TL_ENOMEM. */
 tl_status tl_accumulator_open(tl_tape *t, const char *param, int call, const char *kind,
                               tl_dtype dtype, tl_shape shape, tl_array *out);
-/* The i-th name, as above, for which something waits (tl_accumulate); NULL: no more. */
+/* The i-th name, as above, for which something waits for tl_accumulate; NULL: no more. */
 const char *tl_waiting_at(const tl_tape *t, int i);
-/* What waits for a parameter can be added in parts, each to some elements of its accumulators along
- * an axis that may be another in each of these: part i of `of` to [size * i / of,
- * size * (i + 1) / of). */
-/* How many parts of about `most` elements: 1 if it can only be added as a whole. */
+
+/* What waits for a parameter can be added in parts. Part i of `of` is added to the elements
+ * [size * i / of, size * (i + 1) / of) of each accumulator along an axis, which may differ between
+ * accumulators. */
+/* How many parts of about `most` elements each; 1 if it can only be added as a whole. */
 int tl_accumulate_parts(tl_tape *t, const char *param, int64_t most);
-/* The axis for one of them. */
-enum { TL_WHOLE = -1, TL_ANY_AXIS = -2 /* nothing waits for it */ };
+/* The axis for one accumulator. TL_WHOLE: it cannot be cut; TL_ANY_AXIS: nothing waits for it. */
+enum { TL_WHOLE = -1, TL_ANY_AXIS = -2 };
 tl_status tl_accumulator_axis(tl_tape *t, const char *param, int call, const char *kind, int *axis);
-/* tl_accumulate, a part at a time, from 0 on. TL_EUSAGE for another than the next. */
+/* tl_accumulate, one part at a time, in order from 0; TL_EUSAGE out of order. */
 tl_status tl_accumulate_part(tl_tape *t, const char *param, int i, int of);
 
 /* ---- an object ---- */
@@ -102,31 +106,32 @@ typedef struct tl_object {
     tl_kind kind;
     tl_err err;
     void (*destroy)(void *);
-    int32_t held;           /* by so many others: it lives until the last of them lets go */
-    bool given;             /* the user has it */
-    struct tl_object *next; /* of all */
+    int32_t held;           /* how many other objects hold it; it lives until all release it */
+    bool given;             /* the user owns it */
+    struct tl_object *next; /* in the list of all objects */
 } tl_object;
 
-/* Another object needs this one (a tape its model, a graph an optimizer that steps in it), until it
+/* Another object needs this one (a tape its model, a graph the optimizer that steps in it) until it
  * releases it. NULL is fine. */
 void tl_object_hold(void *object);
 void tl_object_release(void *object);
-/* begin, the first step of making an object, whose memory is of tl_calloc: how it ends. destroy
- * leaves the memory itself. give, the last step: from here on it is the user's, to be freed by
- * tl_free. take, the first step of tl_free: it no longer is; false if it was not. end frees one
- * that no user knows of. All may be given NULL. */
+/* The life of an object, whose memory comes from tl_calloc. begin is the first step of making it;
+ * destroy releases what it owns, but not its own memory. give is the last step: the user owns it
+ * from then on, until tl_free. take is the first step of tl_free: the user owns it no more; false
+ * if that was so already. end frees an object that the user never had. All accept NULL. */
 void tl_object_begin(tl_object *o, tl_kind kind, void (*destroy)(void *));
 void tl_object_give(tl_object *o);
 bool tl_object_take(void *object);
 void tl_object_end(void *object);
-/* It is the user's. What somebody else holds may live on, but must not be used any more. */
+/* Whether the user owns it. An object that the user has freed may live on because another object
+ * holds it, but must not be used any more. */
 bool tl_object_given(const void *object);
-/* It has not ended; false for NULL. Needs its address alone, and asks how every call begins that is
- * given an object: one that has been freed has failed (TL_ESTALE). */
+/* Whether the object exists; false for NULL. Uses only the address, so it may be asked of an object
+ * that has been freed. Every call that takes an object begins with it (TL_ESTALE). */
 bool tl_lives(const void *object);
 
-/* How a call that reports to the object begins: it returns an error that nobody has read, and then
- * the call does nothing; one that was read it forgets. */
+/* How a call that reports errors to the object begins. An error that nobody has read is returned,
+ * and the call then does nothing; one that has been read is cleared. */
 tl_status tl_error_begin(void *object);
 /* Where failures of the object are recorded (tl_fail); NULL for NULL. */
 tl_err *tl_error_record(void *object);

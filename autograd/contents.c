@@ -1,5 +1,5 @@
-/* contents.c: what comes into a tape and what goes out - data, numbers read, copies, writing into
- * the model. A recorder answers where there is one. */
+/* contents.c: data into a tape, and numbers out of it; writing into the model; detaching. While a
+ * program is traced the recorder answers in place of memory. */
 #include <math.h>
 #include <string.h>
 
@@ -19,7 +19,7 @@ tl_status tl_data_check(const void *data, const char *c_type, const tl_array *a,
     return tl_c_type_check(c_type, a->dtype, err);
 }
 
-/* A leaf with a copy of data, whose elements are of that C type; or with zeros. */
+/* Makes a leaf: a copy of data, whose elements have that C type, or zeros. */
 static tl_tensor leaf(tl_at at, const char *who, tl_source kind, bool zeros, const void *data,
                       const char *c_type, tl_dtype dtype, tl_shape shape)
 {
@@ -145,7 +145,7 @@ double tl_item_at(tl_at at, tl_tensor x)
                      tl_array_shape_text(text, &v->a));
         return (double)NAN;
     }
-    tl_fpenv saved = tl_fpenv_enter(); /* a subnormal is widened, too */
+    tl_fpenv saved = tl_fpenv_enter(); /* subnormals must survive widening */
     double first = tl_array_get(&v->a, 0);
     tl_fpenv_leave(saved);
     return first;
@@ -168,7 +168,7 @@ tl_status tl_keep_at(tl_at at, tl_tensor x, void *out, size_t bytes)
     return TL_OK;
 }
 
-/* x is a tensor of the model, or a view of one that shows each element once. */
+/* x is a tensor of the model, or a view of one without repeats. */
 static bool of_model(const tl_tape *t, tl_tensor x)
 {
     while (x.owner == t->values.owner) {
@@ -181,7 +181,7 @@ static bool of_model(const tl_tape *t, tl_tensor x)
     return true;
 }
 
-/* Both in memory: x is copied now, and nothing recorded. */
+/* Outside a trace: copies x at once and records nothing. */
 static tl_status assign_now(tl_at at, tl_value *d, const tl_value *v)
 {
     tl_err err = {.status = TL_OK};
@@ -305,7 +305,7 @@ tl_tensor tl_detach_at(tl_at at, tl_tensor x)
         return leaf;
     tl_value *d = tl_peek(t, leaf);
     tl_batch_like(d, v);
-    if (x.owner == t->values.owner) /* else a variable, as it is now */
+    if (x.owner == t->values.owner) /* a tensor of the model is taken as it is now */
         d->born = v->born;
     if (t->phase & TL_PHASE_BACKWARD || t->recorder != NULL)
         d->source = x;

@@ -1,5 +1,5 @@
-/* kernel.c: the scopes that select kernels, and what they mean for one call. The table of kernels
- * stands in kernels/. */
+/* kernel.c: scopes that select kernels, and which kernel they give to a call. The table of kernels
+ * is in kernels/. */
 #include <string.h>
 
 #include "autograd/internal.h"
@@ -9,7 +9,7 @@ static bool same(const char *a, const char *b)
     return a == b || (a != NULL && b != NULL && strcmp(a, b) == 0);
 }
 
-/* The tape's record of that selection within outer; NULL when out of memory. */
+/* The tape's record of a selection inside outer, made on demand; NULL when out of memory. */
 static const tl_choice *record(tl_tape *t, const char *op, tl_dtype dtype, const char *name,
                                const tl_choice *outer)
 {
@@ -54,6 +54,7 @@ bool tl_choice_follow(tl_tape *dst, const tl_choice *c)
            tl_choice_open((tl_at){dst, __FILE__, __LINE__, NULL}, c->op, c->dtype, c->name);
 }
 
+/* The dtype of the first floating input, else of the first input, else of the output. */
 static tl_dtype call_dtype(const tl_call *c)
 {
     int first = -1;
@@ -77,7 +78,8 @@ tl_dtype tl_node_dtype(const tl_tape *t, const tl_node *n)
     return call_dtype(&(tl_call){.n_in = n_in, .in = in, .out = &first});
 }
 
-/* Innermost first. A selected kernel that does not fit leaves the call to the op's own. */
+/* The innermost scope that covers the call decides. If its kernel does not fit, the op's own runs.
+ */
 const tl_kernel *tl_kernel_for(const tl_choice *c, const tl_call *call)
 {
     tl_dtype dtype = c == NULL ? TL_ANY_DTYPE : call_dtype(call);

@@ -1,8 +1,8 @@
-/* observe.c: who watches a tape, and what they are told. */
+/* observe.c: attaching observers to a tape, and telling them of events. */
 #include "autograd/internal.h"
 
-/* So that a call that nobody hears of asks nobody. */
-static void note_hearers(tl_tape *t)
+/* Notes which events anyone hears, so that calls nobody watches cost nothing. */
+static void note_watched(tl_tape *t)
 {
     t->run_watched = t->given_watched = t->values_watched = false;
     for (int i = 0; i < t->n_watchers; i++) {
@@ -26,7 +26,7 @@ tl_status tl_observe(tl_tape *t, const tl_observer *o, void *ctx)
                        t->n_watchers);
     t->watcher = grown;
     t->watcher[t->n_watchers++] = (tl_watcher){o, ctx};
-    note_hearers(t);
+    note_watched(t);
     return TL_OK;
 }
 
@@ -39,7 +39,7 @@ void tl_observe_end(tl_tape *t, const tl_observer *o)
         if (t->watcher[i].o != o)
             t->watcher[kept++] = t->watcher[i];
     t->n_watchers = kept;
-    note_hearers(t);
+    note_watched(t);
 }
 
 void *tl_observed(const tl_tape *t, const tl_observer *o)
@@ -97,7 +97,7 @@ void tl_update_begin(tl_tape *t)
         return;
     t->phase |= TL_PHASE_UPDATE;
     tell_begins(t, NULL);
-    if (t->recorder != NULL) /* runs have one */
+    if (t->recorder != NULL) /* and again in each run of the graph */
         tl_host(t, TL_BEFORE, tell_begins, NULL);
 }
 

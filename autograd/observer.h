@@ -1,11 +1,11 @@
-/* observer.h: what watches a tape - a log, a profiler, a check of your own. Public.
+/* observer.h: what watches a tape: a log, a profiler, a check of your own. Public.
  *
- * An observer is a constant struct of callbacks, attached to a tape with a context. It hears what
- * happens there in the order in which it happens, on the thread that uses the tape; NULL callbacks
- * are skipped. Several observers hear it in the order in which they were attached. They may read
- * anything (arrays borrow the tape's memory until the callback returns), must not attach or detach,
- * and change nothing, except where it says so: watched or not, a program has the same bits.
- * examples/profile.c is a whole one. */
+ * An observer is a constant struct of callbacks, attached to a tape with a context. It is told what
+ * happens there, in order, on the thread that uses the tape; NULL callbacks are skipped. Several
+ * observers are told in the order in which they were attached. They may read anything (arrays
+ * borrow the tape's memory until the callback returns), must not attach or detach observers, and
+ * change nothing except where a callback says so: watched or not, a program has the same bits.
+ * examples/profile.c is a complete one. */
 #ifndef TL_OBSERVER_H
 #define TL_OBSERVER_H
 
@@ -13,27 +13,27 @@
 #include "autograd/tape.h"
 TL_BEGIN
 
-/* What a call belongs to; 0: the forward pass. */
+/* What a call is made for; 0: the forward pass. */
 enum {
     TL_PHASE_UPDATE = 1u << 0,   /* between tl_update_begin and tl_update_end (tl_step) */
-    TL_PHASE_GRADIENT = 1u << 1, /* tl_grad puts a gradient together */
-    TL_PHASE_BACKWARD = 1u << 2, /* a vjp has called it */
+    TL_PHASE_GRADIENT = 1u << 1, /* tl_grad adds accumulators up */
+    TL_PHASE_BACKWARD = 1u << 2, /* a vjp makes it */
 };
 
-#define TL_WATCHED_MODES 0xffff0000u /* observers' own, for `mode` */
-#define TL_NO_NODE UINT32_MAX        /* of a call not on the tape: a step of a run, tl_assign */
+#define TL_WATCHED_MODES 0xffff0000u /* the mode bits that belong to observers */
+#define TL_NO_NODE UINT32_MAX        /* for a call not on the tape: a step of a run, tl_assign */
 
 /* One op, about to run or just run. */
 typedef struct {
     const tl_call *call; /* op, attributes, mode, kernel, arrays in and out */
-    const char *file;    /* of the user's call; in backward, of the one that it differentiates */
+    const char *file;    /* place of the user's call; in backward, of the call it differentiates */
     int line;
     unsigned phase;
     uint32_t node; /* its number on the tape, from 0 after each reset, or TL_NO_NODE */
-    int fused;     /* ops that run as one loop, `call` being the last of them; else 1 */
+    int fused;     /* how many ops run as one loop, of which `call` is the last; else 1 */
 } tl_seen;
 
-/* What the vjp of one recorded call gave. Nodes from `first` on are those that it recorded. */
+/* What the vjp of one recorded call returned. It has recorded the nodes from `first` on. */
 typedef struct {
     const tl_op *op;
     const char *file;
@@ -41,53 +41,57 @@ typedef struct {
     uint32_t node, first;
     int n_in, n_out;
     const tl_tensor *in, *dy; /* inputs of the call; cotangents of its outputs, TL_NONE for none */
-    const bool *wants;        /* of each input: it takes a gradient */
+    const bool *wants;        /* which inputs take a gradient */
     tl_tensor *dx;
-    const tl_tensor *delivered; /* in delivered(): what waits for input k now, of its shape; TL_NONE
-                                 * where an accumulator has taken it */
+    /* In delivered(): what now waits for each input, in its shape; TL_NONE if an accumulator took
+     * it. */
+    const tl_tensor *delivered;
 } tl_given;
 
 typedef struct {
-    bool follows;  /* also attached to tapes that compute again for this one (tl_gradcheck) */
-    unsigned mode; /* runs() and ran() hear only of calls in a scope of these modes; 0: of all */
+    bool follows; /* also attached to tapes that recompute parts of this one (tl_gradcheck) */
+    unsigned
+        mode; /* runs() and ran() are told only of calls in a scope of these modes; 0: of all */
 
+    /* Before and after an op's kernel. If ran() puts an error on t and returns its status, the call
+     * fails. */
     void (*runs)(void *ctx, tl_tape *t, const tl_seen *c);
-    /* Another status than TL_OK, with an error on t, makes the call fail. */
     tl_status (*ran)(void *ctx, tl_tape *t, const tl_seen *c);
-    void (*recorded)(void *ctx, tl_tape *t, uint32_t node); /* views, too, and what is kept */
-    /* Those that were needed have been recorded again for that, one by one, and forgotten. */
+    /* A node has been recorded: also a view, or a value that had been computed before. */
+    void (*recorded)(void *ctx, tl_tape *t, uint32_t node);
+    /* Nodes first .. end-1 have been recomputed: those needed were recorded again and removed. */
     void (*segment_restored)(void *ctx, tl_tape *t, uint32_t first, uint32_t end);
 
     void (*backward_begins)(void *ctx, tl_tape *t, tl_tensor y);
-    /* Fresh from the vjp, before they are brought to the inputs' shapes; dx may be replaced. */
+    /* What a vjp returned, before it is brought to the inputs' shapes; dx may be replaced. */
     void (*gave)(void *ctx, tl_tape *t, const tl_given *g);
     void (*delivered)(void *ctx, tl_tape *t, const tl_given *g);
-    /* All that this backward, or this run of a graph, brings to a parameter waits for tl_accumulate
+    /* All that this backward, or run of a graph, adds to a parameter now waits for tl_accumulate
      * (.put_off), which may be called here. An error on t ends the backward, or the run. */
     void (*put_off)(void *ctx, tl_tape *t, const char *param);
     void (*backward_ends)(void *ctx, tl_tape *t);
 
-    void (*update_begins)(void *ctx, tl_tape *t); /* or a run of a graph with an update */
+    void (*update_begins)(void *ctx, tl_tape *t); /* also: a run of a graph that updates begins */
     void (*updated)(void *ctx, tl_tape *t);
     void (*cleared)(void *ctx, tl_tape *t); /* gradients are about to be dropped (tl_grad_clear) */
-    void (*reset)(void *ctx, tl_tape *t);   /* values and nodes are about to be forgotten */
+    void (*reset)(void *ctx, tl_tape *t);   /* values and nodes are about to be removed */
     void (*freed)(void *ctx, tl_tape *t);   /* the tape ends; it can still be read */
 } tl_observer;
 
-/* Attaches o, which must outlive the tape, with a context. TL_EUSAGE if it is attached already. */
+/* Attaches o, which must outlive the tape. TL_EUSAGE if it is attached already. */
 tl_status tl_observe(tl_tape *t, const tl_observer *o, void *ctx);
-/* Detaches o, without a call of freed(); nothing if it is not attached. */
+/* Detaches o without calling freed(); does nothing if it is not attached. */
 void tl_observe_end(tl_tape *t, const tl_observer *o);
-/* The context that o is attached with; NULL if it is not. */
+/* The context with which o is attached; NULL if it is not. */
 void *tl_observed(const tl_tape *t, const tl_observer *o);
 
-/* Bracket an optimizer's update. tl_step does; a program that updates parameters by itself calls
- * begin before it reads gradients, and end when the parameters are new. */
+/* Bracket an optimizer's update. tl_step does so; a program that updates parameters itself calls
+ * begin before it reads gradients, and end when the parameters have changed. */
 void tl_update_begin(tl_tape *t);
 void tl_update_end(tl_tape *t);
 
-/* Observers that every tape has, for modes of their own, ended by NULL: only runs() and ran() are
- * called, with a NULL context. */
+/* Observers that every tape has, for mode bits of their own; ended by NULL. Only their runs() and
+ * ran() are called, with a NULL context. */
 extern const tl_observer *const tl_observers_shipped[];
 TL_END
 #endif

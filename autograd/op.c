@@ -1,6 +1,8 @@
-/* op.c: what every op can rely on - its attributes as text and compared, and the one loop that runs
- * pointwise ops: gather a tile of every operand (widened, broadcast), call the tile kernel, store
- * the result (rounded). Contiguous operands of a compute type are used where they lie. */
+/* op.c: what ops rely on: attributes as text and compared; the loop that runs pointwise ops; and
+ * operands converted to the compute type and back, the only place where that is done.
+ *
+ * The loop gathers a tile of each operand (widened, broadcast), calls the tile kernel, and stores
+ * the result (rounded). Contiguous operands in a compute type are used in place. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -15,7 +17,7 @@ const char *tl_attrs_text(const tl_op *op, const void *attrs, char buf[TL_ATTRS_
     size_t at = 0, room = TL_ATTRS_TEXT;
     char s[TL_SHAPE_TEXT];
     buf[0] = '\0';
-    tl_textenv saved = tl_textenv_enter(); /* logs compare the digits */
+    tl_textenv saved = tl_textenv_enter(); /* the same digits in any locale: logs compare them */
     for (const tl_attr *a = op->attr; a != NULL && a->name != NULL && at < room; a++) {
         const void *p = (const char *)attrs + a->offset;
         const char *text = s;
@@ -97,8 +99,8 @@ tl_status tl_pointwise_shape(tl_call *c)
         if (both.dtype != b->dtype && (!floats || both.dtype == TL_F64 || b->dtype == TL_F64))
             return tl_call_fail(c, TL_EDTYPE, "%s and %s do not mix; cast one of them",
                                 tl_dtype_name(both.dtype), tl_dtype_name(b->dtype));
-        if (both.dtype != b->dtype) /* the other floats meet in f32 */
-            both.dtype = TL_F32;
+        if (both.dtype != b->dtype)
+            both.dtype = TL_F32; /* where f16, bf16 and f32 meet */
     }
     c->out[0] = both;
     return TL_OK;
@@ -174,7 +176,7 @@ static void run_range(void *ctx, int64_t begin, int64_t end, int thread)
     }
 }
 
-/* The tile type of every operand: all floats meet in the widest compute type present. */
+/* The dtype of all floating tiles: the widest compute type among the inputs. */
 static tl_dtype meeting_type(const tl_call *c)
 {
     tl_dtype d = TL_F32;
@@ -193,8 +195,8 @@ tl_operand tl_operand_of(const tl_array *a, tl_dtype tile)
     return o;
 }
 
-/* a in the loop of c, whose output it broadcasts to. What is row-major as it stands, of that shape
- * and dtype, as most operands are, is used where it lies without a further look. */
+/* Sets up operand a for the loop of c, to whose output it broadcasts. Most operands are row-major
+ * and have the output's shape and the tile's dtype: these need no further look. */
 static void set_operand(tl_operand *o, const tl_call *c, const tl_array *a, tl_dtype tile)
 {
     const tl_array *out = &c->out[0];
@@ -252,11 +254,11 @@ void *tl_scratch(tl_call *c, size_t bytes, bool zeroed)
     return st->data;
 }
 
-/* Row-major elements [begin, end) of an operand into a contiguous copy, or back. */
+/* Moves elements between an operand and a contiguous copy, in row-major order. */
 typedef struct {
     tl_operand operand;
     char *copy;
-    bool store; /* the other way */
+    bool store; /* from the copy into the operand */
 } mover;
 
 static void move_range(void *ctx, int64_t begin, int64_t end, int thread)

@@ -1,8 +1,8 @@
-/* op.h: the interface every op implements - the library's and a user's alike. Public.
+/* op.h: the interface that every op implements, the library's and a user's alike. Public.
  *
- * An op is one constant struct. Data flows one way: a call is checked by shape(), recorded as a
- * node and computed by forward() or the tile loop; in backward, vjp() records more calls. The
- * engine knows no op by name but the six at the end of this file. */
+ * An op is one constant struct. Data flows one way: shape() checks a call, forward() or the tile
+ * loop computes it, and it is recorded as a node; in backward, vjp() records more calls. The engine
+ * knows no op by name except the six at the end of this file. */
 #ifndef TL_OP_H
 #define TL_OP_H
 
@@ -13,8 +13,8 @@ TL_BEGIN
 
 typedef struct tl_op tl_op;
 
-/* Attributes are a plain struct, copied by value into the node. The schema names its fields, for
- * printing and comparing (doubles bitwise, padding never read). */
+/* Attributes are a plain struct, copied by value into the node. The schema names its fields, so
+ * that they can be printed and compared (doubles bitwise; padding is never read). */
 /* clang-format off */
 typedef enum {
     TL_ATTR_I64, TL_ATTR_INT, TL_ATTR_F64, TL_ATTR_BOOL, TL_ATTR_SHAPE, TL_ATTR_DTYPE
@@ -27,9 +27,9 @@ typedef struct {
 } tl_attr;
 
 /* One call of an op while it is shaped or run. in[i] is NULL for an absent optional input. shape()
- * sets dtype, ndim and dim of each out[]; strides are made contiguous afterwards unless `strided`
- * is set. A view op also sets data and strides of out[0] from in[0]. The attributes are the call's
- * own copy: where the user left one open, shape() may settle it by the operands. */
+ * sets dtype, ndim and dim of each out[]; the engine then makes strides contiguous, unless shape()
+ * sets `strided`. A view op also sets data and strides of out[0] from in[0]. The attributes are the
+ * call's own copy: shape() may fill in what the user left open. */
 typedef struct {
     const tl_op *op;
     void *attrs;
@@ -42,19 +42,19 @@ typedef struct {
     struct tl_storage **scratch; /* what has been taken of it, released when the call has run */
     tl_err *err;
     const struct tl_kernel *kernel; /* selected for this call (kernel.h); NULL: the op's own */
-    bool plain;      /* operands are row-major, of types that are computed in; false: not known */
+    bool plain;      /* all operands are row-major and in a compute type; false: not known */
     bool begins;     /* TL_BEGINS: in[mutates] counts as +0, whatever its memory holds */
-    int64_t samples; /* for batch(): of the inputs that depend on it */
+    int64_t samples; /* for batch(): how many samples the inputs hold that depend on the batch */
 } tl_call;
 
 /* Records a failure, after the op's name; returns s. */
 tl_status tl_call_fail(tl_call *c, tl_status s, const char *fmt, ...) TL_PRINTF(3, 4);
 
-/* A node's backward. The vjp reads in, out and dy, and sets dx[i] where wants[i]; dx may have the
- * broadcast shape, which the engine sums down. Where acc[i] is not TL_NONE, the vjp continues that
- * accumulator in place (NUMERICS 10.3) and sets dx[i] to the result: of samples of several calls,
- * perhaps, one after the other along their axis, or moved to a new axis 0, whatever attributes say
- * of their number. dy[j] is TL_NONE where nothing depends on output j. */
+/* A node's backward. The vjp reads in, out and dy, and sets dx[i] where wants[i]; dx[i] may have
+ * the broadcast shape, which the engine sums down. dy[j] is TL_NONE if nothing depends on output j.
+ * Where acc[i] is not TL_NONE, the vjp continues that accumulator in place (NUMERICS 10.3) and sets
+ * dx[i] to the result. It may then be given the samples of several calls together, in sequence
+ * along their axis or along a new axis 0, whatever the attributes say of their number. */
 typedef struct {
     tl_tape *t;
     const void *attrs;
@@ -72,22 +72,23 @@ enum {
     TL_RANDOM = 1u << 4,
     TL_HEAVY = 1u << 5,       /* body with exp, log, ...: the cost model keeps its value */
     TL_COMMUTATIVE = 1u << 6, /* inputs 0 and 1 may change places, bit for bit */
-    /* out[0] is in[mutates], if present, changed in place: what shows an element of it is spoilt */
+    /* out[0] is in[mutates], if present, changed in place: values that show a changed element can
+     * no longer be read */
     TL_MUTATES = 1u << 7,
-    TL_BEGINS = 1u << 8,   /* writes all of in[mutates], which it need not read (tl_call.begins) */
-    TL_STORES = 1u << 9,   /* pointwise: the tile is written in the output's storage dtype */
+    TL_BEGINS = 1u << 8, /* overwrites all of in[mutates], and need not read it (tl_call.begins) */
+    TL_STORES = 1u << 9, /* pointwise: the tile is written in the output's storage dtype */
     TL_REPEATS = 1u << 10, /* a view that shows elements more than once (expand) */
-    /* element i of the outputs is made from element i of the inputs: an output may lie over a
-     * contiguous input of its shape and dtype (so may a pointwise one) */
+    /* element i of each output depends on element i of the inputs alone, so an output may share the
+     * memory of a contiguous input of its shape and dtype (true of pointwise ops without saying) */
     TL_ELEMENTWISE = 1u << 11,
-    /* forward() is handed its operands (at most 8) row-major and in their compute types, and gives
-     * its results so; what lies or is stored otherwise the engine converts */
+    /* forward() gets its operands (at most 8) row-major and in their compute types, and returns its
+     * results so; the engine converts whatever is laid out or stored otherwise */
     TL_WIDENED = 1u << 12,
-    /* the same, but only elements along the last dim lie side by side: rows lie by their strides */
+    /* the same, but only elements along the last dim are contiguous: rows have strides */
     TL_ROWS = 1u << 13,
     TL_BY_ROWS = 1u << 14,  /* supplies a row kernel (slot); the engine loops, as TL_WIDENED */
-    TL_ONE_PASS = 1u << 15, /* one pass over what it reads: cheap to compute again (rms_norm) */
-    TL_NONDIFF = 1u << 16,  /* not differentiable, and says so: no output carries a gradient */
+    TL_ONE_PASS = 1u << 15, /* makes one pass over its inputs: cheap to recompute (rms_norm) */
+    TL_NONDIFF = 1u << 16,  /* declared not differentiable: no output carries a gradient */
 };
 
 #define TL_BIT(i) (1u << (i))
@@ -100,95 +101,98 @@ struct tl_op {
     unsigned traits;
     const tl_attr *attr; /* schema, ended by a NULL name; NULL: none */
     size_t attr_size;
-    size_t row_dims; /* offset of the attribute (I64) that says how many dims a row has; 0: one */
+    size_t row_dims; /* offset of the I64 attribute that says how many dims a row has; 0: one dim */
     tl_status (*shape)(tl_call *c);
     tl_status (*forward)(tl_call *c); /* NULL for pointwise and view ops, and by rows */
     int slot;         /* built-in: TL_TILE_..., TL_ROW_..., one kernel a vector level */
     tl_tile_fn *tile; /* a user's pointwise op: its kernel */
     void (*vjp)(tl_vjp *g);
     unsigned saves_in, saves_out; /* what vjp reads, one bit each */
-    unsigned (*saves_for)(
-        unsigned wanted); /* inputs it reads when only these take gradients; NULL: saves_in */
-    unsigned folds;       /* inputs whose gradient continues an accumulator ... */
-    unsigned folds_f64;   /* ... which is f64 for these, else the compute type */
-    bool (*folds_wide)(const void *attrs); /* all of them are f64 with these attributes; NULL: no */
-    /* result 0 can be computed again by this op with these attributes from i: input i, ~j: result
-     * j; its results are this op's first ones */
+    /* The inputs that vjp reads when only those of `wanted` take gradients; NULL: saves_in. */
+    unsigned (*saves_for)(unsigned wanted);
+    unsigned folds;     /* inputs whose gradient vjp adds to an accumulator itself */
+    unsigned folds_f64; /* those of them whose accumulator is f64; the others': the compute type */
+    /* With these attributes all of those accumulators are f64; NULL: never. */
+    bool (*folds_wide)(const void *attrs);
+    /* A cheaper way to recompute output 0: op, with the same attributes, of inputs from[0 .. n),
+     * where i is input i and ~j is output j. Its outputs are this op's first ones. */
     struct {
         const tl_op *op;
         int n;
         signed char from[4];
     } again;
-    /* this op is the gradient (dy, its inputs) of that one, and its forward(), called with one
-     * output more than n_out, leaves that op's result there */
+    /* Set if this op is the gradient (dy, then the inputs) of that op, and forward() also computes
+     * that op's output 0 when it is called with one output more than n_out. */
     const tl_op *result_of;
-    /* The input that the result equals bit for bit wherever dtype and shape agree - for all values,
-     * -0, NaN and infinities among them - or -1. constant[i]: the number that all of input i holds;
-     * NULL: not known. NULL: none ever. */
+    /* The input that output 0 equals bit for bit, if dtype and shape agree, for all values
+     * including -0, NaN and infinities; -1: none. constant[i] points to the number that input i is
+     * filled with; NULL if that is not known. same_as NULL: never. */
     int (*same_as)(const void *attrs, const double *const *constant);
-    /* without attributes, of one input each: this(that(x)) is x, bit for bit */
+    /* this(undoes(x)) is x, bit for bit. Both ops have one input and no attributes. */
     const tl_op *undoes;
-    /* outputs that carry no gradient (a running total): a derivative that would pass through one,
-     * or through a float of a TL_NONDIFF op, is refused */
+    /* Outputs that carry no gradient (a running total). A derivative that would pass through one,
+     * or through a float output of a TL_NONDIFF op, is refused. */
     unsigned nodiff_out;
-    /* How the outputs depend on the batch, when some input does (or weights go into a TL_RANDOM op)
-     * and none is mixed. An output along axis a promises: computed from any of the samples, in any
-     * order, each of them has the same bits. NULL: pointwise ops align (tl_batch_aligned), others
-     * mix. */
+    /* How the outputs depend on the batch, given how the inputs do. Asked if some input depends on
+     * it (or weights enter a TL_RANDOM op) and none is mixed. An output along axis a is a promise:
+     * computed from any subset of the samples, in any order, each sample has the same bits. NULL:
+     * pointwise ops align (tl_batch_aligned), others mix. */
     void (*batch)(const tl_call *c, const tl_batch *in, tl_batch *out);
     int mutates;      /* with TL_MUTATES: which input */
-    unsigned changes; /* inputs besides it that change in place: an optimizer's state */
+    unsigned changes; /* further inputs that change in place: an optimizer's state */
 };
 
-/* Records and runs one op, whose attrs may be NULL if it has none, and fills out[0 .. n_out): with
- * zero handles on an error. */
+/* Records and runs one op and fills out[0 .. n_out), with zero handles on an error. attrs may be
+ * NULL if the op has none. */
 void tl_apply(tl_at at, const tl_op *op, const void *attrs, const tl_tensor *in, int n_in,
               tl_tensor *out);
 /* The same for ops with one output. */
 tl_tensor tl_apply1(tl_at at, const tl_op *op, const void *attrs, const tl_tensor *in, int n_in);
 
-/* Makes room for so many calls, of so many inputs each, of ops that change an operand in place, so
- * that they do not fail half way for want of memory. */
+/* Makes room for that many calls of in-place ops with that many inputs each, so that a series of
+ * them cannot fail half way for want of memory. */
 tl_status tl_tape_reserve(tl_tape *t, uint32_t calls, int inputs);
 
-/* Zeroed memory until the tape's reset; NULL when out of memory. */
+/* Zeroed memory that lasts until the tape's reset; NULL when out of memory. */
 void *tl_tape_scratch(tl_tape *t, size_t bytes);
 
-/* The shape rule of pointwise ops: inputs broadcast; f32, f16 and bf16 meet in f32. And run:
- * the tile loop, for ops whose forward ends in it. */
+/* The shape rule of pointwise ops: inputs broadcast; f32, f16 and bf16 meet in f32. And their tile
+ * loop, for ops whose forward() ends in it. */
 tl_status tl_pointwise_shape(tl_call *c);
 tl_status tl_pointwise_run(tl_call *c);
 
-/* ---- rules for `batch`, and what others are made of (batch/rules.c) ---- */
+/* ---- rules for `batch`, and the parts to make others of (batch/rules.c) ---- */
 
-/* The axis of a result of ndim dims, to the right of which the inputs of `which` align: those that
- * depend on the batch have it in common, and the others do not extend along it. TL_TOTAL where all
- * that depend are totals. TL_MIXED where they do not agree, or an input not of `which` depends. */
+/* The batch axis of a result with ndim dims, when the inputs in `which` are aligned to its right:
+ * the axis that the inputs that depend on the batch share, and along which the others have size 1.
+ * TL_TOTAL if all that depend are totals. TL_MIXED if they disagree, or if an input outside of
+ * `which` depends on the batch. */
 #define TL_ALL_INPUTS (~0u)
-enum { TL_FROM_FRONT = -1 }; /* ndim for inputs that align to the left */
+enum { TL_FROM_FRONT = -1 }; /* as ndim: the inputs are aligned to the left */
 tl_batch tl_batch_meet(const tl_call *c, const tl_batch *in, unsigned which, int ndim);
-/* Operands broadcast: all outputs along that axis. The same of an op that is linear in all its
- * inputs at once (add), or bilinear: in each alone (mul); totals stay totals. */
+/* For ops whose operands broadcast: all outputs along that axis. linear: for ops linear in all
+ * inputs together (add); bilinear: in each input alone (mul). With these, totals stay totals. */
 void tl_batch_aligned(const tl_call *c, const tl_batch *in, tl_batch *out);
 void tl_batch_linear(const tl_call *c, const tl_batch *in, tl_batch *out);
 void tl_batch_bilinear(const tl_call *c, const tl_batch *in, tl_batch *out);
-/* The same of an op that works on rows (row_dims) of its inputs but for those that it folds. */
+/* For ops that work on rows (row_dims) of all inputs except those that they fold. */
 void tl_batch_rows(const tl_call *c, const tl_batch *in, tl_batch *out);
-/* a once the dims of a mask are reduced, or kept as 1; TL_MIXED if it is one of them. */
+/* Axis a after the dims of a mask have been reduced, or kept as 1; TL_MIXED if a is one of them. */
 tl_batch tl_batch_reduced(tl_batch a, int64_t dims, bool keep);
-/* a, where the op continues input `acc`, if present: totals continue totals and what is given. */
+/* a, for an op that adds its result to input `acc`: a if acc is absent or depends alike; TL_TOTAL
+ * if one of the two is a total and the other is free; else TL_MIXED. */
 tl_batch tl_batch_continuing(tl_batch a, const tl_call *c, const tl_batch *in, int acc);
-/* a, but TL_MIXED for one of the last k of ndim dims: what an op treats as its row. */
+/* Axis a; TL_MIXED if it is one of the last k of ndim dims, which the op treats as its row. */
 tl_batch tl_batch_outside(tl_batch a, int ndim, int64_t k);
-/* a, but TL_MIXED if it is dim (from the end if negative) of ndim. */
+/* Axis a; TL_MIXED if it is that dim (negative: counted from the end) of ndim. */
 tl_batch tl_batch_beside(tl_batch a, int ndim, int64_t dim);
 
-/* The library's ops: op i from 0, NULL past the end; to find one by name: NULL if there is none. */
+/* The library's ops by number, from 0 (NULL past the end), and by name (NULL if there is none). */
 int tl_op_count(void);
 const tl_op *tl_op_at(int i);
 const tl_op *tl_op_find(const char *name);
 
-/* A saves_for of products: each operand's gradient reads the other. */
+/* A saves_for for products: the gradient of each operand reads the other one. */
 unsigned tl_saves_other(unsigned wanted);
 
 /* The engine's six: add cotangents, fill, write into the model, sum down, stack samples, slice. */
@@ -210,8 +214,9 @@ typedef struct {
     tl_dtype dtype;
 } tl_sum_to_attrs;
 
-/* Of inputs with samples of `each` elements along axis, n from number `from` on, along axis `to`:
- * the same one, or 0, a new first dim if axis is another. */
+/* The inputs have samples of `each` elements along `axis`. Takes n samples from number `from` on
+ * and stacks them along axis `to`: the same axis, or 0, which is a new first dim if `axis` is not
+ * 0. */
 typedef struct {
     int64_t axis, to, from, n, each;
 } tl_stack_samples_attrs;

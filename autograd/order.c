@@ -1,17 +1,17 @@
-/* order.c: canonical order and the re-run of recorded nodes.
+/* order.c: the canonical order of nodes, and running recorded nodes again.
  *
- * C leaves the order of argument evaluation open, so the order of recording
- * differs between compilers. The post-order from the outputs, inputs left to
- * right, does not: everything that could show in a bit follows it.
+ * C does not fix the order in which arguments are evaluated, so compilers record the same program
+ * in different orders. The post-order from the outputs, inputs from left to right, is the same for
+ * all of them; everything that could show in a bit follows it.
  *
- * The canonical order knows what a node reads, not who still reads what it overwrites.
- * It need not: a tape's values are what their memory held when they were made (reading
- * one whose memory has changed is an error), so a re-run gives every op that works in
- * place a copy of its operand and computes the same values in any order. */
+ * This order respects what a node reads, but not who still needs the memory that an in-place op
+ * overwrites. It need not: a value is what its memory held when it was made (reading it after a
+ * change is an error), so a re-run gives each in-place op a copy of its operand and gets the same
+ * values in any order. */
 #include "autograd/batch.h"
 
-/* The node that made x on this tape, or -1 for leaves and other owners. What a vjp has
- * detached depends on its source all the same: a re-run must follow it. */
+/* The node of this tape that made x; -1 for leaves and other owners. Through what a vjp has
+ * detached only if asked: a re-run depends on its source, gradients do not. */
 static int32_t producer(const tl_tape *t, tl_tensor x, bool through_detached)
 {
     for (;;) {
@@ -80,7 +80,8 @@ tl_status tl_canonical_order(tl_tape *t, tl_tensor y, tl_order_end end, uint32_t
     *n = 0;
     tl_postorder_begin(&o, t, follow[end], t);
     tl_postorder_from(&o, root >= 0 && end != TL_TO_ALL && !t->node[root].needs_grad ? -1 : root);
-    for (int32_t i; (i = tl_postorder_next(&o)) >= 0; ++*n) { /* a list, as long as it comes */
+    for (int32_t i; (i = tl_postorder_next(&o)) >= 0;
+         ++*n) { /* linked first: their number is open */
         t->node[i].link = last;
         last = i;
     }
@@ -92,7 +93,7 @@ tl_status tl_canonical_order(tl_tape *t, tl_tensor y, tl_order_end end, uint32_t
     return TL_OK;
 }
 
-/* ---- again ---- */
+/* ---- recorded nodes run again ---- */
 
 tl_tensor tl_again_value(tl_again *r, tl_tensor x)
 {
@@ -133,7 +134,8 @@ void tl_again_apply(tl_tape *dst, const tl_node *n, const tl_tensor *in, unsigne
 static void rerun_node(tl_again *r, const tl_node *n)
 {
     tl_tensor out[8] = {TL_NONE};
-    const tl_tensor *in = tl_again_inputs(r, n); /* NULL: an error, with which nothing is applied */
+    const tl_tensor *in = tl_again_inputs(r,
+                                          n); /* NULL: dst has failed, and tl_apply does nothing */
     tl_again_apply(r->dst, n, in, r->dst->mode | (n->mode & ~(unsigned)TL_TRACE) | TL_APART, out);
     for (int i = 0; i < n->n_out; i++)
         r->map[n->out + (uint32_t)i] = out[i];

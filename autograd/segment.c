@@ -1,8 +1,9 @@
-/* segment.c: values that leave memory before backward comes to them: those that nobody wants any
- * more, for good; and checkpointing - dropped after forward, and computed again.
+/* segment.c: values whose memory is released before backward: for good (tl_let_go), or to be
+ * recomputed (checkpointing).
  *
- * A segment is a run of nodes. Its nodes stay recorded; only storage goes. When backward reaches
- * the first of them, all are called again in order, on the same inputs, which gives the same bits.
+ * A segment is a range of nodes. They stay recorded, but the memory of their outputs is released.
+ * When backward reaches the last of them, all are called again in order on the same inputs, which
+ * gives the same bits.
  * Source: Griewank & Walther 2000; Chen et al. 2016. */
 #include <string.h>
 
@@ -10,8 +11,8 @@
 #include "tensor/files/hash.h"
 #include "tensor/threads.h"
 
-/* A gradient that can be asked for reads x, whose record is v: its maker's, or that of a call which
- * it went into. */
+/* Some vjp would read x, whose record is v: that of the node that made it, or of a node that used
+ * it. */
 static bool gradient_reads(const tl_tape *t, tl_tensor x, const tl_value *v)
 {
     const tl_node *n = &t->node[v->node];
@@ -28,8 +29,8 @@ static bool gradient_reads(const tl_tape *t, tl_tensor x, const tl_value *v)
     return reads;
 }
 
-/* Leaves and values of parameters alone are wanted again: by what records the program once more,
- * by the next micro-batch. So is everything by a watcher who reads it when backward begins. */
+/* Leaves stay, since re-runs need them, and so do values made of parameters alone, for the next
+ * micro-batch; and everything stays for an observer that reads values when backward begins. */
 tl_status tl_let_go_at(tl_at at, tl_tensor x)
 {
     tl_tape *t = at.tape;
@@ -49,7 +50,7 @@ uint32_t tl_segment_begin(tl_tape *t) { return tl_lives(t) ? t->n_nodes : 0; }
 
 static bool kept(const tl_tape *t, const tl_tensor *keep, int n, uint32_t value)
 {
-    for (int i = 0; i < n; i++) /* a view keeps its storage alive by itself */
+    for (int i = 0; i < n; i++) /* a kept view holds its storage by itself */
         if (keep[i].owner == t->values.owner && keep[i].index == value)
             return true;
     return false;
@@ -63,8 +64,8 @@ static tl_status hash_array(const tl_array *a, unsigned char out[32], tl_err *er
     return tl_sha256_finish(&h, out, err);
 }
 
-/* Its inputs are there, or will have been computed again. */
-static bool repeats(const tl_tape *t, const tl_node *n)
+/* n can be run again: its inputs are there, or will have been recomputed. */
+static bool repeatable(const tl_tape *t, const tl_node *n)
 {
     bool all = true;
     for (int i = 0; i < n->n_in; i++) {
@@ -106,7 +107,7 @@ tl_status tl_segment_end_at(tl_at at, uint32_t begin, const tl_tensor *keep, int
         tl_value *val = tl_values_at(&t->values, v);
         if (verify && val->st != NULL)
             TL_TRY(hash_array(&val->a, s->hash[v - first], &t->head.err));
-        if (val->node < 0 || kept(t, keep, n, v) || !repeats(t, &t->node[val->node]))
+        if (val->node < 0 || kept(t, keep, n, v) || !repeatable(t, &t->node[val->node]))
             continue;
         tl_storage_release(val->st);
         val->st = NULL;
@@ -117,7 +118,7 @@ tl_status tl_segment_end_at(tl_at at, uint32_t begin, const tl_tensor *keep, int
     return TL_OK;
 }
 
-/* A dropped output of n is wanted. An input may be gone: then n led nowhere, and nobody asks. */
+/* n has a dropped output to recompute. If an input is gone n led nowhere, and nobody needs it. */
 static bool missing(const tl_tape *t, const tl_node *n)
 {
     bool any = false;
@@ -128,28 +129,28 @@ static bool missing(const tl_tape *t, const tl_node *n)
     return any;
 }
 
-static tl_status check_inputs(tl_tape *t, const tl_node *n)
+/* What node i read has not been overwritten since. */
+static tl_status check_inputs(tl_tape *t, uint32_t i)
 {
-    for (int i = 0; i < n->n_in; i++) {
-        const tl_value *v = tl_is_none(n->in[i]) ? NULL : tl_peek(t, n->in[i]);
-        tl_changer by;
-        char text[TL_CHANGER_TEXT];
-        if (v != NULL &&
-            tl_storage_changed(v->st, v->restored ? v->born : n->versions[i], &v->a, &by))
+    const tl_node *n = &t->node[i];
+    tl_changer by;
+    char text[TL_CHANGER_TEXT];
+    for (int k = 0; k < n->n_in; k++)
+        if (tl_changed_since(t, i, k, &by))
             return tl_tape_fail((tl_at){t, n->file, n->line, NULL}, TL_EINPLACE,
                                 "tl_backward: input %d of %s was changed in place by %s: its "
                                 "segment cannot be run again",
-                                i, n->op->name, tl_changer_text(text, by));
-    }
+                                k, n->op->name, tl_changer_text(text, by));
     return TL_OK;
 }
 
+/* The recomputed outputs have the hashes of the first ones. */
 static tl_status compare(tl_tape *t, const tl_segment *s, const tl_node *n, const tl_tensor *out)
 {
     const uint32_t at = n->out - t->node[s->first].out;
     for (int j = 0; j < n->n_out && s->hash != NULL; j++) {
         unsigned char now[32];
-        if (tl_values_at(&t->values, n->out + (uint32_t)j)->let_go) /* nobody has seen it */
+        if (tl_values_at(&t->values, n->out + (uint32_t)j)->let_go) /* it was not hashed */
             continue;
         TL_TRY(hash_array(&tl_peek(t, out[j])->a, now, &t->head.err));
         if (memcmp(now, s->hash[at + (uint32_t)j], 32) != 0)
@@ -161,14 +162,14 @@ static tl_status compare(tl_tape *t, const tl_segment *s, const tl_node *n, cons
     return TL_OK;
 }
 
-/* Nothing that is there is written to: of the outputs, computed afresh, those that were dropped
- * take their places; one that was kept - and may be changed or given back by now - does not. */
+/* Calls node i again. Of its new outputs those that were dropped take their old places; one that
+ * was kept, and may have been changed or released since, does not. Nothing is written over. */
 static tl_status run_again(tl_tape *t, const tl_segment *s, uint32_t i)
 {
-    const tl_node n = t->node[i]; /* nodes move */
+    const tl_node n = t->node[i]; /* a copy: nodes may move */
     const uint32_t nodes = t->n_nodes, values = atomic_load(&t->values.count);
     tl_tensor out[8] = {TL_NONE};
-    TL_TRY(check_inputs(t, &n));
+    TL_TRY(check_inputs(t, i));
     tl_again_apply(t, &n, n.in, n.mode | TL_NO_GRAD, out);
     if (!tl_failed(t))
         compare(t, s, &n, out);
@@ -183,7 +184,7 @@ static tl_status run_again(tl_tape *t, const tl_segment *s, uint32_t i)
         v->dropped = v->freed = false;
         v->restored = true;
     }
-    t->n_nodes = nodes; /* as if it had not been recorded twice */
+    t->n_nodes = nodes; /* forget the second recording */
     tl_values_drop(&t->values, values);
     return t->head.err.status;
 }

@@ -1,5 +1,5 @@
-/* tape.c: making, resetting and freeing tapes; modes; the places of calls - which one a message
- * names, and at which a recording uses a parameter. */
+/* tape.c: making, resetting and freeing tapes; scopes of modes; the places of calls, which errors
+ * name and by which two layers of one name are told apart. */
 #include "autograd/batch.h"
 
 #include <string.h>
@@ -40,7 +40,7 @@ tl_tape *tl_tape_new(tl_model *m)
     }
     if (m != t->model)
         tl_fail(&t->head.err, TL_ESTALE, "tl_tape_new: the model has been freed");
-    /* TL_EUSAGE for a setting in the environment that means nothing: better said than ignored. */
+    /* A setting in the environment that makes no sense is an error, not ignored. */
     if (tl_isa_environment(&t->head.err) == TL_OK)
         tl_threads_environment(&t->head.err);
     tl_object_give(&t->head);
@@ -57,7 +57,7 @@ static void tape_destroy(void *object)
     tl_values_drop(&t->values, 0);
     tl_prints_free(&t->prints);
     tl_leaf_grads_drop(t, 0, 0);
-    if (t->arena != NULL) /* else they are the user's */
+    if (t->arena != NULL) /* a trace shares those of the user's tape */
         tl_derived_forget(t);
     tl_object_release(t->lasting);
     tl_free_raw(t->grad);
@@ -78,7 +78,7 @@ void tl_tape_reset(tl_tape *t)
     TL_TELL(t, reset, t);
     tl_check_waiting(tl_nowhere(t), "tl_tape_reset");
     tl_values_drop(&t->values, 0);
-    tl_leaf_grads_drop(t, t->values.owner, 0); /* they end with it; those of parameters stay */
+    tl_leaf_grads_drop(t, t->values.owner, 0); /* those of parameters stay */
     tl_derived_reset(t);
     t->n_nodes = 0;
     t->phase = 0;
@@ -121,7 +121,7 @@ tl_status tl_tape_steps(tl_at at, int n)
 
 tl_status tl_nodes_room(tl_tape *t, uint32_t more)
 {
-    if (more > INT32_MAX - t->n_nodes) /* a value names its node by an int32_t */
+    if (more > INT32_MAX - t->n_nodes) /* tl_value.node is an int32_t */
         return TL_ENOMEM;
     if (t->n_nodes + more <= t->cap_nodes)
         return TL_OK;
@@ -135,7 +135,6 @@ tl_status tl_nodes_room(tl_tape *t, uint32_t more)
     return TL_OK;
 }
 
-/* So many calls of ops that need no memory for outputs will not fail for want of it. */
 tl_status tl_tape_reserve(tl_tape *t, uint32_t calls, int inputs)
 {
     TL_TRY(tl_error_status(t));
@@ -168,7 +167,7 @@ int tl_mode_open(tl_tape *t, unsigned mode)
                 "tl_mode_push: %d scopes are open: is a tl_mode_pop missing?", depth);
         return depth;
     }
-    if (mode & 0xff80u) /* between the modes and the observers' bits */
+    if (mode & 0xff80u) /* neither a mode nor an observer's bit */
         return tl_tape_fail(tl_nowhere(t), TL_EDOMAIN, "tl_mode_push: no mode %#x", mode), depth;
     t->mode_stack[depth].mode = t->mode;
     t->mode_stack[depth].choice = t->choice;
@@ -201,8 +200,8 @@ void tl_record_with(tl_tape *t, const tl_recorder *r, void *ctx)
     t->mode |= TL_TRACE;
 }
 
-/* "NAME: ..." or "tl_NAME: ..." */
-static bool begins(const char *message, const char *name)
+/* The message begins with "NAME:" or "tl_NAME:". */
+static bool begins_with_call(const char *message, const char *name)
 {
     const size_t n = strlen(name);
     message += strncmp(message, "tl_", 3) == 0 ? 3 : 0;
@@ -219,7 +218,7 @@ tl_status tl_tape_fail(tl_at at, tl_status s, const char *fmt, ...)
     tl_vfail(&e, s, fmt, ap);
     va_end(ap);
     at = tl_place(at);
-    const char *call = at.call == NULL || begins(e.message, at.call) ? "" : at.call;
+    const char *call = at.call == NULL || begins_with_call(e.message, at.call) ? "" : at.call;
     char where[112] = "";
     if (at.file != NULL)
         snprintf(where, sizeof where, " (%.90s:%d)", at.file, at.line);
@@ -283,7 +282,7 @@ tl_scope tl_scope_open(tl_at at, unsigned mode, unsigned phase)
 tl_scope tl_scope_of(tl_tape *t, const tl_node *n, unsigned mode)
 {
     const tl_scope outer = tl_scope_open((tl_at){t, n->file, n->line, NULL}, 0, 0);
-    if (tl_choice_follow(t, n->choice)) { /* else the tape has failed */
+    if (tl_choice_follow(t, n->choice)) {
         t->mode = mode;
         t->phase = n->phase;
     }
@@ -313,7 +312,7 @@ static bool same(tl_at a, tl_at b)
            (a.file == b.file || (a.file != NULL && b.file != NULL && strcmp(a.file, b.file) == 0));
 }
 
-/* The record of the parameter with that index; NULL: no memory. */
+/* The site of the parameter with that index; NULL when out of memory. */
 static tl_site *site_of(tl_tape *t, uint32_t index)
 {
     if (index >= t->n_sites) {
@@ -328,8 +327,8 @@ static tl_site *site_of(tl_tape *t, uint32_t index)
     return &t->site[index];
 }
 
-/* A layer is the calls that are open around the lookup, by their places. What is looked up outside
- * of any, or where no gradient is recorded, is no layer of the recording's. */
+/* A layer is identified by the places of the calls that are open around the lookup. A lookup
+ * outside any call, or under TL_NO_GRAD, belongs to no layer. */
 tl_status tl_site_check(tl_at at, const char *name, uint32_t index)
 {
     tl_tape *t = at.tape;

@@ -1,4 +1,4 @@
-/* tape.h: the tape - recording, reading, gradients. Public. */
+/* tape.h: tapes: recording, reading, gradients. Public. */
 #ifndef TL_TAPE_H
 #define TL_TAPE_H
 
@@ -12,36 +12,37 @@ TL_BEGIN
 
 /* ---- tapes, errors, and the end of objects ---- */
 
-/* A new tape over model m, which may be NULL. NULL when out of memory. It has failed from the start
- * (TL_EUSAGE) if TL_ISA or TL_THREADS in the environment makes no sense. */
+/* A new tape over model m, which may be NULL. Returns NULL when out of memory. If TL_ISA or
+ * TL_THREADS in the environment makes no sense, the tape has failed from the start (TL_EUSAGE). */
 tl_tape *tl_tape_new(tl_model *m);
 tl_model *tl_tape_model(const tl_tape *t); /* borrowed */
 
-/* Forgets every value and node, whose handles become stale. Keeps the memory for the next step, the
- * gradients of parameters, and an error. TL_EUSAGE if fewer tl_backward have reached parameters
- * than in micro-batches before, unless one was `.ragged`; a step says so, too. */
+/* Forgets all values and nodes; their handles become stale. Keeps memory for the next step, the
+ * gradients of parameters, and an error. TL_EUSAGE if fewer tl_backward calls reached parameters
+ * than in earlier micro-batches of the step, unless one of them was `.ragged`; tl_step checks that
+ * too. */
 void tl_tape_reset(tl_tape *t);
 
-/* How many optimizer steps may pass between two resets: 3 by default, 0 for any number (less is
- * TL_EDOMAIN). More are TL_EUSAGE: tl_tape_reset was probably forgotten, and memory would grow. */
+/* How many optimizer steps may pass between two resets: 3 by default; 0: any number; TL_EDOMAIN
+ * below 0. One more is TL_EUSAGE: tl_tape_reset was probably forgotten, and memory would grow. */
 void tl_tape_limit(tl_tape *t, int steps);
 
-/* Whether a tape, model, optimizer or graph has failed, its first error as text ("" for none), and
- * the status. NULL counts as failed: it is an object that could not be made. A tape speaks for its
- * model, too: over a model that has failed nothing is recorded. */
+/* Whether a tape, model, optimizer or graph has failed; its first error as text ("" if none); and
+ * its status. NULL counts as failed: an object that could not be made. A tape also reports errors
+ * of its model: nothing is recorded over a model that has failed. */
 bool tl_failed(const void *object);
 const char *tl_error(const void *object);
 tl_status tl_error_status(const void *object);
-/* Forgets the error, if there is one; with a tape's go its accumulated gradients and its model's
- * error. A call that reports to a model (tl_data, tl_load, tl_save, ...) begins by forgetting an
- * error that was read by tl_error; one that nobody has read it returns, and does nothing else. */
+/* Clears the error, if there is one; a tape's accumulated gradients and its model's error with it.
+ * A call that reports to a model (tl_data, tl_load, tl_save, ...) first clears an error that
+ * tl_error has read; if nobody has read it, the call returns it and does nothing else. */
 void tl_error_clear(void *object);
 
-/* Frees tapes, models, optimizers and graphs, in any order; NULLs are skipped. What another object
- * still needs lives on until that is freed: a model for its tapes and optimizers, an optimizer for
- * graphs that step with it. Prints a line on stderr for an error that nobody has read or cleared,
- * and for an object that has been freed before, which is left alone (as long as nothing new lies at
- * its address). */
+/* Frees tapes, models, optimizers and graphs, in any order; skips NULLs. An object that another one
+ * still needs lives on until that one is freed: a model for its tapes and optimizers, an optimizer
+ * for graphs that step with it. Prints a line on stderr for an error that nobody has read or
+ * cleared, and for an object that was freed before, which it leaves alone (unless something new
+ * lies at its address). */
 void tl_free_objects(void *const *objects, size_t n);
 #ifdef __cplusplus
 extern "C++" template <class... T> void tl_free(T *...object)
@@ -53,34 +54,35 @@ extern "C++" template <class... T> void tl_free(T *...object)
 #define tl_free(...) \
     tl_free_objects((void *[]){__VA_ARGS__}, sizeof((void *[]){__VA_ARGS__}) / sizeof(void *))
 #endif
-/* Turns those lines off, or on again, for the whole process. */
+/* Switches these lines off, or on again, for the whole process. */
 void tl_warnings(bool on);
 
 /* ---- data in ---- */
 
-/* A tensor with a copy of row-major data, on a tape until its reset or in a model as long as that
- * lives. TL_EDTYPE if elements of that C type are not how dtype is stored (c_type.h; void * and
- * char * are not checked); TL_EUSAGE for NULL, unless the shape has no elements. */
+/* A tensor with a copy of row-major data. It lasts until the tape's reset, or as long as the model.
+ * TL_EDTYPE if data's C type is not how dtype is stored (c_type.h; void * and char * are not
+ * checked); TL_EUSAGE for NULL, unless the shape has no elements. */
 #define tl_data(owner, data, dtype, shape) \
     tl_data_at(owner, data, TL_C_TYPE(data), dtype, shape, __FILE__, __LINE__)
-/* The same of zeros. */
+/* The same with zeros. */
 #define tl_zeros(owner, dtype, shape) tl_zeros_at(owner, dtype, shape, __FILE__, __LINE__)
 
-/* How a value depends on the batch: per sample along an axis (0 and above), or */
+/* How a value depends on the batch. 0 and above: each element along that axis is a sample. */
 typedef int8_t tl_batch;
 enum {
-    TL_FREE = -1,  /* not at all: parameters, constants, what is computed from them alone */
-    TL_TOTAL = -2, /* a sum over samples: only what is linear may follow */
-    TL_MIXED = -3  /* any other way: gradients behind it depend on the split into micro-batches */
+    TL_FREE = -1,  /* not at all: parameters, constants, and what is computed from them alone */
+    TL_TOTAL = -2, /* it is a sum over samples: only linear ops may follow */
+    TL_MIXED = -3  /* in any other way: gradients through it depend on the micro-batch split */
 };
-/* That of x, by the rules of the ops behind it (op.h). Named tensors of the model, tl_constant and
- * 0-d data are TL_FREE; other data (tl_data, tl_zeros, tl_bound) are per sample along axis 0; an
- * input of a traced program is what the tensor passed for it is. TL_MIXED where there is no x. */
+/* How x depends on it, by the rules of the ops that made it (op.h). Named tensors of the model,
+ * tl_constant and 0-d data are TL_FREE; other data (tl_data, tl_zeros, tl_bound) have their samples
+ * along axis 0; an input of a traced program is as the tensor passed for it. TL_MIXED if there is
+ * no x. */
 tl_batch tl_batch_of(tl_tape *t, tl_tensor x);
-/* Says otherwise of data, of draws, of the result of an op without inputs, or of a view of one,
- * before x is used: per sample along that axis, TL_FREE or TL_MIXED; and per sample along an axis
- * of what tl_expand repeats along it, or of one sample among dims of 1. TL_EUSAGE for other values;
- * TL_ESHAPE: no such axis. */
+/* Declares something else, before x is used: samples along that axis, TL_FREE or TL_MIXED. x must
+ * be data, a random draw, the result of an op without inputs, or a view of one of these; or what
+ * tl_expand repeats along that axis; or one sample, along an axis of size 1. TL_EUSAGE for other
+ * values; TL_ESHAPE: no such axis. */
 #define tl_batch_axis(owner, x, axis) tl_batch_axis_at(owner, x, axis, __FILE__, __LINE__)
 
 tl_tensor tl_data_tape_at(tl_tape *t, const void *data, const char *c_type, tl_dtype dtype,
@@ -116,74 +118,76 @@ template <class... A> tl_status tl_batch_axis_at(tl_model *m, A... a)
 #endif
 /* clang-format on */
 
-/* A 0-d tensor of that value. TL_EDOMAIN if dtype is TL_I64 and the value is no such number. */
+/* A 0-d tensor of that value. TL_EDOMAIN if dtype is TL_I64 and the value is not an integer in its
+ * range. */
 #define tl_scalar(t, dtype, value) TL_OP(scalar, t, dtype, value)
 tl_tensor tl_scalar_at(tl_at at, tl_dtype dtype, double value);
 
-/* Data that never changes: tl_data, but in a traced function a copy that the graph keeps. */
+/* Data that never changes: like tl_data, but in a traced function the graph keeps the copy. */
 #define tl_constant(t, data, dtype, shape) \
     tl_constant_at(TL_AT(t), data, TL_C_TYPE(data), dtype, shape)
 tl_tensor tl_constant_at(tl_at at, const void *data, const char *c_type, tl_dtype dtype,
                          tl_shape shape);
-/* Row-major host memory: its contents now or, in a traced function, at the beginning of each run of
- * the graph, which borrows it as long as it lives. */
+/* Row-major host memory: its contents now or, in a traced function, at the start of each run of the
+ * graph, which borrows the memory as long as it lives. */
 #define tl_bound(t, data, dtype, shape) tl_bound_at(TL_AT(t), data, TL_C_TYPE(data), dtype, shape)
 tl_tensor tl_bound_at(tl_at at, const void *data, const char *c_type, tl_dtype dtype,
                       tl_shape shape);
-/* Host work that goes with the ops: done now or, in a traced function, in each run of the graph,
- * before its first op or after its last; ctx is borrowed as above. */
+/* Host work that goes with the ops: called now or, in a traced function, in each run of the graph,
+ * before its first op or after its last one. ctx is borrowed as above. */
 typedef enum { TL_BEFORE, TL_AFTER } tl_host_when;
 typedef void tl_host_fn(tl_tape *t, void *ctx);
 tl_status tl_host(tl_tape *t, tl_host_when when, tl_host_fn *f, void *ctx);
 
 /* ---- contents out ---- */
 
-/* Shape and dtype are known without contents, in a traced function too. */
+/* Shape and dtype are known without contents, so also in a traced function. */
 tl_shape tl_shape_of(tl_tape *t, tl_tensor x);
 tl_dtype tl_dtype_of(tl_tape *t, tl_tensor x);
-/* The strided array behind x (borrowed; data is NULL in a trace, and of what a segment dropped);
- * false if there is none. */
+/* The strided array behind x, borrowed; false if there is none. Its data is NULL in a trace, and if
+ * a segment has dropped x. */
 bool tl_array_of(tl_tape *t, tl_tensor x, tl_array *out);
-/* The value of a tensor with one element, as a double; NaN and an error for another. */
+/* The value of a tensor with one element, as a double; NaN, and an error, for any other. */
 #define tl_item(t, x) tl_item_at(TL_AT(t), x)
 double tl_item_at(tl_at at, tl_tensor x);
-/* Puts the value of x, of one element, into *to: now, or after each run of the graph. */
+/* Stores the value of x, which has one element, in *to: now or, in a traced function, after each
+ * run of the graph. */
 #define tl_watch(t, x, to) tl_watch_at(TL_AT(t), x, to)
 tl_status tl_watch_at(tl_at at, tl_tensor x, double *to);
 /* Copies x out, row-major, in its own dtype; bytes must be its exact size. */
 #define tl_keep(t, x, out, bytes) tl_keep_at(TL_AT(t), x, out, bytes)
 tl_status tl_keep_at(tl_at at, tl_tensor x, void *out, size_t bytes);
-/* Prints x to f as people write arrays. */
+/* Prints x to f, rows and columns aligned. */
 #define tl_print(t, f, x) tl_print_at(TL_AT(t), f, x)
 tl_status tl_print_at(tl_at at, FILE *f, tl_tensor x);
 /* SHA-256 of dtype, shape and bytes (all NaNs as one), as 64 hex digits. */
 #define tl_sha256(t, x, hex) tl_sha256_at(TL_AT(t), x, hex)
 tl_status tl_sha256_at(tl_at at, tl_tensor x, char hex[65]);
-/* Writes x in place into dst, a tensor of the model or a view of one, of x's shape and dtype; in a
- * trace, at each run of the graph. Not differentiable: x is taken as numbers. */
+/* Copies x into dst, a tensor of the model or a view of one, which has x's shape and dtype; in a
+ * traced function, in each run of the graph. Not differentiable: no gradient flows into x. */
 #define tl_assign(t, dst, x) tl_assign_at(TL_AT(t), dst, x)
 tl_status tl_assign_at(tl_at at, tl_tensor dst, tl_tensor x);
-/* Writes row-major data of dst's size in place into dst, a tensor of the model. */
+/* Copies row-major data, of dst's size in bytes, into dst, a tensor of the model. */
 tl_status tl_write(tl_model *m, tl_tensor dst, const void *data, size_t bytes);
 
 /* ---- modes ---- */
 
 enum {
     TL_INVARIANT = 0,     /* the default and the promise (NUMERICS.md) */
-    TL_FAST = 1u << 0,    /* matmul by BLIS as it comes: bits may change with the shape */
-    TL_NO_GRAD = 1u << 1, /* nothing takes a gradient */
+    TL_FAST = 1u << 0,    /* matmul by BLIS as it is: bits may change with the shape */
+    TL_NO_GRAD = 1u << 1, /* nothing that is recorded takes a gradient */
     TL_EVAL = 1u << 6,    /* not training: dropout is the identity */
-    TL_STRICT = 1u << 4,  /* an error where tl_explain_invariance would name what is recorded */
-    TL_TRACE = 1u << 2,   /* the engine's: shapes only, no storage, no kernels */
-    TL_SHADOW = 1u << 3,  /* the engine's: a re-run in f64, whose casts keep f64 */
-    TL_APART = 1u << 5,   /* the engine's: a re-run, where in-place ops change a copy */
-    /* bits 16 to 31 are observers' (TL_ANOMALY in gradcheck.h, observer.h) */
+    TL_STRICT = 1u << 4,  /* recording what tl_explain_invariance would name is an error */
+    TL_TRACE = 1u << 2,   /* the engine's own: shapes only, no storage, no kernels */
+    TL_SHADOW = 1u << 3,  /* the engine's own: a re-run in f64, in which casts keep f64 */
+    TL_APART = 1u << 5,   /* the engine's own: a re-run, in which in-place ops change a copy */
+    /* bits 16 to 31 belong to observers (observer.h; TL_ANOMALY in gradcheck.h) */
 };
 
-/* Modes are scopes: push adds to those in force (TL_EDOMAIN: no such mode) and returns the depth
- * before it; pop goes back to a depth, whatever was left open inside; a depth that is not open
- * changes nothing. TL_INVARIANT alone brings the contract's own kernels back inside TL_FAST or a
- * selection of kernels (tl_kernel_push, kernel.h, which opens scopes on the same stack). */
+/* Modes are scopes. push adds modes to those in force (TL_EDOMAIN: no such mode) and returns the
+ * depth before it; pop returns to a depth, whatever was left open inside; a depth that is not open
+ * changes nothing. Pushing TL_INVARIANT alone brings back the contract's own kernels inside TL_FAST
+ * or a selection of kernels (tl_kernel_push in kernel.h, which uses the same stack). */
 int tl_mode_push(tl_tape *t, unsigned mode);
 void tl_mode_pop(tl_tape *t, int depth);
 unsigned tl_mode(const tl_tape *t);
@@ -198,60 +202,64 @@ tl_tensor tl_detach_at(tl_at at, tl_tensor x);
 tl_status tl_require_grad_at(tl_at at, tl_tensor x);
 
 typedef struct {
-    tl_tensor cotangent; /* of y; absent: ones, for a y of one element */
-    bool retain;         /* keep values and saved tensors: backward may run again */
-    bool partial;        /* parameters that y does not reach are no error */
-    bool ragged;  /* nor is another program than the same call had in micro-batches before: other
-                     ops, as many as a sample is long, or fewer calls */
-    bool put_off; /* what comes to parameters waits for tl_accumulate; traced: after each run */
+    tl_tensor cotangent; /* of y; if absent, 1, and y must have one element */
+    bool retain;         /* keep values and saved tensors, so that backward can run again */
+    bool partial;        /* allow parameters that y does not reach */
+    bool ragged;         /* allow another program than in earlier micro-batches of the step: other
+                          * ops (as many as a sample is long, say), or fewer calls of tl_backward */
+    bool put_off;        /* leave what comes to parameters to tl_accumulate; in a traced function,
+                          * after each run */
 } tl_backward_options;
 /* Adds the gradients of y by every parameter and marked leaf that it depends on to what earlier
- * micro-batches have left. Frees values as it passes them, except y and views of leaves. If it
- * fails, no gradient is half added: a failed tape refuses tl_step. */
+ * micro-batches have left there. Releases values as it passes them, except y and views of leaves.
+ * If it fails no step is taken with half a gradient: a failed tape refuses tl_step. */
 #define tl_backward(t, y, ...) \
     tl_backward_at(TL_AT(t), y, TL_MAKE(tl_backward_options){__VA_ARGS__})
 tl_status tl_backward_at(tl_at at, tl_tensor y, tl_backward_options o);
-/* Adds what .put_off left waiting for a parameter (TL_ENAME) to what its accumulators hold by then,
- * of this tape or moved here from another (tl_accumulator_open, author.h): same bits, parameters in
- * any order. Until all is added, tl_grad, tl_step, a graph's backward, a checkpoint and the reset
- * (it drops the rest) are TL_EUSAGE, and nothing that gradients read may change (TL_EINPLACE). */
+/* Adds what .put_off has left waiting for a parameter (TL_ENAME: no such parameter) to what its
+ * accumulators hold by now, whether this tape has summed that or another one has
+ * (tl_accumulator_open, author.h). The bits are the same, with the parameters in any order. Until
+ * all is added, tl_grad, tl_step, a graph's backward, a checkpoint and a reset (which drops the
+ * rest) are TL_EUSAGE, and what the gradients read must not change (TL_EINPLACE). */
 tl_status tl_accumulate(tl_tape *t, const char *param);
 
-/* The gradient of a parameter or marked leaf, in f32, or f64 for f64: its accumulators added by
- * backward and kind, rounded once (NUMERICS 10.3). The zero handle if there is none yet. May borrow
- * an accumulator, which the next tl_backward changes; tl_keep copies it out. */
+/* The gradient of a parameter or marked leaf, in f32 (f64 if it is f64): its accumulators added up
+ * in the order of backwards and kinds, and rounded once (NUMERICS 10.3). The zero handle if there
+ * is none yet. It may borrow an accumulator, which the next tl_backward changes; tl_keep copies it.
+ */
 #define tl_grad(t, x) tl_grad_at(TL_AT(t), x)
 tl_tensor tl_grad_at(tl_at at, tl_tensor x);
 /* Drops all accumulated gradients. */
 void tl_grad_clear(tl_tape *t);
-/* The gradients of y by x[0 .. n), any values that take gradients, into dx[0 .. n); zeros where y
- * does not depend on x[i]. They are recorded, so they can be differentiated again. Nothing is freed
- * or accumulated. cotangent: of y's shape, or TL_NONE for a y of one element. */
+/* The gradients of y by x[0 .. n), any values that take gradients, in dx[0 .. n); zeros if y does
+ * not depend on x[i]. They are recorded, so they can be differentiated again. Nothing is released
+ * or accumulated. cotangent has y's shape, or is TL_NONE if y has one element. */
 #define tl_gradients(t, ...) tl_gradients_at(TL_AT(t), __VA_ARGS__) /* y, x, n, cotangent, dx */
 tl_status tl_gradients_at(tl_at at, tl_tensor y, const tl_tensor *x, int n, tl_tensor cotangent,
                           tl_tensor *dx);
 
-/* Checkpointing: of what is recorded between begin and end only the n values in keep stay in
- * memory. The others are computed again, with the same bits, when backward needs them; verify
- * compares them with hashes of the first ones (TL_EINPLACE: something changed in between). Segments
- * do not nest. Ops that change an operand in place are refused at the end. */
+/* Checkpointing: of the values recorded between begin and end only the n in keep stay in memory.
+ * The others are recomputed, with the same bits, when backward needs them; verify compares their
+ * hashes with those of the first ones (TL_EINPLACE: something has changed in between). Segments do
+ * not nest, and must contain no in-place ops. */
 uint32_t tl_segment_begin(tl_tape *t);
 #define tl_segment_end(t, begin, keep, n, verify) \
     tl_segment_end_at(TL_AT(t), begin, keep, n, verify)
 tl_status tl_segment_end_at(tl_at at, uint32_t begin, const tl_tensor *keep, int n, bool verify);
 
-/* After a forward pass, before backward: the ops because of which gradients would have other bits
- * under another split into micro-batches (NUMERICS 10.4), with place and reason: those that make
- * TL_MIXED values, uses of parameters apart from the batch, and values of parameters alone that
- * micro-batches before made otherwise; and what kernels outside the promise computed, or would in
- * backward. Writes a line for each into buf (cut at cap); returns how many, -1 on an error. */
+/* To be called after a forward pass and before backward: finds the ops that make gradients depend
+ * on the split into micro-batches (NUMERICS 10.4), with place and reason. They are ops that make
+ * TL_MIXED values, uses of parameters apart from the batch, and values made of parameters alone
+ * that earlier micro-batches made differently; also whatever a kernel outside the promise has
+ * computed or will compute in backward. Writes a line for each into buf (cut at cap) and returns
+ * their number; -1 on an error. */
 int tl_explain_invariance(tl_tape *t, tl_tensor y, char *buf, size_t cap);
 
 typedef struct {
     tl_memory_stats_t tape, gradients, model;
     size_t nodes, values;
-    size_t records; /* bytes of what is remembered of nodes, backward's included */
+    size_t records; /* bytes of the records of nodes and of backward */
 } tl_tape_memory;
-tl_tape_memory tl_memory_stats(const tl_tape *t); /* of the tape and what goes with it */
+tl_tape_memory tl_memory_stats(const tl_tape *t); /* of the tape, its gradients and its model */
 TL_END
 #endif

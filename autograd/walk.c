@@ -1,5 +1,6 @@
-/* walk.c: which gradients are wanted, and where each goes - decided in
- * canonical order before the first vjp runs. */
+/* walk.c: prepares a backward. Before the first vjp runs it decides, in canonical order, which
+ * gradients are wanted, where each goes, and what vjps will read; and it refuses what must be
+ * refused. */
 #include "autograd/batch.h"
 
 const tl_node *tl_view_at(const tl_tape *t, tl_tensor x)
@@ -9,7 +10,7 @@ const tl_node *tl_view_at(const tl_tape *t, tl_tensor x)
     return n != NULL && (n->op->traits & (TL_VIEW | TL_REPEATS)) == TL_VIEW ? n : NULL;
 }
 
-/* What x shows through injective views, possibly x. */
+/* The value that x shows through views without repeats; x itself if it is no such view. */
 static tl_tensor shown(const tl_tape *t, tl_tensor x)
 {
     for (const tl_node *n; (n = tl_view_at(t, x)) != NULL;)
@@ -68,7 +69,7 @@ static bool wanted(const tl_walk *w, tl_tensor x)
     return target_of(w, x) >= 0 || (x.owner == w->t->values.owner && leads(w, v->node));
 }
 
-/* Functional walks go only where a target lies below. */
+/* A functional walk visits only nodes that have a target below them. */
 static void mark_leads(tl_walk *w)
 {
     for (uint32_t i = 0; i < w->n; i++) {
@@ -79,8 +80,8 @@ static void mark_leads(tl_walk *w)
     }
 }
 
-/* A derivative is never lost in silence: nothing goes through an output that carries no gradient,
- * though what it is made of needs one. */
+/* A gradient is never lost in silence: refuses a path through an output that carries none although
+ * its inputs need one. */
 static tl_status refuse_cut(const tl_walk *w, tl_tensor x)
 {
     const tl_tape *t = w->t;
@@ -95,8 +96,8 @@ static tl_status refuse_cut(const tl_walk *w, tl_tensor x)
                         v->out, n->op->name, n->file == NULL ? "?" : n->file, n->line);
 }
 
-/* Where each gradient goes: to a leaf's record, or to wait with the others of its value; and which
- * values vjps read. */
+/* Decides for each input of each node where its gradient goes - to a leaf's record, or into the
+ * inbox of the value - and which values vjps will read. */
 static tl_status make_edges(tl_walk *w)
 {
     tl_tape *t = w->t;
@@ -141,7 +142,7 @@ static tl_status make_edges(tl_walk *w)
     return TL_OK;
 }
 
-/* y can be differentiated, by the caller's cotangent or, having one element, by one. */
+/* y can be differentiated: with the caller's cotangent or, if it has one element, with a one. */
 static tl_status check_start(const tl_walk *w)
 {
     tl_tape *t = w->t;
@@ -181,7 +182,7 @@ tl_status tl_walk_check(tl_walk *w)
     tl_tape *t = w->t;
     const tl_order_end end = w->target == NULL ? TL_TO_LEAVES : TL_TO_GRAD;
     TL_TRY(tl_canonical_order(t, w->y, end, &w->order, &w->n));
-    if (w->n > 0) { /* from the first to the last node of the order, and the values they made */
+    if (w->n > 0) {
         uint32_t first = w->order[0], last = first;
         for (uint32_t i = 1; i < w->n; i++) {
             first = w->order[i] < first ? w->order[i] : first;
