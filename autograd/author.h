@@ -1,6 +1,5 @@
 /* author.h: for authors of modules and optimizers: the places of calls, state of optimizers,
- * accumulators, and the head of every object that tl_error, tl_failed and tl_free accept. Public.
- */
+ * accumulators, and the head of every object that tl_error and tl_free accept. Public. */
 #ifndef TL_AUTHOR_H
 #define TL_AUTHOR_H
 
@@ -24,8 +23,7 @@ tl_status tl_let_go_at(tl_at at, tl_tensor x);
 
 /* For a call without a place of its own. */
 static inline tl_at tl_nowhere(tl_tape *t) { return TL_MAKE(tl_at){t, NULL, 0, NULL}; }
-/* Records an error on the tape with its place, if any, unless the tape has one already; returns s.
- */
+/* Records an error, with its place, on a tape that has none yet; returns s. */
 tl_status tl_tape_fail(tl_at at, tl_status s, const char *fmt, ...) TL_PRINTF(3, 4);
 /* tl_need (tensor/status.h) with the place: "tl_keep: out is NULL (train.c:12)". */
 tl_status tl_tape_need(tl_at at, const char *func, const char *what, bool there, int64_t n);
@@ -55,15 +53,13 @@ void tl_model_rollback(tl_model *m, uint32_t mark);
 tl_status tl_tape_steps(tl_at at, int n);
 /* Whether a program is being traced on this tape. */
 bool tl_traced(const tl_tape *t);
-/* In a traced function: object will live at least as long as the graph, which uses its host
- * functions and numbers. Otherwise does nothing. */
+/* In a traced function: object lives at least as long as the graph, which uses its numbers. */
 tl_status tl_host_hold(tl_tape *t, void *object);
 /* Says that something has changed that traces over m take as constant, such as an optimizer's
  * groups: tl_run will trace again. */
 void tl_model_changed(tl_model *m);
-/* A number that changes when a parameter is made, frozen or removed and when tl_model_changed is
- * called: as long as it stays the same, what was found by name is still valid. 0: m is not alive.
- */
+/* A number that changes with tl_model_changed and when a parameter is made, frozen or removed:
+ * while it stays the same, what was found by name is still valid. 0: m is not alive. */
 uint64_t tl_model_state(const tl_model *m);
 
 /* Accumulators, to save a step between two micro-batches and to continue it. A parameter has one
@@ -88,8 +84,7 @@ tl_status tl_accumulator_open(tl_tape *t, const char *param, int call, const cha
 const char *tl_waiting_at(const tl_tape *t, int i);
 
 /* What waits for a parameter can be added in parts. Part i of `of` is added to the elements
- * [size * i / of, size * (i + 1) / of) of each accumulator along an axis, which may differ between
- * accumulators. */
+ * [size * i / of, size * (i + 1) / of) of each accumulator along an axis of its own. */
 /* How many parts of about `most` elements each; 1 if it can only be added as a whole. */
 int tl_accumulate_parts(tl_tape *t, const char *param, int64_t most);
 /* The axis for one accumulator. TL_WHOLE: it cannot be cut; TL_ANY_AXIS: nothing waits for it. */
@@ -123,8 +118,8 @@ void tl_object_begin(tl_object *o, tl_kind kind, void (*destroy)(void *));
 void tl_object_give(tl_object *o);
 bool tl_object_take(void *object);
 void tl_object_end(void *object);
-/* Whether the user owns it. An object that the user has freed may live on because another object
- * holds it, but must not be used any more. */
+/* Whether the user owns it. One that the user has freed may live on, held by another, but must not
+ * be used. */
 bool tl_object_given(const void *object);
 /* Whether the object exists; false for NULL. Uses only the address, so it may be asked of an object
  * that has been freed. Every call that takes an object begins with it (TL_ESTALE). */

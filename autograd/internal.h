@@ -392,8 +392,7 @@ static inline bool tl_op_folds_f64(const tl_op *op, const void *attrs, int k)
 /* The inputs that op's vjp reads when those of `wanted` take gradients. */
 unsigned tl_op_reads(const tl_op *op, unsigned wanted);
 
-/* Runs the kernel of a call whose arrays are ready, in the contract's floating-point environment.
- */
+/* Runs the kernel of a call whose arrays are ready, in the right floating-point environment. */
 tl_status tl_op_run(tl_call *c);
 /* How many trailing dims are one row, for an op that works by rows. */
 static inline int64_t tl_row_dims(const tl_call *c)

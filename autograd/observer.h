@@ -43,18 +43,15 @@ typedef struct {
     const tl_tensor *in, *dy; /* inputs of the call; cotangents of its outputs, TL_NONE for none */
     const bool *wants;        /* which inputs take a gradient */
     tl_tensor *dx;
-    /* In delivered(): what now waits for each input, in its shape; TL_NONE if an accumulator took
-     * it. */
+    /* In delivered(): what waits for each input, in its shape; TL_NONE: an accumulator took it. */
     const tl_tensor *delivered;
 } tl_given;
 
 typedef struct {
-    bool follows; /* also attached to tapes that recompute parts of this one (tl_gradcheck) */
-    unsigned
-        mode; /* runs() and ran() are told only of calls in a scope of these modes; 0: of all */
+    bool follows;  /* also attached to tapes that recompute parts of this one (tl_gradcheck) */
+    unsigned mode; /* runs() and ran() are told only of calls in these modes; 0: of all */
 
-    /* Before and after an op's kernel. If ran() puts an error on t and returns its status, the call
-     * fails. */
+    /* Before and after an op's kernel. ran() may put an error on t and return it: the call fails */
     void (*runs)(void *ctx, tl_tape *t, const tl_seen *c);
     tl_status (*ran)(void *ctx, tl_tape *t, const tl_seen *c);
     /* A node has been recorded: also a view, or a value that had been computed before. */

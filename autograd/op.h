@@ -52,9 +52,9 @@ tl_status tl_call_fail(tl_call *c, tl_status s, const char *fmt, ...) TL_PRINTF(
 
 /* A node's backward. The vjp reads in, out and dy, and sets dx[i] where wants[i]; dx[i] may have
  * the broadcast shape, which the engine sums down. dy[j] is TL_NONE if nothing depends on output j.
- * Where acc[i] is not TL_NONE, the vjp continues that accumulator in place (NUMERICS 10.3) and sets
- * dx[i] to the result. It may then be given the samples of several calls together, in sequence
- * along their axis or along a new axis 0, whatever the attributes say of their number. */
+ * If acc[i] is not TL_NONE, the vjp adds to that accumulator in place (NUMERICS 10.3) and returns
+ * it in dx[i]; samples may then come from several calls, in sequence along their axis or along a
+ * new axis 0, whatever the attributes say of their number. */
 typedef struct {
     tl_tape *t;
     const void *attrs;
@@ -72,8 +72,7 @@ enum {
     TL_RANDOM = 1u << 4,
     TL_HEAVY = 1u << 5,       /* body with exp, log, ...: the cost model keeps its value */
     TL_COMMUTATIVE = 1u << 6, /* inputs 0 and 1 may change places, bit for bit */
-    /* out[0] is in[mutates], if present, changed in place: values that show a changed element can
-     * no longer be read */
+    /* out[0] is in[mutates], if present, changed in place: what shows its old elements is stale */
     TL_MUTATES = 1u << 7,
     TL_BEGINS = 1u << 8, /* overwrites all of in[mutates], and need not read it (tl_call.begins) */
     TL_STORES = 1u << 9, /* pointwise: the tile is written in the output's storage dtype */
@@ -111,11 +110,10 @@ struct tl_op {
     /* The inputs that vjp reads when only those of `wanted` take gradients; NULL: saves_in. */
     unsigned (*saves_for)(unsigned wanted);
     unsigned folds;     /* inputs whose gradient vjp adds to an accumulator itself */
-    unsigned folds_f64; /* those of them whose accumulator is f64; the others': the compute type */
-    /* With these attributes all of those accumulators are f64; NULL: never. */
-    bool (*folds_wide)(const void *attrs);
-    /* A cheaper way to recompute output 0: op, with the same attributes, of inputs from[0 .. n),
-     * where i is input i and ~j is output j. Its outputs are this op's first ones. */
+    unsigned folds_f64; /* those of them whose accumulator is f64; others': the compute type */
+    bool (*folds_wide)(const void *attrs); /* with these attributes all are f64; NULL: never */
+    /* How output 0 can be recomputed: by op, with the same attributes, from from[0 .. n), where i
+     * is input i and ~j is output j. Its outputs are this op's first ones. */
     struct {
         const tl_op *op;
         int n;
@@ -124,9 +122,8 @@ struct tl_op {
     /* Set if this op is the gradient (dy, then the inputs) of that op, and forward() also computes
      * that op's output 0 when it is called with one output more than n_out. */
     const tl_op *result_of;
-    /* The input that output 0 equals bit for bit, if dtype and shape agree, for all values
-     * including -0, NaN and infinities; -1: none. constant[i] points to the number that input i is
-     * filled with; NULL if that is not known. same_as NULL: never. */
+    /* The input that output 0 equals, for all values bit for bit, if dtype and shape agree; -1:
+     * none. constant[i] points to the number that input i is filled with; NULL: unknown. */
     int (*same_as)(const void *attrs, const double *const *constant);
     /* this(undoes(x)) is x, bit for bit. Both ops have one input and no attributes. */
     const tl_op *undoes;
@@ -135,15 +132,14 @@ struct tl_op {
     unsigned nodiff_out;
     /* How the outputs depend on the batch, given how the inputs do. Asked if some input depends on
      * it (or weights enter a TL_RANDOM op) and none is mixed. An output along axis a is a promise:
-     * computed from any subset of the samples, in any order, each sample has the same bits. NULL:
-     * pointwise ops align (tl_batch_aligned), others mix. */
+     * in any subset of the samples, in any order, each sample has the same bits. NULL: pointwise
+     * ops align (tl_batch_aligned), others mix. */
     void (*batch)(const tl_call *c, const tl_batch *in, tl_batch *out);
     int mutates;      /* with TL_MUTATES: which input */
     unsigned changes; /* further inputs that change in place: an optimizer's state */
 };
 
-/* Records and runs one op and fills out[0 .. n_out), with zero handles on an error. attrs may be
- * NULL if the op has none. */
+/* Records and runs one op and fills out[0 .. n_out), with zero handles on an error. */
 void tl_apply(tl_at at, const tl_op *op, const void *attrs, const tl_tensor *in, int n_in,
               tl_tensor *out);
 /* The same for ops with one output. */
@@ -156,7 +152,7 @@ tl_status tl_tape_reserve(tl_tape *t, uint32_t calls, int inputs);
 /* Zeroed memory that lasts until the tape's reset; NULL when out of memory. */
 void *tl_tape_scratch(tl_tape *t, size_t bytes);
 
-/* The shape rule of pointwise ops: inputs broadcast; f32, f16 and bf16 meet in f32. And their tile
+/* The shape rule of pointwise ops: inputs broadcast; f32, f16 and bf16 meet in f32. run: their tile
  * loop, for ops whose forward() ends in it. */
 tl_status tl_pointwise_shape(tl_call *c);
 tl_status tl_pointwise_run(tl_call *c);
@@ -187,7 +183,7 @@ tl_batch tl_batch_outside(tl_batch a, int ndim, int64_t k);
 /* Axis a; TL_MIXED if it is that dim (negative: counted from the end) of ndim. */
 tl_batch tl_batch_beside(tl_batch a, int ndim, int64_t dim);
 
-/* The library's ops by number, from 0 (NULL past the end), and by name (NULL if there is none). */
+/* The library's ops. at: op i from 0, NULL past the end. find: by name, NULL if there is none. */
 int tl_op_count(void);
 const tl_op *tl_op_at(int i);
 const tl_op *tl_op_find(const char *name);
@@ -215,8 +211,7 @@ typedef struct {
 } tl_sum_to_attrs;
 
 /* The inputs have samples of `each` elements along `axis`. Takes n samples from number `from` on
- * and stacks them along axis `to`: the same axis, or 0, which is a new first dim if `axis` is not
- * 0. */
+ * and stacks them along axis `to`: the same axis, or else 0, a new first dim. */
 typedef struct {
     int64_t axis, to, from, n, each;
 } tl_stack_samples_attrs;

@@ -32,8 +32,7 @@ typedef struct {
     bool (*grad)(void *ctx, tl_at at, tl_tensor x, tl_tensor *dx);
     void (*grad_clear)(void *ctx, tl_tape *t); /* tl_grad_clear */
 
-    /* Accumulator `use` of the tape's gradient record `leaf` as a value of the tape, with a's shape
-     * and dtype. */
+    /* Accumulator `use` of gradient record `leaf`, with a's shape and dtype, as a tape's value. */
     tl_tensor (*accumulator)(void *ctx, tl_tape *t, const tl_array *a, uint32_t leaf, uint32_t use);
     /* Whether x lies in an accumulator, and in which. */
     bool (*accumulator_of)(void *ctx, const tl_tape *t, tl_tensor x, uint32_t *leaf, uint32_t *use);

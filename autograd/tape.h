@@ -19,8 +19,7 @@ tl_model *tl_tape_model(const tl_tape *t); /* borrowed */
 
 /* Forgets all values and nodes; their handles become stale. Keeps memory for the next step, the
  * gradients of parameters, and an error. TL_EUSAGE if fewer tl_backward calls reached parameters
- * than in earlier micro-batches of the step, unless one of them was `.ragged`; tl_step checks that
- * too. */
+ * than in earlier micro-batches, unless one of them was `.ragged`; tl_step checks that, too. */
 void tl_tape_reset(tl_tape *t);
 
 /* How many optimizer steps may pass between two resets: 3 by default; 0: any number; TL_EDOMAIN
@@ -41,8 +40,8 @@ void tl_error_clear(void *object);
 /* Frees tapes, models, optimizers and graphs, in any order; skips NULLs. An object that another one
  * still needs lives on until that one is freed: a model for its tapes and optimizers, an optimizer
  * for graphs that step with it. Prints a line on stderr for an error that nobody has read or
- * cleared, and for an object that was freed before, which it leaves alone (unless something new
- * lies at its address). */
+ * cleared, and for an object that was freed before, which it leaves alone (unless a new one lies
+ * there). */
 void tl_free_objects(void *const *objects, size_t n);
 #ifdef __cplusplus
 extern "C++" template <class... T> void tl_free(T *...object)
@@ -75,9 +74,8 @@ enum {
     TL_MIXED = -3  /* in any other way: gradients through it depend on the micro-batch split */
 };
 /* How x depends on it, by the rules of the ops that made it (op.h). Named tensors of the model,
- * tl_constant and 0-d data are TL_FREE; other data (tl_data, tl_zeros, tl_bound) have their samples
- * along axis 0; an input of a traced program is as the tensor passed for it. TL_MIXED if there is
- * no x. */
+ * tl_constant and 0-d data are TL_FREE; other data (tl_data, tl_zeros, tl_bound) have samples along
+ * axis 0; an input of a traced program is as the tensor passed for it. No x: TL_MIXED. */
 tl_batch tl_batch_of(tl_tape *t, tl_tensor x);
 /* Declares something else, before x is used: samples along that axis, TL_FREE or TL_MIXED. x must
  * be data, a random draw, the result of an op without inputs, or a view of one of these; or what
@@ -118,8 +116,7 @@ template <class... A> tl_status tl_batch_axis_at(tl_model *m, A... a)
 #endif
 /* clang-format on */
 
-/* A 0-d tensor of that value. TL_EDOMAIN if dtype is TL_I64 and the value is not an integer in its
- * range. */
+/* A 0-d tensor of that value. TL_EDOMAIN if dtype is TL_I64 and the value is no such integer. */
 #define tl_scalar(t, dtype, value) TL_OP(scalar, t, dtype, value)
 tl_tensor tl_scalar_at(tl_at at, tl_dtype dtype, double value);
 
@@ -144,14 +141,13 @@ tl_status tl_host(tl_tape *t, tl_host_when when, tl_host_fn *f, void *ctx);
 /* Shape and dtype are known without contents, so also in a traced function. */
 tl_shape tl_shape_of(tl_tape *t, tl_tensor x);
 tl_dtype tl_dtype_of(tl_tape *t, tl_tensor x);
-/* The strided array behind x, borrowed; false if there is none. Its data is NULL in a trace, and if
+/* The strided array behind x, borrowed; false if there is none. Its data is NULL in a trace or if
  * a segment has dropped x. */
 bool tl_array_of(tl_tape *t, tl_tensor x, tl_array *out);
 /* The value of a tensor with one element, as a double; NaN, and an error, for any other. */
 #define tl_item(t, x) tl_item_at(TL_AT(t), x)
 double tl_item_at(tl_at at, tl_tensor x);
-/* Stores the value of x, which has one element, in *to: now or, in a traced function, after each
- * run of the graph. */
+/* Stores the value of x, of one element, in *to: now or, if traced, after each run of the graph. */
 #define tl_watch(t, x, to) tl_watch_at(TL_AT(t), x, to)
 tl_status tl_watch_at(tl_at at, tl_tensor x, double *to);
 /* Copies x out, row-major, in its own dtype; bytes must be its exact size. */
@@ -225,8 +221,7 @@ tl_status tl_accumulate(tl_tape *t, const char *param);
 
 /* The gradient of a parameter or marked leaf, in f32 (f64 if it is f64): its accumulators added up
  * in the order of backwards and kinds, and rounded once (NUMERICS 10.3). The zero handle if there
- * is none yet. It may borrow an accumulator, which the next tl_backward changes; tl_keep copies it.
- */
+ * is none yet. May borrow an accumulator, which the next tl_backward changes; tl_keep copies it. */
 #define tl_grad(t, x) tl_grad_at(TL_AT(t), x)
 tl_tensor tl_grad_at(tl_at at, tl_tensor x);
 /* Drops all accumulated gradients. */
