@@ -9,7 +9,7 @@
 
 #include "autograd/graph/internal.h"
 
-static void bind(tl_root *r, void *base)
+void tl_root_bind(tl_root *r, void *base)
 {
     if (r->base == base)
         return;
@@ -28,7 +28,7 @@ static tl_status bind_own(tl_graph *g, tl_root *r)
     if (r->st == NULL && (r->st = tl_storage_new(g->user->arena, r->bytes, false)) == NULL)
         return tl_fail(&g->user->head.err, TL_ENOMEM,
                        "no memory for %zu bytes of a graph's input, output or gradient", r->bytes);
-    bind(r, r->st->data);
+    tl_root_bind(r, r->st->data);
     return TL_OK;
 }
 
@@ -208,8 +208,8 @@ static tl_status bind_records(tl_graph *g)
 /* The first step that comes to an accumulator, if it is blank, begins there; else it is settled. */
 static void begin(tl_graph *g, const tl_root *r, tl_storage *st)
 {
-    tl_plan_step *s = r->used ? &g->step[r->first] : NULL;
-    const bool made = s != NULL && s->n_out > 0 && &g->roots[s->array[s->n_in].root] == r;
+    tl_plan_step *s = r->used ? g->step[r->first] : NULL;
+    const bool made = s != NULL && s->n_out > 0 && &g->roots[s->spot[s->n_in].root] == r;
     if (made)
         s->call.begins = st->blank && !g->user->run_watched && tl_step_may_begin(g, s, st);
     if (!made || !s->call.begins)
@@ -229,7 +229,7 @@ tl_status tl_bind_accumulator(tl_graph *g, tl_root *r)
     tl_leaf_grad *theirs = tl_leaf_grad_find(g->user, mine->leaf);
     tl_accumulator *u = their_acc(g, mine, (int)r->use);
     TL_TRY(tl_acc_open(g->user, theirs, (int)(u - theirs->acc), mine->acc[r->use].sum.dtype));
-    bind(r, u->st->data);
+    tl_root_bind(r, u->st->data);
     begin(g, r, u->st);
     return TL_OK;
 }
@@ -309,7 +309,7 @@ static tl_status bind_derived(tl_graph *g, tl_root *r)
         p = p->next;
     void *room = tl_derived_room(g->user, r->at, p->a, &r->full);
     if (room != NULL)
-        bind(r, room);
+        tl_root_bind(r, room);
     return g->user->head.err.status;
 }
 
@@ -318,7 +318,7 @@ static tl_status bind_input(tl_graph *g, tl_root *r, tl_tensor x)
 {
     const tl_array *a = &tl_peek(g->user, x)->a;
     if (!g->opt.copy_inputs && tl_array_contiguous(a) && !r->written && !r->later) {
-        bind(r, a->data);
+        tl_root_bind(r, a->data);
         return TL_OK;
     }
     TL_TRY(bind_own(g, r));
@@ -333,7 +333,7 @@ static tl_status bind_host(tl_graph *g, tl_root *r)
 {
     const tl_bound_leaf *b = &g->tracing->bound[r->at];
     if (!r->later) {
-        bind(r, (char *)(uintptr_t)b->data);
+        tl_root_bind(r, (char *)(uintptr_t)b->data);
         return TL_OK;
     }
     TL_TRY(bind_own(g, r));
@@ -348,9 +348,11 @@ tl_status tl_bind_all(tl_graph *g, const tl_tensor *in)
         tl_status s = TL_OK;
         switch (r->kind) {
         case TL_ROOT_INPUT: s = bind_input(g, r, in[r->at]); break;
-        case TL_ROOT_MODEL: bind(r, tl_values_at(&g->user->model->values, r->at)->a.data); break;
+        case TL_ROOT_MODEL:
+            tl_root_bind(r, tl_values_at(&g->user->model->values, r->at)->a.data);
+            break;
         case TL_ROOT_BOUND: s = bind_host(g, r); break;
-        case TL_ROOT_CONSTANT: bind(r, g->tracing->constant[r->at].st->data); break;
+        case TL_ROOT_CONSTANT: tl_root_bind(r, g->tracing->constant[r->at].st->data); break;
         case TL_ROOT_ACC:
             s = r->later && tl_bind_theirs(g, r) ? TL_OK : tl_bind_accumulator(g, r);
             break;

@@ -42,8 +42,25 @@ static int member_of(const builder *b, int n, tl_tensor x)
     return -1;
 }
 
-/* An operand for x read in tiles of that dtype by an op of that shape; the one there is already if
- * the loop reads it alike. */
+/* The nodes that the loop storing node i computes, node i last, into nodes, behind the n that are
+ * there already. How many there are then. */
+static int members(const tl_graph *g, uint32_t i, uint32_t *nodes, int n)
+{
+    const tl_node *node = &g->t->node[i];
+    for (int k = 0; k < node->n_in; k++) {
+        const int32_t below = tl_maker_at(g->t, tl_fuse_whole(g, node->in[k]));
+        bool listed = below < 0 || !tl_inlined(g, (uint32_t)below);
+        for (int j = 0; j < n; j++)
+            listed |= nodes[j] == (uint32_t)below;
+        if (!listed)
+            n = members(g, (uint32_t)below, nodes, n);
+    }
+    nodes[n] = i;
+    return n + 1;
+}
+
+/* The operand for x, read in tiles of that dtype by an op of that shape: one that the loop has
+ * already, if it reads x in the same way. */
 static int operand_for(builder *b, tl_tensor x, tl_dtype tile, tl_shape shape)
 {
     tl_fused *f = b->f;
@@ -102,22 +119,21 @@ static void give_buffers(tl_fused *f)
     }
 }
 
-tl_fused *tl_fused_new(tl_graph *g, const uint32_t *nodes, int n)
+tl_fused *tl_fused_new(tl_graph *g, uint32_t node)
 {
-    tl_fused *f = tl_bump_get(&g->bump, sizeof *f);
-    builder b = {g, f, nodes};
-    if (f != NULL) {
-        f->op = tl_bump_get(&g->bump, (size_t)n * sizeof *f->op);
-        f->in = tl_bump_get(&g->bump, TL_FUSED_INS * sizeof *f->in);
-    }
-    if (f == NULL || f->op == NULL || f->in == NULL) {
-        tl_fail(&g->head.err, TL_ENOMEM, "no memory for a loop of %d ops", n);
+    uint32_t nodes[TL_FUSED_OPS];
+    const int n = tl_fusable(&g->t->node[node]) ? members(g, node, nodes, 0) : 1;
+    if (n == 1)
         return NULL;
-    }
-    f->n_ops = n;
+    tl_fused *f = tl_graph_room(g, 1, sizeof *f);
+    tl_fused_op *op = tl_graph_room(g, (size_t)n, sizeof *op);
+    tl_fused_in *in = tl_graph_room(g, TL_FUSED_INS, sizeof *in);
+    if (g->head.err.status != TL_OK)
+        return NULL;
+    *f = (tl_fused){.n_ops = n, .op = op, .in = in};
+    builder b = {g, f, nodes};
     for (int i = 0; i < n; i++)
         add_op(&b, i);
-    f->out_value = tl_node_out(g->t, &g->t->node[nodes[n - 1]], 0);
     give_buffers(f);
     return g->head.err.status == TL_OK ? f : NULL;
 }
@@ -133,7 +149,7 @@ static void lay_tiles(tl_fused *f)
     int n = f->n_buffers;
     size_t unit = 1;
     for (int i = 0; i < f->n_ops; i++)
-        unit = wider(unit, f->op[i].tile_dtype), unit = wider(unit, f->op[i].dtype);
+        unit = wider(wider(unit, f->op[i].tile_dtype), f->op[i].dtype);
     for (int i = 0; i < f->n_in; i++) {
         f->in[i].buffer = f->in[i].walk.direct ? 0 : n++;
         unit = wider(unit, f->in[i].tile);
@@ -141,13 +157,14 @@ static void lay_tiles(tl_fused *f)
     f->tiles = tl_tiles_of(n, unit);
 }
 
-void tl_fused_ready(tl_fused *f)
+void tl_fused_ready(tl_fused *f, const tl_call *call)
 {
-    int64_t n = tl_array_count(&f->out);
+    const int64_t n = tl_array_count(&call->out[0]);
+    f->call = call;
     for (int i = 0; i < f->n_in; i++) {
         tl_fused_in *x = &f->in[i];
-        bool whole = tl_array_count(&x->a) == n; /* the loop's elements in its order */
-        tl_array a = whole ? x->a : tl_array_expand(&x->a, &x->shape);
+        const bool whole = tl_array_count(call->in[i]) == n; /* the loop's elements in its order */
+        const tl_array a = whole ? *call->in[i] : tl_array_expand(call->in[i], &x->shape);
         x->walk = tl_operand_of(&a, x->tile);
     }
     lay_tiles(f);
@@ -194,7 +211,8 @@ static void run_tiles(void *ctx, int64_t begin, int64_t end, int thread)
         for (int i = 0; i < f->n_ops; i++) {
             const tl_fused_op *o = &f->op[i];
             bool last = i == f->n_ops - 1, half = o->dtype == TL_F16 || o->dtype == TL_BF16;
-            void *stored = last ? (char *)f->out.data + at * (int64_t)tl_dtype_size(o->dtype)
+            void *stored = last ? (char *)f->call->out[0].data +
+                                      at * (int64_t)tl_dtype_size(o->dtype)
                                 : NULL;
             tl_tile t; /* kernels read no more of `in` than their op has */
             t.n = n;
@@ -214,6 +232,6 @@ static void run_tiles(void *ctx, int64_t begin, int64_t end, int thread)
 void tl_fused_run(tl_fused *f)
 {
     for (int i = 0; i < f->n_in; i++) /* arrays of inputs may have moved */
-        f->in[i].walk.a.data = f->in[i].a.data;
-    tl_parallel_for(tl_array_count(&f->out), f->heavy ? 4096 : 16384, run_tiles, f);
+        f->in[i].walk.a.data = f->call->in[i]->data;
+    tl_parallel_for(tl_array_count(&f->call->out[0]), f->heavy ? 4096 : 16384, run_tiles, f);
 }

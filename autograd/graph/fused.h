@@ -24,13 +24,12 @@ typedef struct {
     int buffer;                     /* its tile */
 } tl_fused_op;
 
-/* What the loop reads, and where that lies: placed by plan.c. */
+/* What the loop reads. */
 typedef struct {
     tl_tensor value;
-    tl_array a;
     tl_dtype tile;
     tl_shape shape;  /* of the op that reads it: what it is broadcast to */
-    tl_operand walk; /* a, as the loop walks it */
+    tl_operand walk; /* its array, as the loop walks it */
     int buffer;      /* the tile of a gathered operand */
 } tl_fused_in;
 
@@ -38,23 +37,20 @@ struct tl_fused {
     int n_ops, n_in, n_buffers;
     tl_fused_op *op;
     tl_fused_in *in;
-    tl_tensor out_value; /* what the loop stores, and where */
-    tl_array out;
     tl_tiles tiles;
     bool heavy;
+    const tl_call *call; /* of the step: in[i] as above, and out[0], which the loop stores */
 };
 
-/* The nodes that the loop storing node `last` computes, itself last, into nodes (room for
- * TL_FUSED_OPS), behind the n already there; how many these are then. */
-int tl_fuse_members(const tl_graph *g, uint32_t last, uint32_t *nodes, int n);
-/* The loop that computes them, in g's bump memory. NULL with g's error. */
-tl_fused *tl_fused_new(tl_graph *g, const uint32_t *nodes, int n);
-/* Once in[] and out[] have their dims and strides. */
-void tl_fused_ready(tl_fused *f);
+/* The loop that stores the value of that node, in g's bump memory. NULL if it is no loop of several
+ * ops, or with g's error. */
+tl_fused *tl_fused_new(tl_graph *g, uint32_t node);
+/* The arrays of the call have their shapes and strides. */
+void tl_fused_ready(tl_fused *f, const tl_call *call);
 void tl_fused_run(tl_fused *f);
 
-/* The value whose memory x shows whole and in order: through resolved values, detached leaves and
- * plain views. */
+/* The value whose memory x shows whole and in order: through values that others stand for, detached
+ * leaves and plain views. */
 tl_tensor tl_fuse_whole(const tl_graph *g, tl_tensor x);
 /* n may be part of a loop: pointwise, alone on its output, by its own kernel. */
 bool tl_fusable(const tl_node *n);

@@ -204,10 +204,12 @@ static tl_status passes(tl_graph *g)
     for (int i = 0; i < g->n_out; i++)
         g->needs_grad |= tl_peek(g->t, g->out[i])->needs_grad;
     TL_TRY(tl_graph_find_roots(g));
+    TL_TRY(tl_graph_find_changes(g));
     if (!g->opt.no_simplify)
         TL_TRY(tl_graph_simplify(g));
     TL_TRY(tl_graph_order(g));
-    TL_TRY(tl_graph_check_spoilt(g));
+    TL_TRY(tl_graph_find_changes(g));
+    TL_TRY(tl_graph_check_changes(g));
     TL_TRY(tl_graph_fuse(g));
     TL_TRY(tl_graph_plan(g));
     g->stats.plan_seconds = now() - began;

@@ -130,17 +130,7 @@ void tl_trace_part(tl_tape *t, int part);
 /* dst takes the gradient records over from src, but for their leaves. */
 void tl_trace_take_gradients(tl_tape *dst, tl_tape *src);
 
-/* An array that a step reads or writes, or a result: it lies in a root, its data at the root's base
- * + offset. */
-typedef struct tl_spot {
-    tl_array *a;
-    uint32_t root;
-    int64_t offset; /* bytes */
-    bool written;
-    struct tl_spot *next; /* of the same root */
-} tl_spot;
-
-/* One memory that values lie in: a place of the slab, or something outside. */
+/* One memory that values lie in: a place in the slab, or something outside. */
 typedef enum {
     TL_ROOT_SLAB,
     TL_ROOT_INPUT,
@@ -149,41 +139,62 @@ typedef enum {
     TL_ROOT_CONSTANT,
     TL_ROOT_ACC,
     TL_ROOT_OUTPUT,
-    TL_ROOT_DERIVED /* kept by the user's tape: its value `at` of those that last */
+    TL_ROOT_DERIVED /* a derived value that the user's tape keeps (its lasting value number at) */
 } tl_root_kind;
+
+/* An array that a step reads or writes, or a result of the graph. Its data lies at the base of a
+ * root + offset. */
+typedef struct tl_spot {
+    tl_array *a;
+    uint32_t root;
+    int64_t offset; /* in bytes */
+    bool written;
+    struct tl_plan_step *step; /* NULL: a result */
+    struct tl_spot *next;      /* of the same root */
+} tl_spot;
 
 typedef struct tl_root {
     tl_root_kind kind;
-    uint32_t at, use; /* which input, model value, ... */
+    uint32_t at, use; /* number of the input, model value, ...; of a record and its accumulator */
     size_t bytes;
-    uint32_t first, last; /* steps between which it holds something */
-    uint32_t place, held; /* the root whose place it has; until when that place is taken */
-    size_t offset;        /* in the slab */
-    char *base;           /* where it lies now; NULL: not bound yet */
-    tl_storage *st;       /* of an output, or of a gradient that ends with the run */
-    tl_spot *spots;       /* of everything that lies there */
-    bool used, written;   /* by the graph */
-    bool taken;           /* a result has its place after it */
-    bool full;            /* of a derived value: it is there, made before */
-    bool later;           /* touched by steps that are put off, */
-    uint32_t since;       /* its storage's version when the run was over */
-    struct tl_root *next; /* outside the slab */
+    bool result;    /* an output or a watched value lies here */
+    tl_spot *spots; /* all that lies here; while steps are planned, those of later steps first */
+    bool used;      /* by a step */
+    bool written;   /* by a step */
+    /* The first and last step that uses it. */
+    uint32_t first, last;
+    /* Steps after this one find the value in another root, where it has been computed again. */
+    const struct tl_plan_step *remade_by;
+    uint32_t remade;
+    /* The place in the slab: that of root `place` (itself, if it has its own), taken until step
+     * `held`, at `offset`. */
+    uint32_t place, held;
+    size_t offset;
+    bool taken;           /* a result has been put in its place */
+    char *base;           /* where it lies in this run; NULL: not bound yet */
+    tl_storage *st;       /* of an output, a copied input, or a gradient that ends with the run */
+    bool full;            /* a derived value whose contents an earlier run or call has made */
+    bool later;           /* steps that are put off use it */
+    uint32_t since;       /* the version of its storage when those steps were put off */
+    struct tl_root *next; /* of the roots outside the slab */
 } tl_root;
 
 typedef struct tl_fused tl_fused; /* fused.h */
 
-/* TL_ENOMEM without a graph; TL_ESTALE, said on it, when its tape has been freed. */
-tl_status tl_graph_there(tl_graph *g, const char *func);
-
-typedef struct {
-    uint32_t node;   /* the node run; for a fused loop its last one */
+/* One call of a run. */
+typedef struct tl_plan_step {
+    uint32_t node;   /* for a fused loop, its last node */
+    uint32_t at;     /* its number: g->step[at] */
     tl_fused *fused; /* NULL: one op */
-    tl_call call;    /* ready to run */
-    tl_spot *array;  /* operands that are present, then results */
-    int n_in, n_out;
-    bool again;    /* computed a second time, for backward */
-    uint32_t sums; /* put off: the root of the accumulator that it adds to */
+    tl_call call;
+    const tl_array **in; /* call.in */
+    tl_spot *spot;       /* of the operands that are present, then of the results */
+    int n_in, n_out;     /* so many */
+    bool again;          /* it computes something a second time, for backward */
 } tl_plan_step;
+
+/* TL_ENOMEM without a graph; TL_ESTALE, reported on it, if its tape has been freed. */
+tl_status tl_graph_there(tl_graph *g, const char *func);
 
 /* Is a value with several users kept in memory, or computed again by each (fuse.c)? Rules in this
  * order, as Inductor and vLLM have them on a CPU: at most one user, or no pointwise op or
@@ -215,6 +226,20 @@ typedef struct {
     tl_cost_answer answer;
 } tl_decision;
 
+/* What planning knows of a value of the trace. */
+typedef struct {
+    tl_tensor same; /* the value that stands for it, equal bit for bit; itself if none does */
+    uint32_t root;
+    bool offset_known;
+    int64_t offset; /* bytes from the beginning of the root */
+} tl_value_plan;
+
+/* A node changes the memory of one of its inputs in place. */
+typedef struct {
+    uint32_t node;
+    int input;
+} tl_node_change;
+
 struct tl_graph {
     tl_object head;
     tl_tape *user; /* borrowed */
@@ -240,23 +265,20 @@ struct tl_graph {
     uint64_t traced_seed;     /* and another seed */
     bool needs_grad;          /* an output does */
 
-    /* beside the nodes, by value index: */
-    tl_tensor *same; /* the value it equals bit for bit; itself ordinarily */
-    int64_t *offset; /* bytes from the beginning of its root, once known */
-    bool *offset_known;
-    uint32_t *root; /* in roots[]; model values have roots, too (tl_root_of) */
+    tl_value_plan *value; /* by value of the trace, with room for cap_values */
+    uint32_t cap_values;
     tl_root *roots;
     uint32_t n_roots, cap_roots;
-    tl_root *outside;     /* those of the roots that are not in the slab: a run binds them */
-    uint32_t **acc_root;  /* by leaf record and use: of accumulators */
-    uint32_t *model_root; /* by index in the model; UINT32_MAX: none yet */
-    uint32_t n_model;
+    tl_root *outside;       /* the first of the roots that are not in the slab: a run binds them */
+    uint32_t **acc_root;    /* by gradient record and accumulator: 1 + its root; 0: none yet */
+    uint32_t *model_root;   /* the same by value of the model */
+    tl_node_change *change; /* all changes in place, by root, those of one root in order ... */
+    uint32_t *first_change; /* ... from this one on to the first of the next root */
     uint32_t *order, n_order; /* the needed nodes, in the order they run */
-    bool *inlined;            /* by node: computed inside its users' loops */
-    tl_decision *decision;    /* by node: inlined or not, */
-    tl_decision *rest;        /* and kept from forward to backward or computed again */
+    tl_decision *decision;    /* by node: inlined or not */
+    tl_decision *rest;        /* by node: kept from forward to backward, or computed again */
 
-    tl_plan_step *step;
+    tl_plan_step **step;
     uint32_t n_steps, n_now; /* those behind n_now wait for tl_accumulate: */
     struct tl_later *fold;   /* to n_folds accumulators, of which n_waiting may be asked for */
     uint32_t n_folds, n_waiting;
@@ -331,7 +353,11 @@ void tl_graph_leave(tl_tape *copy);
 /* Both: the trace again, in canonical order. */
 tl_status tl_graph_rebuild(tl_graph *g, bool whole);
 
-/* The value that stands for x: through same[] for values of the trace. */
+/* n zeroed elements in g's bump memory; NULL, with g's error, if there is no memory. */
+void *tl_graph_room(tl_graph *g, size_t n, size_t size);
+/* Value i of the trace. */
+tl_tensor tl_graph_handle(const tl_graph *g, uint32_t i);
+/* The value that stands for x, which is of the trace or the model. */
 tl_tensor tl_graph_resolve(const tl_graph *g, tl_tensor x);
 /* The memory x lies in (an index of roots[]); x is of the trace or the model. */
 uint32_t tl_graph_root(tl_graph *g, tl_tensor x);
@@ -354,7 +380,9 @@ void tl_graph_log_end(tl_graph *g);
 bool tl_bind_gradients_fit(tl_graph *g, tl_tensor *which);
 /* The gradients that wait on the user's tape are those the graph goes on with. */
 tl_status tl_bind_check_gradients(tl_graph *g, tl_at at);
-/* Every root outside the slab gets its memory, and every array there its address. */
+/* r lies at base in this run: its arrays get their data. */
+void tl_root_bind(tl_root *r, void *base);
+/* Every root outside the slab gets its memory. */
 tl_status tl_bind_all(tl_graph *g, const tl_tensor *in);
 /* The steps have run: gradients are left on the user's tape, or consumed. */
 tl_status tl_bind_gradients_over(tl_graph *g);
@@ -369,7 +397,6 @@ tl_status tl_bind_accumulator(tl_graph *g, tl_root *r);
 
 /* run.c: the storage behind a root, other than an input where the caller has it. */
 tl_storage *tl_graph_storage(tl_graph *g, const tl_root *r);
-tl_status tl_graph_run_step(tl_graph *g, uint32_t i);
 /* c: what the step calls, or a part of that. */
 tl_status tl_graph_run_call(tl_graph *g, const tl_plan_step *p, tl_call *c);
 
@@ -384,34 +411,61 @@ tl_status tl_later_over(tl_graph *g);
 /* The graph ends. */
 void tl_later_forget(tl_graph *g);
 
-tl_status tl_graph_replace(tl_graph *g,
-                           bool joint);     /* replace.c; joint: after backward has been expanded */
-tl_status tl_graph_find_roots(tl_graph *g); /* live.c: same, root, roots */
-/* live.c: a leaf that was found later has a root, too; false, with an error, when there is no room.
- */
+/* replace.c; joint: after backward has been recorded op by op. */
+tl_status tl_graph_replace(tl_graph *g, bool joint);
+
+/* roots.c: value[] and roots[]. */
+tl_status tl_graph_find_roots(tl_graph *g);
+/* A leaf that was recorded later has a root, too; false without room. */
 bool tl_graph_adopt(tl_graph *g, tl_tensor leaf);
-/* live.c: values 0 .. n that lie in others' memory lie in that of what stands for those now. */
+/* Values 0 .. n-1 that lie in the memory of others lie in that of what stands for those now. */
 void tl_graph_move_roots(tl_graph *g, uint32_t n);
-tl_status tl_graph_simplify(tl_graph *g); /* simplify.c: same */
-tl_status tl_graph_order(tl_graph *g);    /* live.c: order */
-tl_status tl_graph_fuse(tl_graph *g);     /* fuse.c: inlined */
-tl_status tl_graph_plan(tl_graph *g);     /* plan.c: step, slab */
-tl_status tl_plan_again(tl_graph *g); /* again.c: values kept for backward that are cheaper again */
-/* plan.c: the node's step, in g's bump memory. */
-tl_status tl_plan_step_of(tl_graph *g, uint32_t node, tl_plan_step *s);
+/* Bytes from the beginning of x's root to its first element. */
+tl_status tl_graph_offset(tl_graph *g, tl_tensor x, int64_t *offset);
+/* Node n changes the memory of its input k in place. */
+bool tl_node_writes(const tl_node *n, int k);
+tl_status tl_graph_order(tl_graph *g); /* order[] */
+
+/* changes.c: change[], of the nodes in order[], or of all before that is known. */
+tl_status tl_graph_find_changes(tl_graph *g);
+/* Some node changes that root; one of the nodes first .. end-1 does. */
+bool tl_root_changes(const tl_graph *g, uint32_t root);
+bool tl_root_changes_between(const tl_graph *g, uint32_t root, uint32_t first, uint32_t end);
+/* No node reads what has been changed in place since it was made. */
+tl_status tl_graph_check_changes(tl_graph *g);
+
+tl_status tl_graph_simplify(tl_graph *g); /* simplify.c: value[].same */
+tl_status tl_graph_fuse(tl_graph *g);     /* fuse.c: decision[] */
+static inline bool tl_inlined(const tl_graph *g, uint32_t node)
+{
+    return g->decision[node].asked && !g->decision[node].answer.keep;
+}
+
+/* plan.c: step[] and the slab. */
+tl_status tl_graph_plan(tl_graph *g);
+/* recompute.c: values that are not kept for backward, because it is cheaper to compute them again.
+ */
+tl_status tl_plan_recompute(tl_graph *g);
+/* The step of a node. NULL, with g's error, if it cannot be made. */
+tl_plan_step *tl_plan_step_of(tl_graph *g, uint32_t node);
+/* A step that calls op, with that node's attributes, on n_in inputs: none of its arrays is there
+ * yet. NULL, with g's error, if there is no memory. */
+tl_plan_step *tl_step_new(tl_graph *g, uint32_t node, const tl_op *op, int n_in);
+/* Its next input that is present, number k, or its next result has a copy of the array *p.a, which
+ * lies at p. */
+void tl_step_add_in(tl_plan_step *s, int k, tl_spot p);
+void tl_step_add_out(tl_plan_step *s, tl_spot p);
+/* The spots of s from that one on are listed with their roots. */
+void tl_step_link(tl_graph *g, tl_plan_step *s, int first);
 /* s continues an accumulator that is all of st, reads it nowhere else, and may begin there
  * (tl_may_begin). */
 bool tl_step_may_begin(const tl_graph *g, const tl_plan_step *s, const tl_storage *st);
-/* s reads or writes that memory; or only: writes it. */
+/* s reads or writes that root; or only: writes it. */
 bool tl_step_touches(const tl_plan_step *s, uint32_t root, bool only_writes);
-/* Two neighbours may change places: neither writes what the other touches. */
+/* A step behind number `from` and before number `to` writes that root. */
+bool tl_root_written_between(const tl_graph *g, uint32_t root, int64_t from, int64_t to);
+/* Two neighbours may change places: neither writes what the other uses. */
 bool tl_steps_may_swap(const tl_plan_step *a, const tl_plan_step *b);
-tl_status tl_graph_check_spoilt(
-    tl_graph *g); /* spoilt.c: nobody reads what was changed in place since */
-/* Bytes from the beginning of x's root to its first element. */
-tl_status tl_graph_offset(tl_graph *g, tl_tensor x, int64_t *offset);
-/* Node n changes the memory of its input k. */
-bool tl_node_writes(const tl_node *n, int k);
 /* Does nothing when run: a view or a mark. */
 static inline bool tl_node_idle(const tl_node *n)
 {

@@ -24,111 +24,123 @@ tl_call tl_graph_call(tl_graph *g, const tl_node *n, const tl_array *const *in, 
                      .kernel = n->kernel};
 }
 
-static tl_status find_offset(tl_graph *g, tl_tensor x, int64_t *offset)
-{
-    *offset = 0;
-    tl_tensor below = tl_below(g->t, x);
-    if (tl_is_none(below))
-        return TL_OK;
-    TL_TRY(tl_graph_offset(g, tl_graph_resolve(g, below), offset));
-    const tl_node *n = tl_maker(g->t, x);
-    if (n == NULL || !(n->op->traits & TL_VIEW))
-        return TL_OK;
-    char *somewhere = (char *)g; /* a view's shape rule moves an address, and follows none; NULL
-                                    would say that there is none */
-    tl_array in = tl_peek(g->t, n->in[0])->a, out = {0};
-    const tl_array *ins = &in;
-    in.data = somewhere;
-    tl_call c = tl_graph_call(g, n, &ins, &out, &g->head.err);
-    TL_TRY(n->op->shape(&c));
-    *offset += (int64_t)((uintptr_t)out.data - (uintptr_t)somewhere);
-    return TL_OK;
-}
-
-/* Each is worked out once: chains of views and changes in place are long. */
-tl_status tl_graph_offset(tl_graph *g, tl_tensor x, int64_t *offset)
-{
-    if (x.owner != g->t->values.owner)
-        return *offset = 0, TL_OK;
-    if (!g->offset_known[x.index]) {
-        TL_TRY(find_offset(g, x, &g->offset[x.index]));
-        g->offset_known[x.index] = true;
-    }
-    *offset = g->offset[x.index];
-    return TL_OK;
-}
-
-static tl_status place_spot(tl_graph *g, tl_spot *p, tl_array *a, tl_tensor x, bool written)
+/* Where x lies. */
+static tl_status find_spot(tl_graph *g, tl_tensor x, tl_spot *p)
 {
     x = tl_graph_resolve(g, x);
-    *a = tl_peek(g->t, x)->a;
-    *p = (tl_spot){.a = a, .root = tl_graph_root(g, x), .written = written};
+    *p = (tl_spot){.a = &tl_peek(g->t, x)->a, .root = tl_graph_root(g, x)};
     return tl_graph_offset(g, x, &p->offset);
 }
 
-static tl_status no_memory(tl_graph *g, const tl_plan_step *s)
+tl_plan_step *tl_step_new(tl_graph *g, uint32_t node, const tl_op *op, int n_in)
 {
-    return tl_fail(&g->head.err, TL_ENOMEM, "no memory to plan %s", g->t->node[s->node].op->name);
+    const size_t n = (size_t)(n_in + op->n_out + 1); /* recompute.c may add a result */
+    tl_plan_step *s = tl_graph_room(g, 1, sizeof *s);
+    tl_array *a = tl_graph_room(g, n, sizeof *a);
+    const tl_array **in = tl_graph_room(g, (size_t)n_in, sizeof *in);
+    tl_spot *spot = tl_graph_room(g, n, sizeof *spot);
+    if (g->head.err.status != TL_OK)
+        return NULL;
+    *s = (tl_plan_step){.node = node, .in = in, .spot = spot};
+    s->call = tl_graph_call(g, &g->t->node[node], in, a + n_in, &g->run_err);
+    s->call.op = op;
+    s->call.n_in = n_in;
+    s->call.n_out = op->n_out;
+    return s;
 }
 
-static tl_status op_step(tl_graph *g, tl_plan_step *s)
+/* The array *a of s, its next one, lies at p and is like that there. */
+static void add_spot(tl_plan_step *s, tl_array *a, tl_spot p)
 {
-    const tl_node *n = &g->t->node[s->node];
-    const tl_array **in = tl_bump_get(&g->bump, (size_t)(n->n_in + 1) * sizeof *in);
-    tl_array *at = tl_bump_get(&g->bump, (size_t)(n->n_in + n->n_out + 1) * sizeof *at);
-    s->array = tl_bump_get(&g->bump, (size_t)(n->n_in + n->n_out + 1) * sizeof *s->array);
-    if (in == NULL || at == NULL || s->array == NULL)
-        return no_memory(g, s);
-    for (int k = 0; k < n->n_in; k++) {
-        in[k] = tl_is_none(n->in[k]) ? NULL : &at[k];
-        if (in[k] != NULL)
-            TL_TRY(place_spot(g, &s->array[s->n_in++], &at[k], n->in[k], tl_node_writes(n, k)));
+    tl_spot *spot = &s->spot[s->n_in + s->n_out];
+    *a = *p.a;
+    *spot = p;
+    spot->a = a;
+    spot->step = s;
+}
+
+void tl_step_add_in(tl_plan_step *s, int k, tl_spot p)
+{
+    tl_array *a = s->call.out - s->call.n_in + k;
+    s->in[k] = a;
+    add_spot(s, a, p);
+    s->n_in++;
+}
+
+void tl_step_add_out(tl_plan_step *s, tl_spot p)
+{
+    p.written = true;
+    add_spot(s, s->call.out + s->n_out, p);
+    s->n_out++;
+}
+
+tl_plan_step *tl_plan_step_of(tl_graph *g, uint32_t node)
+{
+    const tl_node *n = &g->t->node[node];
+    tl_fused *f = tl_fused_new(g, node);
+    tl_plan_step *s = tl_step_new(g, node, n->op, f != NULL ? f->n_in : n->n_in);
+    tl_spot p;
+    for (int k = 0; s != NULL && k < s->call.n_in; k++) {
+        const tl_tensor x = f != NULL ? f->in[k].value : n->in[k];
+        if (tl_is_none(x))
+            continue;
+        if (find_spot(g, x, &p) != TL_OK)
+            return NULL;
+        p.written = f == NULL && tl_node_writes(n, k);
+        tl_step_add_in(s, k, p);
     }
-    for (int j = 0; j < n->n_out; j++)
-        TL_TRY(place_spot(g, &s->array[s->n_in + s->n_out++], &at[n->n_in + j],
-                          tl_node_out(g->t, n, j), true));
-    s->call = tl_graph_call(g, n, in, at + n->n_in, &g->run_err);
-    return TL_OK;
-}
-
-static tl_status loop_step(tl_graph *g, tl_plan_step *s)
-{
-    uint32_t nodes[TL_FUSED_OPS];
-    int n = tl_fuse_members(g, s->node, nodes, 0);
-    if (n <= 1)
-        return op_step(g, s);
-    tl_fused *f = s->fused = tl_fused_new(g, nodes, n);
-    if (f == NULL)
-        return g->head.err.status;
-    s->array = tl_bump_get(&g->bump, (size_t)(f->n_in + 1) * sizeof *s->array);
-    if (s->array == NULL)
-        return no_memory(g, s);
-    for (int k = 0; k < f->n_in; k++)
-        TL_TRY(place_spot(g, &s->array[s->n_in++], &f->in[k].a, f->in[k].value, false));
-    TL_TRY(place_spot(g, &s->array[s->n_in + s->n_out++], &f->out, f->out_value, true));
-    tl_fused_ready(f);
-    return TL_OK;
-}
-
-tl_status tl_plan_step_of(tl_graph *g, uint32_t node, tl_plan_step *s)
-{
-    *s = (tl_plan_step){.node = node};
-    return tl_fusable(&g->t->node[node]) ? loop_step(g, s) : op_step(g, s);
+    for (int j = 0; s != NULL && j < n->n_out; j++) {
+        if (find_spot(g, tl_node_out(g->t, n, j), &p) != TL_OK)
+            return NULL;
+        tl_step_add_out(s, p);
+    }
+    if (s != NULL && f != NULL) {
+        s->fused = f;
+        tl_fused_ready(f, &s->call);
+    }
+    return s;
 }
 
 static tl_status make_steps(tl_graph *g)
 {
-    g->step = tl_bump_get(&g->bump,
-                          (2 * (size_t)g->n_order + 1) * sizeof *g->step); /* each may run again */
+    g->step = tl_graph_room(g, 2 * (size_t)g->n_order, sizeof *g->step); /* each may run again */
     if (g->step == NULL)
-        return tl_fail(&g->head.err, TL_ENOMEM, "no memory to plan %u steps", g->n_order);
+        return g->head.err.status;
     for (uint32_t i = 0; i < g->n_order; i++) {
         const tl_node *n = &g->t->node[g->order[i]];
         g->stats.views += n->op->traits & TL_VIEW ? 1 : 0;
-        if (!tl_node_idle(n) && !g->inlined[g->order[i]])
-            TL_TRY(tl_plan_step_of(g, g->order[i], &g->step[g->n_steps++]));
+        if (tl_node_idle(n) || tl_inlined(g, g->order[i]))
+            continue;
+        tl_plan_step *s = tl_plan_step_of(g, g->order[i]);
+        if (s == NULL)
+            return g->head.err.status;
+        g->step[g->n_steps++] = s;
     }
     return TL_OK;
+}
+
+/* ---- who uses a root ---- */
+
+void tl_step_link(tl_graph *g, tl_plan_step *s, int first)
+{
+    for (int k = first; k < s->n_in + s->n_out; k++) {
+        tl_spot *p = &s->spot[k], **at = &g->roots[p->root].spots;
+        while (*at != NULL && (*at)->step->at > s->at)
+            at = &(*at)->next;
+        p->next = *at;
+        *at = p;
+        g->roots[p->root].written |= p->written;
+    }
+}
+
+bool tl_root_written_between(const tl_graph *g, uint32_t root, int64_t from, int64_t to)
+{
+    const tl_root *r = &g->roots[root];
+    for (const tl_spot *p = r->written ? r->spots : NULL; p != NULL && p->step->at > from;
+         p = p->next)
+        if (p->written && p->step->at < to)
+            return true;
+    return false;
 }
 
 /* ---- order ---- */
@@ -136,7 +148,7 @@ static tl_status make_steps(tl_graph *g)
 bool tl_step_touches(const tl_plan_step *s, uint32_t root, bool only_writes)
 {
     for (int k = 0; k < s->n_in + s->n_out; k++)
-        if (s->array[k].root == root && (s->array[k].written || !only_writes))
+        if (s->spot[k].root == root && (s->spot[k].written || !only_writes))
             return true;
     return false;
 }
@@ -144,71 +156,78 @@ bool tl_step_touches(const tl_plan_step *s, uint32_t root, bool only_writes)
 bool tl_steps_may_swap(const tl_plan_step *a, const tl_plan_step *b)
 {
     for (int k = 0; k < b->n_in + b->n_out; k++)
-        if (tl_step_touches(a, b->array[k].root, !b->array[k].written))
+        if (tl_step_touches(a, b->spot[k].root, !b->spot[k].written))
             return false;
     return true;
 }
 
 static bool step_folds(const tl_graph *g, const tl_plan_step *s)
 {
-    const tl_node *n = &g->t->node[s->node];
-    return s->fused == NULL && tl_node_mutates(n) && n->n_out == 1 &&
-           g->roots[s->array[s->n_in].root].kind == TL_ROOT_ACC;
+    return s->fused == NULL && tl_node_mutates(&g->t->node[s->node]) && s->n_out == 1 &&
+           g->roots[s->spot[s->n_in].root].kind == TL_ROOT_ACC;
 }
 
 bool tl_step_may_begin(const tl_graph *g, const tl_plan_step *s, const tl_storage *st)
 {
-    const tl_node *n = &g->t->node[s->node];
-    int touches = 0;
+    const tl_spot *sum = &s->spot[s->n_in];
+    int reads = 0;
     for (int k = 0; k < s->n_in; k++)
-        touches += s->array[k].root == s->array[s->n_in].root;
-    return touches == 1 && step_folds(g, s) && n->kernel == NULL &&
-           tl_may_begin(n->op, s->array[s->n_in].a, st);
+        reads += s->spot[k].root == sum->root;
+    return reads == 1 && step_folds(g, s) && s->call.kernel == NULL &&
+           tl_may_begin(s->call.op, sum->a, st);
 }
 
-/* Folds into a gradient's accumulator take no room and let their operands go: each runs as soon as
- * it can. */
-static void hoist_folds(tl_graph *g)
+/* A fold into a gradient's accumulator takes no room and lets its operands go, so it runs as soon
+ * as it can. Then the steps are numbered and linked. */
+static void order_steps(tl_graph *g)
 {
-    for (uint32_t i = 1; i < g->n_steps; i++) {
-        tl_plan_step moved = g->step[i];
+    for (uint32_t i = 0; i < g->n_steps; i++) {
+        tl_plan_step *s = g->step[i];
         uint32_t at = i;
-        for (bool folds = step_folds(g, &moved);
-             folds && at > 0 && tl_steps_may_swap(&g->step[at - 1], &moved); at--)
+        for (bool folds = step_folds(g, s);
+             folds && at > 0 && tl_steps_may_swap(g->step[at - 1], s); at--)
             g->step[at] = g->step[at - 1];
-        g->step[at] = moved;
+        g->step[at] = s;
+    }
+    for (uint32_t i = 0; i < g->n_steps; i++) {
+        g->step[i]->at = i;
+        tl_step_link(g, g->step[i], 0);
     }
 }
 
 /* ---- made once a step ---- */
 
-/* Step i makes a derived value, in memory of its own, of parameters as they are when a run begins:
- * its number on the lasting tape, or -1. */
-static int64_t derived_by(const tl_graph *g, uint32_t i)
+/* The number on the lasting tape of the derived value that s makes, in memory of its own, of
+ * parameters as they are when a run begins; -1 if it makes none. */
+static int64_t derived_by(const tl_graph *g, const tl_plan_step *s)
 {
-    const tl_plan_step *s = &g->step[i];
     const tl_value *v = tl_values_at(&g->t->values, g->t->node[s->node].out);
-    bool lasts = s->n_out == 1 && v->print != 0 && v->fixed && v->needs_grad &&
-                 tl_node_part(g->t, s->node) == 0 &&
-                 g->roots[s->array[s->n_in].root].kind == TL_ROOT_SLAB;
-    for (int k = 0; k < s->n_in && lasts; k++) {
-        const tl_root_kind kind = g->roots[s->array[k].root].kind;
-        lasts = kind == TL_ROOT_MODEL || kind == TL_ROOT_CONSTANT || kind == TL_ROOT_DERIVED;
-        for (uint32_t j = 0; j < i && lasts && kind == TL_ROOT_MODEL; j++)
-            lasts = !tl_step_touches(&g->step[j], s->array[k].root, true);
+    const uint32_t root = s->spot[s->n_in].root;
+    if (s->n_out != 1 || v->print == 0 || !v->fixed || !v->needs_grad ||
+        tl_node_part(g->t, s->node) != 0 || g->roots[root].kind != TL_ROOT_SLAB ||
+        tl_root_written_between(g, root, -1, s->at) ||
+        tl_root_written_between(g, root, s->at, g->n_steps))
+        return -1;
+    for (int k = 0; k < s->n_in; k++) {
+        const tl_root_kind kind = g->roots[s->spot[k].root].kind;
+        const bool made_before = kind == TL_ROOT_CONSTANT || kind == TL_ROOT_DERIVED,
+                   unchanged = kind == TL_ROOT_MODEL &&
+                               !tl_root_written_between(g, s->spot[k].root, -1, s->at);
+        if (!made_before && !unchanged)
+            return -1;
     }
-    for (uint32_t j = 0; j < g->n_steps && lasts; j++)
-        lasts = j == i || !tl_step_touches(&g->step[j], s->array[s->n_in].root, true);
-    return lasts ? tl_derived_number(g->t, v->print) : -1;
+    return tl_derived_number(g->t, v->print);
 }
 
 static void mark_derived(tl_graph *g)
 {
     for (uint32_t i = 0; i < g->n_steps; i++) {
-        const int64_t at = derived_by(g, i);
-        tl_root *r = &g->roots[g->step[i].array[g->step[i].n_in].root];
-        if (at >= 0)
-            r->kind = TL_ROOT_DERIVED, r->at = (uint32_t)at;
+        const int64_t at = derived_by(g, g->step[i]);
+        tl_root *r = &g->roots[g->step[i]->spot[g->step[i]->n_in].root];
+        if (at >= 0) {
+            r->kind = TL_ROOT_DERIVED;
+            r->at = (uint32_t)at;
+        }
     }
 }
 
@@ -219,15 +238,14 @@ enum { ALIGN = 64 };
 static void note_lives(tl_graph *g)
 {
     for (uint32_t i = 0; i < g->n_steps; i++) {
-        const tl_plan_step *s = &g->step[i];
+        const tl_plan_step *s = g->step[i];
         for (int k = 0; k < s->n_in + s->n_out; k++) {
-            const tl_spot *p = &s->array[k];
+            const tl_spot *p = &s->spot[k];
             tl_root *r = &g->roots[p->root];
             if (!r->used)
                 r->first = i;
             r->used = true;
             r->last = i;
-            r->written |= p->written;
             *(p->written ? &g->stats.written : &g->stats.read) += tl_array_room(p->a);
         }
     }
@@ -239,11 +257,11 @@ static void note_lives(tl_graph *g)
  * result. */
 static bool may_share(const tl_plan_step *s, int k, int j)
 {
-    const tl_array *in = s->array[k].a, *out = s->array[s->n_in + j].a;
+    const tl_array *in = s->spot[k].a, *out = s->spot[s->n_in + j].a;
     if (!tl_array_same_shape(in, out) || !tl_array_contiguous(in) || in->dtype != out->dtype)
         return false;
     for (int i = 0; i < s->n_in; i++)
-        if (i != k && s->array[i].root == s->array[k].root)
+        if (i != k && s->spot[i].root == s->spot[k].root)
             return false;
     return true;
 }
@@ -251,10 +269,10 @@ static bool may_share(const tl_plan_step *s, int k, int j)
 /* Result j of step i takes the place of an operand that is read there for the last time. */
 static void share_place(tl_graph *g, uint32_t i, int j)
 {
-    const tl_plan_step *s = &g->step[i];
-    tl_root *b = &g->roots[s->array[s->n_in + j].root];
+    const tl_plan_step *s = g->step[i];
+    tl_root *b = &g->roots[s->spot[s->n_in + j].root];
     for (int k = 0; k < s->n_in; k++) {
-        uint32_t from = s->array[k].root;
+        uint32_t from = s->spot[k].root;
         tl_root *a = &g->roots[from];
         if (a->kind != TL_ROOT_SLAB || b->kind != TL_ROOT_SLAB || a->last != i || a->taken ||
             b->first != i || a->bytes != b->bytes || !may_share(s, k, j))
@@ -272,14 +290,12 @@ static void share_place(tl_graph *g, uint32_t i, int j)
 static void share_places(tl_graph *g)
 {
     for (uint32_t i = 0; i < g->n_steps; i++) {
-        const tl_node *n = &g->t->node[g->step[i].node];
-        if (n->kernel != NULL &&
-            n->kernel->tile == NULL) /* a user's forward is not bound to read before it writes */
-            continue;
-        for (int j = 0;
-             n->op->traits & (TL_POINTWISE | TL_ELEMENTWISE | TL_STORES) && j < g->step[i].n_out;
-             j++)
-            share_place(g, i, j);
+        const tl_node *n = &g->t->node[g->step[i]->node];
+        if (n->kernel != NULL && n->kernel->tile == NULL)
+            continue; /* a user's forward is not bound to read before it writes */
+        if (n->op->traits & (TL_POINTWISE | TL_ELEMENTWISE | TL_STORES))
+            for (int j = 0; j < g->step[i]->n_out; j++)
+                share_place(g, i, j);
     }
 }
 
@@ -326,11 +342,11 @@ static void give_place(tl_root *r, place *placed, uint32_t *n)
 
 static tl_status lay_out(tl_graph *g)
 {
-    tl_root **list = tl_bump_get(&g->bump, (g->n_roots + 1) * sizeof *list);
-    place *placed = tl_bump_get(&g->bump, (g->n_roots + 1) * sizeof *placed);
+    tl_root **list = tl_graph_room(g, g->n_roots, sizeof *list);
+    place *placed = tl_graph_room(g, g->n_roots, sizeof *placed);
     uint32_t n = 0, n_placed = 0;
-    if (list == NULL || placed == NULL)
-        return tl_fail(&g->head.err, TL_ENOMEM, "no memory to plan a slab");
+    if (g->head.err.status != TL_OK)
+        return g->head.err.status;
     for (uint32_t i = 0; i < g->n_roots; i++) {
         g->roots[i].place = i;
         g->roots[i].held = g->roots[i].last;
@@ -382,44 +398,36 @@ static tl_status make_slab(tl_graph *g)
 
 static tl_status place_results(tl_graph *g)
 {
-    const size_t n = (size_t)tl_graph_results(g) + 1;
-    g->result_array = tl_bump_get(&g->bump, n * sizeof *g->result_array);
-    g->result_spot = tl_bump_get(&g->bump, n * sizeof *g->result_spot);
-    if (g->result_array == NULL || g->result_spot == NULL)
-        return tl_fail(&g->head.err, TL_ENOMEM, "no memory to plan %zu results of a graph", n - 1);
-    for (int i = 0; i < tl_graph_results(g); i++)
-        TL_TRY(
-            place_spot(g, &g->result_spot[i], &g->result_array[i], *tl_graph_result(g, i), false));
-    return TL_OK;
+    const int n = tl_graph_results(g);
+    g->result_array = tl_graph_room(g, (size_t)n, sizeof *g->result_array);
+    g->result_spot = tl_graph_room(g, (size_t)n, sizeof *g->result_spot);
+    for (int i = 0; i < n && g->head.err.status == TL_OK; i++) {
+        tl_spot *p = &g->result_spot[i];
+        TL_TRY(find_spot(g, *tl_graph_result(g, i), p));
+        g->result_array[i] = *p->a;
+        p->a = &g->result_array[i];
+    }
+    return g->head.err.status;
 }
 
-static void link_spot(tl_graph *g, tl_spot *p)
+/* Every array in the slab gets its data. The other roots are listed: a run binds them. */
+static void place_roots(tl_graph *g)
 {
-    p->next = g->roots[p->root].spots;
-    g->roots[p->root].spots = p;
-}
-
-/* Every array gets its data in the slab, or is listed with the root that it will have it from, and
- * that root with its like. */
-static void link_spots(tl_graph *g)
-{
-    for (uint32_t i = 0; i < g->n_steps; i++)
-        for (int k = 0; k < g->step[i].n_in + g->step[i].n_out; k++)
-            link_spot(g, &g->step[i].array[k]);
-    for (int i = 0; i < tl_graph_results(g); i++)
-        link_spot(g, &g->result_spot[i]);
+    for (int i = 0; i < tl_graph_results(g); i++) {
+        tl_root *r = &g->roots[g->result_spot[i].root];
+        g->result_spot[i].next = r->spots;
+        r->spots = &g->result_spot[i];
+    }
     for (uint32_t i = g->n_roots; i-- > 0;) {
-        uint32_t at = i;
-        if (g->roots[i].kind != TL_ROOT_SLAB) {
-            g->roots[i].next = g->outside;
-            g->outside = &g->roots[i];
+        tl_root *r = &g->roots[i], *at = r;
+        if (r->kind != TL_ROOT_SLAB) {
+            r->next = g->outside;
+            g->outside = r;
             continue;
         }
-        while (g->roots[at].place != at)
-            at = g->roots[at].place;
-        g->roots[i].base = (char *)g->slab->data + g->roots[at].offset;
-        for (const tl_spot *p = g->roots[i].spots; p != NULL; p = p->next)
-            p->a->data = g->roots[i].base + p->offset;
+        while (at != &g->roots[at->place])
+            at = &g->roots[at->place];
+        tl_root_bind(r, (char *)g->slab->data + at->offset);
     }
 }
 
@@ -427,12 +435,12 @@ tl_status tl_graph_plan(tl_graph *g)
 {
     TL_TRY(make_steps(g));
     TL_TRY(place_results(g));
-    hoist_folds(g);
+    order_steps(g);
     mark_derived(g);
-    TL_TRY(tl_plan_again(g));
+    TL_TRY(tl_plan_recompute(g));
     TL_TRY(tl_later_order(g));
     TL_TRY(make_slab(g));
-    link_spots(g);
+    place_roots(g);
     g->stats.nodes = (int)g->t->n_nodes;
     g->stats.needed = (int)g->n_order;
     g->stats.steps = (int)g->n_steps;

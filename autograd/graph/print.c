@@ -114,7 +114,7 @@ static void print_node(const namer *n, FILE *f, uint32_t i)
                 tl_array_shape_text(shape, a));
     }
     fprintf(f, "%s%s   # %s:%d\n", node->op->traits & TL_VIEW ? "  view" : "",
-            n->g->inlined[i] ? "  inlined" : "", short_file(node->file), node->line);
+            tl_inlined(n->g, i) ? "  inlined" : "", short_file(node->file), node->line);
 }
 
 tl_status tl_graph_print(tl_graph *g, FILE *f)
@@ -149,7 +149,7 @@ static const char *colour(const tl_graph *g, const tl_node *n, uint32_t i)
         return "white";
     if (tl_node_mutates(n))
         return "#f6c6c6"; /* changes something outside */
-    if (g->inlined[i])
+    if (tl_inlined(g, i))
         return "#e8e8e8";
     return n->op->traits & TL_POINTWISE   ? "#d5e8d4"
            : n->op->traits & TL_REDUCTION ? "#fff2cc"
@@ -191,7 +191,8 @@ static void dot_node(const namer *n, FILE *f, uint32_t i)
             quoted(node->op->name, safe[0]), shape, quoted(short_file(node->file), safe[1]),
             node->line, quoted(tl_attrs_text(node->op, node->attrs, attrs), safe[2]),
             colour(g, node, i),
-            node->op->traits & TL_VIEW || g->inlined[i] ? ", style=\"rounded,filled,dashed\"" : "");
+            node->op->traits & TL_VIEW || tl_inlined(g, i) ? ", style=\"rounded,filled,dashed\""
+                                                           : "");
     for (int k = 0; k < node->n_in; k++) {
         tl_tensor x = shown(g, node->in[k]);
         if (tl_is_none(x))

@@ -189,7 +189,7 @@ void tl_graph_log_step(tl_graph *g, const tl_plan_step *p)
     for (int j = 0; j < n->n_out; j++) {
         uint64_t key = key_now(g, tl_log_mark_of(g->t, n->out + (uint32_t)j).key);
         const uint64_t *at = key == 0 ? NULL : tl_key_map_find(&l->at, key);
-        const tl_array *a = p->array[p->n_in + j].a;
+        const tl_array *a = p->spot[p->n_in + j].a;
         if (at != NULL && l->entry[*at].use < 0 && wanted(l, a->ndim))
             take_copy(g, &l->entry[*at], a);
     }

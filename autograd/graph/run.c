@@ -64,50 +64,24 @@ static tl_status check_input(tl_graph *g, tl_at at, int i, tl_tensor x)
 
 /* ---- running ---- */
 
-/* A loop of several ops, seen as a call of the last of them. */
-static void run_fused(tl_graph *g, const tl_plan_step *p, const tl_node *n)
-{
-    const tl_fused *f = p->fused;
-    const tl_array *in[TL_FUSED_INS];
-    tl_array out = f->out;
-    for (int i = 0; i < f->n_in; i++)
-        in[i] = &f->in[i].a;
-    const tl_call call = {.op = n->op,
-                          .attrs = n->attrs,
-                          .n_in = f->n_in,
-                          .n_out = 1,
-                          .in = in,
-                          .out = &out,
-                          .mode = n->mode};
-    const tl_seen seen = {&call, n->file, n->line, n->phase, TL_NO_NODE, f->n_ops};
-    tl_tell_runs(g->user, &seen);
-    tl_fused_run(p->fused);
-    tl_tell_ran(g->user, &seen); /* nobody refuses: what may be refused is not fused */
-}
-
 tl_status tl_graph_run_call(tl_graph *g, const tl_plan_step *p, tl_call *c)
 {
     tl_status s = TL_OK;
     const tl_node *n = &g->t->node[p->node];
-    const tl_seen seen = {c, n->file, n->line, n->phase, TL_NO_NODE, 1};
-    if (p->fused != NULL) {
-        run_fused(g, p, n);
-    } else {
-        tl_tell_runs(g->user, &seen);
+    const int n_ops = p->fused != NULL ? p->fused->n_ops : 1; /* shown as a call of the last one */
+    const tl_seen seen = {c, n->file, n->line, n->phase, TL_NO_NODE, n_ops};
+    tl_tell_runs(g->user, &seen);
+    if (p->fused != NULL)
+        tl_fused_run(p->fused);
+    else
         s = tl_op_run(c);
-        s = s == TL_OK ? tl_tell_ran(g->user, &seen) : s;
-    }
+    s = s == TL_OK ? tl_tell_ran(g->user, &seen) : s;
     if (s == TL_OK && c->begins)
-        tl_bind_accumulated(g, &g->roots[p->array[p->n_in].root])->blank = false;
+        tl_bind_accumulated(g, &g->roots[p->spot[p->n_in].root])->blank = false;
     if (s != TL_OK)
         tl_tape_fail((tl_at){g->user, n->file, n->line, NULL}, s, "%.400s", g->run_err.message);
     tl_err_clear(&g->run_err);
     return s;
-}
-
-tl_status tl_graph_run_step(tl_graph *g, uint32_t i)
-{
-    return tl_graph_run_call(g, &g->step[i], &g->step[i].call);
 }
 
 /* *at: how many steps have been run, or begun. */
@@ -116,11 +90,11 @@ static tl_status run_steps(tl_graph *g, uint32_t *at)
     tl_status s = TL_OK;
     g->n_waiting = 0;
     for (uint32_t i = 0; i < g->n_now && s == TL_OK; i++) {
-        const tl_plan_step *p = &g->step[i];
+        tl_plan_step *p = g->step[i];
         *at = i;
         TL_TRY(tl_later_wait(g, i));
-        if (p->n_out == 0 || !g->roots[p->array[p->n_in].root].full)
-            s = tl_graph_run_step(g, i);
+        if (p->n_out == 0 || !g->roots[p->spot[p->n_in].root].full)
+            s = tl_graph_run_call(g, p, &p->call);
         if (s == TL_OK)
             tl_graph_log_step(g, p);
     }
@@ -239,8 +213,8 @@ static void end_early(tl_graph *g, uint32_t at)
     tl_err *err = &g->user->head.err, saved = *err;
     int end = tl_traced_of(g->t)->part;
     for (uint32_t i = at; i < g->n_steps; i++)
-        if (tl_node_part(g->t, g->step[i].node) < end)
-            end = tl_node_part(g->t, g->step[i].node);
+        if (tl_node_part(g->t, g->step[i]->node) < end)
+            end = tl_node_part(g->t, g->step[i]->node);
     tl_err_clear(err);
     read_watches(g, end);
     call_hooks(g, TL_AFTER, end);

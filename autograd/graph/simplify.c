@@ -14,29 +14,27 @@ enum { END = UINT32_MAX };
 
 typedef struct {
     tl_graph *g;
-    bool *written;   /* by root: some node changes it in place */
-    bool *given;     /* by root: handed out after a run; it stays a memory of its own */
-    int64_t *change; /* by root: the last node so far that changed it, -1 */
-    tl_array *known; /* by value: its contents, while the graph is made; data NULL: not known */
-    uint32_t cap;    /* values there is room for */
-    uint32_t *bucket, *next, mask; /* nodes by hash, ended by UINT32_MAX */
+    tl_array *known; /* by value: its contents, where they are known; else data is NULL */
+    uint32_t *bucket, *next, mask; /* nodes by hash, ended by END */
 } simplifier;
 
 static const tl_array *array_of(const tl_graph *g, tl_tensor x) { return &tl_peek(g->t, x)->a; }
 
+static bool unchanging(simplifier *s, tl_tensor x)
+{
+    return !tl_root_changes(s->g, tl_graph_root(s->g, x));
+}
+
 /* y is never changed nor handed out: another value may stand for it. */
 static bool is_free(simplifier *s, tl_tensor y)
 {
-    uint32_t r = tl_graph_root(s->g, y);
-    return !s->written[r] && !s->given[r];
+    return unchanging(s, y) && !s->g->roots[tl_graph_root(s->g, y)].result;
 }
-
-static bool unchanging(simplifier *s, tl_tensor x) { return !s->written[tl_graph_root(s->g, x)]; }
 
 /* From now on x stands for y. */
 static void stand_for(simplifier *s, tl_tensor y, tl_tensor x)
 {
-    s->g->same[y.index] = x;
+    s->g->value[y.index].same = x;
     s->g->stats.merged++;
 }
 
@@ -53,8 +51,7 @@ static const tl_array *known(simplifier *s, tl_tensor x)
         return NULL;
     const tl_value *v = tl_values_at(&g->t->values, x.index);
     if (v->node < 0 && tl_leaf_of(g->t, x).kind == TL_LEAF_CONSTANT &&
-        s->known[x.index].data == NULL && tl_array_room(&v->a) <= MOST &&
-        !s->written[tl_graph_root(g, x)])
+        s->known[x.index].data == NULL && tl_array_room(&v->a) <= MOST && unchanging(s, x))
         s->known[x.index] = g->tracing->constant[tl_leaf_of(g->t, x).at].a;
     return s->known[x.index].data == NULL ? NULL : &s->known[x.index];
 }
@@ -83,7 +80,7 @@ static bool settle(simplifier *s, const tl_node *n, tl_tensor y, const tl_array 
     tl_graph *g = s->g;
     tl_tensor x = tl_constant_at((tl_at){g->t, n->file, n->line, NULL}, a->data, NULL, a->dtype,
                                  tl_array_shape(a));
-    if (tl_is_none(x) || x.index >= s->cap || !tl_graph_adopt(g, x)) {
+    if (tl_is_none(x) || !tl_graph_adopt(g, x)) {
         tl_fail(&g->head.err, TL_ENOMEM, "no memory for a constant of %zu bytes", tl_array_room(a));
         return false;
     }
@@ -159,7 +156,7 @@ static bool uniform(const simplifier *s, tl_tensor x, double *value)
             const tl_fill_attrs *f = n->attrs;
             tl_element_put(v->a.dtype, one, f->value);
             *value = tl_element_get(v->a.dtype, one);
-            return v->a.dtype != TL_I64 && !s->written[g->root[x.index]];
+            return v->a.dtype != TL_I64 && !tl_root_changes(g, g->value[x.index].root);
         }
         if (!(n->op->traits & TL_VIEW))
             return false;
@@ -230,11 +227,11 @@ static bool same_inputs(const tl_graph *g, const tl_node *a, const tl_node *b)
     return true;
 }
 
-/* Node a, before b, computes what b computes, from the same contents. */
-static bool equal(simplifier *s, uint32_t ia, const tl_node *b)
+/* Node ia, before ib, computes what that computes, from the same contents. */
+static bool equal(simplifier *s, uint32_t ia, uint32_t ib)
 {
     tl_graph *g = s->g;
-    const tl_node *a = &g->t->node[ia];
+    const tl_node *a = &g->t->node[ia], *b = &g->t->node[ib];
     const unsigned matters = TL_FAST | TL_SHADOW;
     if (a->op != b->op || a->n_in != b->n_in || a->n_out != b->n_out || a->kernel != b->kernel ||
         (a->mode ^ b->mode) & matters || !same_inputs(g, a, b) ||
@@ -242,7 +239,7 @@ static bool equal(simplifier *s, uint32_t ia, const tl_node *b)
         return false;
     for (int k = 0; k < a->n_in; k++)
         if (!tl_is_none(b->in[k]) &&
-            s->change[tl_graph_root(g, tl_graph_resolve(g, b->in[k]))] >= (int64_t)ia)
+            tl_root_changes_between(g, tl_graph_root(g, tl_graph_resolve(g, b->in[k])), ia, ib))
             return false;
     for (int j = 0; j < a->n_out; j++) {
         tl_tensor x = tl_node_out(g->t, a, j), y = tl_node_out(g->t, b, j);
@@ -263,7 +260,7 @@ static bool share(simplifier *s, uint32_t i)
         return false;
     uint32_t at = hash(g, n) & s->mask;
     for (uint32_t k = s->bucket[at]; k != END; k = s->next[k]) {
-        if (!equal(s, k, n))
+        if (!equal(s, k, i))
             continue;
         for (int j = 0; j < n->n_out; j++)
             stand_for(s, tl_node_out(g->t, n, j),
@@ -339,76 +336,40 @@ static bool pass_on(simplifier *s, const tl_node *n)
 
 /* ---- all of it ---- */
 
-static void note_changes(simplifier *s, uint32_t i, bool ever)
-{
-    tl_graph *g = s->g;
-    const tl_node *n = &g->t->node[i];
-    for (int k = 0; k < n->n_in; k++) {
-        if (!tl_node_writes(n, k))
-            continue;
-        uint32_t r = tl_graph_root(g, tl_graph_resolve(g, n->in[k]));
-        if (ever)
-            s->written[r] = true;
-        else
-            s->change[r] = i;
-    }
-}
-
 static tl_status visit(simplifier *s, uint32_t i)
 {
     const tl_node *n = &s->g->t->node[i];
     bool plain = n->kernel == NULL && !(n->mode & TL_WATCHED_MODES) && !tl_node_mutates(n);
-    if (plain && fold(s, n))
+    if ((plain && fold(s, n)) || share(s, i) || !plain)
         return s->g->head.err.status;
-    if (!share(s, i) && plain) {
-        if (n->op->traits & TL_VIEW)
-            TL_TRY(see_through(s, n));
-        else if (!undo(s, n))
-            pass_on(s, n);
-    }
-    note_changes(s, i, false);
+    if (n->op->traits & TL_VIEW)
+        return see_through(s, n);
+    if (!undo(s, n))
+        pass_on(s, n);
     return TL_OK;
-}
-
-static bool prepare(simplifier *s)
-{
-    tl_graph *g = s->g;
-    uint32_t n = atomic_load(&g->t->values.count), buckets = 16;
-    while (buckets < g->t->n_nodes)
-        buckets *= 2;
-    s->cap = 2 * n;
-    s->mask = buckets - 1;
-    s->written = tl_bump_get(&g->bump, g->cap_roots + 1);
-    s->given = tl_bump_get(&g->bump, g->cap_roots + 1);
-    s->change = tl_bump_get(&g->bump, (g->cap_roots + 1) * sizeof *s->change);
-    s->known = tl_bump_get(&g->bump, (s->cap + 1) * sizeof *s->known);
-    s->bucket = tl_bump_get(&g->bump, buckets * sizeof *s->bucket);
-    s->next = tl_bump_get(&g->bump, (g->t->n_nodes + 1) * sizeof *s->next);
-    if (s->written == NULL || s->given == NULL || s->change == NULL || s->known == NULL ||
-        s->bucket == NULL || s->next == NULL)
-        return false;
-    memset(s->bucket, 0xff, buckets * sizeof *s->bucket);
-    memset(s->change, 0xff, (g->cap_roots + 1) * sizeof *s->change);
-    for (uint32_t i = 0; i < g->t->n_nodes; i++)
-        note_changes(s, i, true);
-    for (int i = 0; i < tl_graph_results(g); i++)
-        s->given[tl_graph_root(g, *tl_graph_result(g, i))] = true;
-    return true;
 }
 
 tl_status tl_graph_simplify(tl_graph *g)
 {
-    simplifier s = {.g = g};
-    uint32_t n = atomic_load(&g->t->values.count);
-    if (!prepare(&s))
-        return tl_fail(&g->head.err, TL_ENOMEM, "no memory to simplify a graph of %u nodes",
-                       g->t->n_nodes);
+    const tl_tape *t = g->t;
+    const uint32_t n = atomic_load(&t->values.count);
+    uint32_t buckets = 16;
+    while (buckets < t->n_nodes)
+        buckets *= 2;
+    simplifier s = {.g = g,
+                    .known = tl_graph_room(g, g->cap_values, sizeof *s.known),
+                    .bucket = tl_graph_room(g, buckets, sizeof *s.bucket),
+                    .next = tl_graph_room(g, t->n_nodes, sizeof *s.next),
+                    .mask = buckets - 1};
+    if (g->head.err.status != TL_OK)
+        return g->head.err.status;
+    memset(s.bucket, 0xff, buckets * sizeof *s.bucket);
     for (uint32_t i = 0; i < n; i++) { /* a detached value is the value */
-        const tl_value *v = tl_values_at(&g->t->values, i);
-        if (v->node < 0 && !tl_is_none(v->source) && !s.written[g->root[i]])
-            g->same[i] = v->source;
+        const tl_value *v = tl_values_at(&t->values, i);
+        if (v->node < 0 && !tl_is_none(v->source) && unchanging(&s, g->value[i].same))
+            g->value[i].same = v->source;
     }
-    for (uint32_t i = 0; i < g->t->n_nodes; i++)
+    for (uint32_t i = 0; i < t->n_nodes; i++)
         TL_TRY(visit(&s, i));
     tl_graph_move_roots(g, n);
     return g->head.err.status;

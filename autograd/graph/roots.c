@@ -1,0 +1,222 @@
+/* roots.c: the memory that each value lies in, and which nodes are needed.
+ *
+ * A root is one memory: a value shares it with its views and with what is changed in place into
+ * others. Nodes run in the order in which they stand: rebuild.c has put them into canonical order,
+ * and backward and optimizers record theirs so. */
+#include "autograd/graph/internal.h"
+
+void *tl_graph_room(tl_graph *g, size_t n, size_t size)
+{
+    void *p = tl_bump_get(&g->bump, n * size);
+    if (p == NULL)
+        tl_fail(&g->head.err, TL_ENOMEM, "no memory for %zu bytes to plan a graph of %u nodes",
+                n * size, g->t->n_nodes);
+    return p;
+}
+
+/* ---- roots ---- */
+
+static uint32_t new_root(tl_graph *g, tl_root r)
+{
+    if (g->n_roots == g->cap_roots) {
+        tl_fail(&g->head.err, TL_ENOMEM, "a graph of %u memories has no room for more", g->n_roots);
+        return 0;
+    }
+    g->roots[g->n_roots] = r;
+    return g->n_roots++;
+}
+
+/* Leaves that stand for the same accumulator share a root. */
+static uint32_t leaf_root(tl_graph *g, tl_tensor x)
+{
+    static const tl_root_kind kind_of_leaf[] = {[TL_LEAF_INPUT] = TL_ROOT_INPUT,
+                                                [TL_LEAF_BOUND] = TL_ROOT_BOUND,
+                                                [TL_LEAF_CONSTANT] = TL_ROOT_CONSTANT,
+                                                [TL_LEAF_ACC] = TL_ROOT_ACC};
+    const tl_leaf l = tl_leaf_of(g->t, x);
+    uint32_t *known = l.kind == TL_LEAF_ACC ? &g->acc_root[l.at][l.use] : NULL;
+    if (known != NULL && *known != 0)
+        return *known - 1;
+    uint32_t r = new_root(g, (tl_root){.kind = kind_of_leaf[l.kind],
+                                       .at = l.at,
+                                       .use = l.use,
+                                       .bytes = tl_array_room(&tl_peek(g->t, x)->a)});
+    if (known != NULL)
+        *known = r + 1;
+    return r;
+}
+
+tl_tensor tl_graph_resolve(const tl_graph *g, tl_tensor x)
+{
+    while (x.owner == g->t->values.owner && !tl_same_handle(g->value[x.index].same, x))
+        x = g->value[x.index].same;
+    return x;
+}
+
+uint32_t tl_graph_root(tl_graph *g, tl_tensor x)
+{
+    if (x.owner == g->t->values.owner)
+        return g->value[x.index].root;
+    uint32_t *known = &g->model_root[x.index];
+    if (*known == 0)
+        *known = 1 + new_root(g, (tl_root){.kind = TL_ROOT_MODEL,
+                                           .at = x.index,
+                                           .bytes = tl_array_room(&tl_peek(g->t, x)->a)});
+    return *known - 1;
+}
+
+tl_tensor tl_graph_handle(const tl_graph *g, uint32_t i)
+{
+    return (tl_tensor){g->t->values.owner, i, g->t->generation};
+}
+
+static uint32_t root_of_value(tl_graph *g, tl_tensor x)
+{
+    const tl_value *v = tl_values_at(&g->t->values, x.index);
+    tl_tensor below = tl_below(g->t, x);
+    if (!tl_is_none(below))
+        return tl_graph_root(g, below);
+    return v->node < 0
+               ? leaf_root(g, x)
+               : new_root(g, (tl_root){.kind = TL_ROOT_SLAB, .bytes = tl_array_room(&v->a)});
+}
+
+tl_status tl_graph_find_roots(tl_graph *g)
+{
+    const tl_tape *t = g->t;
+    const uint32_t n = atomic_load(&t->values.count),
+                   n_model = t->model == NULL ? 0 : atomic_load(&t->model->values.count);
+    g->cap_values = 2 * n;          /* with a constant for each value (simplify.c) */
+    g->cap_roots = 3 * n + n_model; /* and with a root for each value that is computed again */
+    g->value = tl_graph_room(g, g->cap_values, sizeof *g->value);
+    g->roots = tl_graph_room(g, g->cap_roots, sizeof *g->roots);
+    g->model_root = tl_graph_room(g, n_model, sizeof *g->model_root);
+    g->acc_root = tl_graph_room(g, (size_t)t->n_grads, sizeof *g->acc_root);
+    for (int i = 0; g->acc_root != NULL && i < t->n_grads; i++)
+        g->acc_root[i] = tl_graph_room(g, (size_t)t->grad[i].n_accs, sizeof **g->acc_root);
+    for (uint32_t i = 0; i < n && g->head.err.status == TL_OK; i++) {
+        g->value[i].same = tl_graph_handle(g, i);
+        g->value[i].root = root_of_value(g, g->value[i].same);
+    }
+    for (int i = 0; i < tl_graph_results(g) && g->head.err.status == TL_OK; i++)
+        g->roots[tl_graph_root(g, *tl_graph_result(g, i))].result = true;
+    return g->head.err.status;
+}
+
+bool tl_graph_adopt(tl_graph *g, tl_tensor leaf)
+{
+    if (leaf.index < g->cap_values)
+        g->value[leaf.index] = (tl_value_plan){.same = leaf, .root = leaf_root(g, leaf)};
+    return leaf.index < g->cap_values && g->head.err.status == TL_OK;
+}
+
+void tl_graph_move_roots(tl_graph *g, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        tl_tensor below = tl_below(g->t, tl_graph_handle(g, i));
+        if (!tl_is_none(below))
+            g->value[i].root = tl_graph_root(g, tl_graph_resolve(g, below));
+    }
+}
+
+/* ---- where a value lies in its root ---- */
+
+static tl_status find_offset(tl_graph *g, tl_tensor x, int64_t *offset)
+{
+    *offset = 0;
+    tl_tensor below = tl_below(g->t, x);
+    if (tl_is_none(below))
+        return TL_OK;
+    TL_TRY(tl_graph_offset(g, tl_graph_resolve(g, below), offset));
+    const tl_node *n = tl_maker(g->t, x);
+    if (n == NULL || !(n->op->traits & TL_VIEW))
+        return TL_OK;
+    char *somewhere = (char *)g; /* a view's shape rule only moves an address, which is not NULL */
+    tl_array in = tl_peek(g->t, n->in[0])->a, out = {0};
+    const tl_array *ins = &in;
+    in.data = somewhere;
+    tl_call c = tl_graph_call(g, n, &ins, &out, &g->head.err);
+    TL_TRY(n->op->shape(&c));
+    *offset += (int64_t)((uintptr_t)out.data - (uintptr_t)somewhere);
+    return TL_OK;
+}
+
+/* Chains of views and of changes in place are long, so each offset is worked out once. */
+tl_status tl_graph_offset(tl_graph *g, tl_tensor x, int64_t *offset)
+{
+    tl_value_plan *v = x.owner == g->t->values.owner ? &g->value[x.index] : NULL;
+    if (v != NULL && !v->offset_known) {
+        TL_TRY(find_offset(g, x, &v->offset));
+        v->offset_known = true;
+    }
+    *offset = v == NULL ? 0 : v->offset;
+    return TL_OK;
+}
+
+/* ---- needed nodes ---- */
+
+bool tl_node_writes(const tl_node *n, int k)
+{
+    if (!tl_node_mutates(n) || tl_is_none(n->in[k]))
+        return false;
+    return k == n->op->mutates || (k < 32 && n->op->changes & TL_BIT(k));
+}
+
+/* What is needed after the node looked at: by value, and by root. */
+typedef struct {
+    tl_graph *g;
+    bool *value, *root;
+} needs;
+
+static void need(needs *s, tl_tensor x)
+{
+    while (!tl_is_none(x)) {
+        x = tl_graph_resolve(s->g, x);
+        s->root[tl_graph_root(s->g, x)] = true;
+        if (x.owner != s->g->t->values.owner)
+            return;
+        s->value[x.index] = true;
+        x = tl_values_at(&s->g->t->values, x.index)->source;
+    }
+}
+
+static bool needed(needs *s, const tl_node *n)
+{
+    tl_graph *g = s->g;
+    for (int j = 0; j < n->n_out; j++)
+        if (s->value[n->out + (uint32_t)j])
+            return true;
+    for (int k = 0; k < n->n_in; k++) {
+        if (!tl_node_writes(n, k))
+            continue;
+        uint32_t r = tl_graph_root(g, tl_graph_resolve(g, n->in[k]));
+        if (g->roots[r].kind != TL_ROOT_SLAB || s->root[r])
+            return true;
+    }
+    return false;
+}
+
+tl_status tl_graph_order(tl_graph *g)
+{
+    const tl_tape *t = g->t;
+    needs s = {.g = g,
+               .value = tl_graph_room(g, atomic_load(&t->values.count), 1),
+               .root = tl_graph_room(g, g->cap_roots, 1)};
+    uint32_t *end = tl_graph_room(g, t->n_nodes, sizeof *end);
+    if (g->head.err.status != TL_OK)
+        return g->head.err.status;
+    for (int i = 0; i < tl_graph_results(g); i++)
+        need(&s, *tl_graph_result(g, i));
+    end += t->n_nodes;
+    g->order = end;
+    for (uint32_t i = t->n_nodes; i-- > 0;) {
+        const tl_node *n = &t->node[i];
+        if (!needed(&s, n))
+            continue;
+        *--g->order = i;
+        for (int k = 0; k < n->n_in; k++)
+            need(&s, n->in[k]);
+    }
+    g->n_order = (uint32_t)(end - g->order);
+    return g->head.err.status;
+}
