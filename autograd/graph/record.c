@@ -50,7 +50,7 @@ tl_status tl_graph_keys_end(tl_graph *g)
     if (g->tracing->put_off)
         tl_log_stop(l, TL_EUSAGE, "a graph whose backward puts gradients off cannot be logged");
     tl_log_keys_in(g->t, -1);
-    tl_log_update_end(g->t);
+    tl_log_number_update(g->t);
     tl_log_keys_out(g->t);
     g->pass = tl_bump_get(&g->bump, ((size_t)l->n_passes + 1) * sizeof *g->pass);
     return g->pass != NULL ? TL_OK : tl_fail(&g->head.err, TL_ENOMEM, "no memory to log a graph");

@@ -20,15 +20,8 @@ tl_log_entry *tl_log_entry_get(tl_run_log *l, uint64_t key, bool *made)
     const uint64_t *found = tl_key_map_find(&l->at, key);
     if (found != NULL)
         return &l->entry[*found];
-    if (l->n == l->cap) {
-        uint32_t cap = l->cap ? 2 * l->cap : 512;
-        tl_log_entry *grown = tl_realloc(l->entry, cap * sizeof *grown);
-        if (grown == NULL)
-            return tl_log_stop(l, TL_ENOMEM, "no memory for the log of %u results", cap), NULL;
-        l->entry = grown;
-        l->cap = cap;
-    }
-    if (!tl_key_map_put(&l->at, key, l->n))
+    if (!tl_grow(&l->entry, &l->cap, (int)l->n, sizeof *l->entry) ||
+        !tl_key_map_put(&l->at, key, l->n))
         return tl_log_stop(l, TL_ENOMEM, "no memory for the log of %u results", l->n), NULL;
     *made = true;
     l->entry[l->n] =
@@ -45,15 +38,9 @@ const char *tl_log_text(tl_run_log *l, const char *s)
 
 void tl_log_take(tl_run_log *l, const tl_log_entry *e, const tl_array *a, tl_storage *st)
 {
-    if (l->n_jobs == l->cap_jobs) {
-        int cap = l->cap_jobs ? 2 * l->cap_jobs : 256;
-        tl_log_job *grown = tl_realloc(l->job, (size_t)cap * sizeof *grown);
-        if (grown == NULL) {
-            tl_log_stop(l, TL_ENOMEM, "no memory for the log of %d values", cap);
-            return;
-        }
-        l->job = grown;
-        l->cap_jobs = cap;
+    if (!tl_grow(&l->job, &l->cap_jobs, l->n_jobs, sizeof *l->job)) {
+        tl_log_stop(l, TL_ENOMEM, "no memory for the log of %d values", l->n_jobs);
+        return;
     }
     tl_storage_retain(st);
     l->job[l->n_jobs++] = (tl_log_job){(uint32_t)(e - l->entry), *a, st};
@@ -72,10 +59,12 @@ static bool same_tail(const tl_shape *a, const tl_array *b)
 
 static void take_part(tl_log_entry *e, const tl_array *a)
 {
+    unsigned char before[TL_FINGERPRINT_BYTES];
     if (e->parts == 1)
-        tl_fingerprint_so_far(e->all, e->first);
+        tl_fingerprint_so_far(e->all, e->last);
+    memcpy(before, e->last, sizeof before);
     tl_fingerprint_feed_array(e->all, a, e->parts > 0 ? e->last : NULL);
-    e->alike &= (e->parts == 0 || memcmp(e->first, e->last, sizeof e->last) == 0) &&
+    e->alike &= (e->parts == 0 || memcmp(before, e->last, sizeof before) == 0) &&
                 tl_array_count(a) == tl_shape_count(&e->shape);
     e->mixed |= !same_tail(&e->shape, a);
     if (a->ndim == 0)
@@ -96,82 +85,7 @@ static void settle_some(void *ctx, int64_t begin, int64_t end, int thread)
         take_part(&s->l->entry[s->l->job[i].entry], &s->l->job[i].a);
 }
 
-static void keep_part(tl_log_entry *e, const tl_array *a, tl_run_log *l);
-
-/* Room for one more part; what is on the heap of the step is not touched by several threads. */
-static void note_rows(tl_run_log *l, tl_log_entry *e, const tl_array *a)
-{
-    if (e->parts == e->cap) {
-        int cap = e->cap ? 4 * e->cap : 1;
-        int64_t *rows = tl_bump_get(&l->bump, (size_t)cap * sizeof *rows);
-        if (rows == NULL) {
-            tl_log_stop(l, TL_ENOMEM, "no memory for the log of %d parts", cap);
-            return;
-        }
-        if (e->parts > 0)
-            memcpy(rows, e->rows, (size_t)e->parts * sizeof *rows);
-        e->rows = rows;
-        e->cap = cap;
-    }
-    if (e->all == NULL) {
-        void *room = tl_bump_get(&l->bump, TL_FINGERPRINT_ROOM);
-        if (room == NULL) {
-            tl_log_stop(l, TL_ENOMEM, "no memory for the log of %u results", l->n);
-            return;
-        }
-        e->all = tl_fingerprint_begin(room);
-    }
-    e->rows[e->parts] = a->ndim > 0 ? a->dim[0] : 1;
-    if (e->parts == 0)
-        e->shape = tl_array_shape(a);
-    if (l->step == l->o.keep)
-        keep_part(e, a, l);
-}
-
-void tl_log_settle(tl_run_log *l)
-{
-    for (int i = 0; i < l->n_jobs; i++)
-        note_rows(l, &l->entry[l->job[i].entry], &l->job[i].a);
-    settling s = {.l = l};
-    if (l->failure.status == TL_OK && l->n_jobs > 0)
-        tl_parallel_for(tl_threads(), 1, settle_some, &s);
-    for (int i = 0; i < l->n_jobs; i++)
-        tl_storage_release(l->job[i].st);
-    l->n_jobs = 0;
-    l->job_bytes = 0;
-}
-
-void tl_log_before_change(tl_tape *t, const tl_storage *st)
-{
-    for (int i = 0; i < tl_log_of(t)->n_jobs; i++)
-        if (tl_log_of(t)->job[i].st == st) {
-            tl_log_settle(tl_log_of(t));
-            return;
-        }
-}
-
-void tl_log_drop_step(tl_run_log *l)
-{
-    for (int i = 0; i < l->n_jobs; i++)
-        tl_storage_release(l->job[i].st);
-    for (uint32_t i = 0; i < l->n; i++)
-        tl_free_raw(l->entry[i].kept);
-    l->n_jobs = 0;
-    l->job_bytes = 0;
-    l->n = 0;
-    l->n_passes = 0;
-    l->compiled = false;
-    l->key_generation = 0;
-    tl_key_map_clear(&l->at);
-    tl_bump_reset(&l->bump);
-}
-
-/* ---- the values of one step, as they were hashed, in a safetensors file beside the log.
- *
- * A tensor's name is its key. Axis 0 holds the parts one after the other; of a 0-d value
- * the last part is there; parts that differ in other axes are left out. ---- */
-
-static void keep_part(tl_log_entry *e, const tl_array *a, tl_run_log *l)
+static void keep_part(tl_run_log *l, tl_log_entry *e, const tl_array *a)
 {
     size_t bytes = (size_t)tl_array_count(a) * tl_dtype_size(a->dtype);
     if (a->ndim == 0)
@@ -188,6 +102,70 @@ static void keep_part(tl_log_entry *e, const tl_array *a, tl_run_log *l)
     e->kept = grown;
     e->kept_bytes += bytes;
 }
+
+/* Room for one more part, which is shared by all entries: so it is made before several threads take
+ * the bytes. */
+static void make_room(tl_run_log *l, tl_log_entry *e, const tl_array *a)
+{
+    if ((e->parts & (e->parts - 1)) == 0) { /* rows have room for 1, 2, 4, ... parts */
+        int64_t *rows = tl_bump_get(&l->bump, (size_t)(2 * e->parts + 1) * sizeof *rows);
+        if (rows == NULL) {
+            tl_log_stop(l, TL_ENOMEM, "no memory for the log of %d parts", e->parts);
+            return;
+        }
+        if (e->parts > 0)
+            memcpy(rows, e->rows, (size_t)e->parts * sizeof *rows);
+        e->rows = rows;
+    }
+    if (e->all == NULL) {
+        void *room = tl_bump_get(&l->bump, TL_FINGERPRINT_ROOM);
+        if (room == NULL) {
+            tl_log_stop(l, TL_ENOMEM, "no memory for the log of %u results", l->n);
+            return;
+        }
+        e->all = tl_fingerprint_begin(room);
+    }
+    e->rows[e->parts] = a->ndim > 0 ? a->dim[0] : 1;
+    if (e->parts == 0)
+        e->shape = tl_array_shape(a);
+    if (l->step == l->o.keep)
+        keep_part(l, e, a);
+}
+
+static void forget_jobs(tl_run_log *l)
+{
+    for (int i = 0; i < l->n_jobs; i++)
+        tl_storage_release(l->job[i].st);
+    l->n_jobs = 0;
+    l->job_bytes = 0;
+}
+
+void tl_log_settle(tl_run_log *l)
+{
+    for (int i = 0; i < l->n_jobs; i++)
+        make_room(l, &l->entry[l->job[i].entry], &l->job[i].a);
+    settling s = {.l = l};
+    if (l->failure.status == TL_OK && l->n_jobs > 0)
+        tl_parallel_for(tl_threads(), 1, settle_some, &s);
+    forget_jobs(l);
+}
+
+void tl_log_drop_step(tl_run_log *l)
+{
+    forget_jobs(l);
+    for (uint32_t i = 0; i < l->n; i++)
+        tl_free_raw(l->entry[i].kept);
+    l->n = 0;
+    l->n_passes = 0;
+    l->compiled = false;
+    tl_key_map_clear(&l->at);
+    tl_bump_reset(&l->bump);
+}
+
+/* ---- the values of one step, as they were hashed, in a safetensors file beside the log.
+ *
+ * A tensor's name is its key. Axis 0 holds the parts one after the other; of a 0-d value
+ * the last part is there; parts that differ in other axes are left out. ---- */
 
 static tl_array kept_array(const tl_log_entry *e)
 {

@@ -1,7 +1,10 @@
 /* internal.h: the inside of a tape's log. Private to autograd/.
  *
- * One entry a result and step. An entry is found by its key, which says where in the
- * canonical order it stands; micro-batches meet in it. */
+ * A log has one entry for each result of the step. An entry is found by its key, which says where
+ * in the canonical order the result stands; the micro-batches of a step meet in it.
+ *
+ * A trace has a log of its own, which writes nothing: it finds out which key each value has in the
+ * called program, and its entries describe the results without their bytes (graph/record.c). */
 #ifndef TL_LOG_INTERNAL_H
 #define TL_LOG_INTERNAL_H
 
@@ -12,30 +15,31 @@
 #include "autograd/log/key.h"
 #include "tensor/files/hash.h"
 
+/* Text, inputs, rows and the hash lie in memory of the step. */
 typedef struct {
     uint64_t key;
-    const char *op;           /* static; "param", "buffer", "data" for leaves */
+    const char *op;           /* static; "param", "buffer", "data", "state" for what is no op's */
     bool update;              /* changes the parameter `name` */
-    const char *name, *attrs; /* bump memory of the step; "" if none */
+    const char *name, *attrs; /* "" if there are none */
     const char *file;
     int line;
     unsigned mode;
     tl_dtype dtype;
     const uint64_t *in; /* keys of the inputs, 0: not logged */
     int n_in;
-    tl_tensor from;  /* in a trace: the leaf that its bytes are of; none for an op's result; */
-    uint64_t origin; /* and what its recorder knows that by */
-    tl_tensor leaf;  /* an accumulator: of this leaf, */
-    int use;         /* and this use of it; -1: an ordinary result */
-    tl_shape shape;  /* of the first part */
-    int64_t *rows;   /* axis 0 of each part */
-    int parts, cap;
+    tl_tensor from;      /* of a leaf in a trace: the tensor whose bytes it has */
+    uint64_t origin;     /* of a leaf in a trace: the number by which its recorder knows it */
+    tl_tensor leaf;      /* of an accumulator: the leaf whose gradient it holds */
+    int use;             /* of an accumulator: which use of the leaf; -1: no accumulator */
+    tl_shape shape;      /* of the first part */
+    int64_t *rows;       /* axis 0 of each part */
+    int parts;           /* how many have been taken */
     bool mixed;          /* parts differ in more than axis 0 */
-    bool alike;          /* so far all parts have the same bytes */
-    tl_fingerprint *all; /* of the parts so far, in memory of the step; NULL: none */
-    unsigned char first[TL_FINGERPRINT_BYTES], last[TL_FINGERPRINT_BYTES]; /* if there are two */
-    unsigned char scalar[8]; /* of a 0-d result: the last part */
-    unsigned char *kept;     /* the parts' bytes; kept_bytes of them */
+    bool alike;          /* all parts so far have the same bytes */
+    tl_fingerprint *all; /* of all parts so far; NULL: there are none */
+    unsigned char last[TL_FINGERPRINT_BYTES]; /* of the last part, if there are two */
+    unsigned char scalar[8];                  /* of a 0-d result: the last part itself */
+    unsigned char *kept; /* the parts' own bytes, if the step is kept; kept_bytes of them */
     size_t kept_bytes;
 } tl_log_entry;
 
@@ -46,11 +50,11 @@ typedef struct {
     tl_storage *st; /* retained */
 } tl_log_job;
 
-/* One backward of the step: micro-batches of the same program share one. */
+/* One backward of the step. Micro-batches of one program share it. */
 typedef struct {
-    uint64_t program;    /* its ops and how they are joined */
-    uint32_t generation; /* of the tape, when it came last */
-    int count;           /* which of several such between two resets */
+    uint64_t program;    /* hash of its ops and how they are joined */
+    uint32_t generation; /* of the tape when the program was last seen */
+    int count;           /* which of several such backwards between two resets of the tape */
 } tl_log_pass;
 
 typedef struct tl_run_log {
@@ -60,120 +64,114 @@ typedef struct tl_run_log {
     tl_err failure; /* what stopped it */
     int64_t step;   /* being logged */
     bool begun;     /* a step has been written */
-    tl_bump bump;   /* of the step */
+    bool compiled;  /* a graph has run in this step */
+    tl_bump bump;   /* memory of the step */
     tl_log_entry *entry;
-    uint32_t n, cap;
-    tl_key_map at;      /* key -> entry */
-    tl_key_map defined; /* key -> hash of the definition last written */
+    uint32_t n;
+    int cap;
+    tl_key_map at;        /* key -> number of the entry */
+    tl_key_map defined;   /* key -> hash of the definition that was written last */
+    tl_key_map model_key; /* value of the model, plus 1 -> its key in the current pass */
     tl_log_pass *pass;
     int n_passes, cap_passes;
-    uint64_t *key_of; /* by value of the tape: its entry's key, 0: none yet */
-    uint32_t cap_keys, key_generation;
-    tl_key_map model_key; /* value of the model -> key in the pass under way */
+    int now;              /* the current pass */
+    uint32_t update_from; /* first node of the update; UINT32_MAX: none has begun */
     tl_log_job *job;
     int n_jobs, cap_jobs;
     size_t job_bytes;
-    int now;              /* pass under way */
-    uint32_t update_mark; /* first node of the update, plus 1; 0: none */
-    bool of_trace;        /* it numbers the values of a trace; nothing is written */
-    bool compiled;        /* a graph has run in this step */
-    int updates;          /* in a trace: steps that its program takes */
-    char *text;           /* being written */
+    bool of_trace; /* it numbers the values of a trace and writes nothing */
+    int updates;   /* in a trace: steps that its program takes */
+    char *text;    /* of the step, being written */
     size_t text_n, text_cap;
 } tl_run_log;
 
-/* What a log knows of a value of its tape: the name that it was given; in a trace the key of the
- * value that the called program has here (0: none), which stays with it over all that happens to
- * the trace, and that a replacement gave it. */
+/* What a log knows of a value of its tape. */
 typedef struct {
     const char *name;
-    uint64_t key;
-    bool stand_in;
+    uint64_t now;  /* its key in the current pass; 0: none yet */
+    uint64_t key;  /* in a trace: of the called program's value that it is; stays when the trace is
+                    * rewritten; 0: it is none */
+    bool stand_in; /* in a trace: a replacement made it */
 } tl_log_mark;
 
-/* What a log has on a tape, as its observer. */
+/* What a log has on a tape. */
 typedef struct {
-    tl_run_log *log; /* NULL: names only */
-    tl_log_mark *mark;
-    uint32_t cap, generation;
+    tl_run_log *log;   /* NULL: values have names, and nothing is logged */
+    tl_log_mark *mark; /* by value */
+    int cap;
+    uint32_t generation; /* of the tape, that the marks are of */
 } tl_log_side;
 
-/* The log of a trace writes nothing: it finds out which key each value has in the called program.
- * Its entries are what is known of the results, without bytes (graph/record.c). */
-
 /* ---- log.c ---- */
-/* A trace has one of its own from now on; TL_ENOMEM. */
+
+void tl_log_free(tl_run_log *l); /* NULL is fine */
+/* Gives a trace a log of its own; TL_ENOMEM. */
 tl_status tl_log_of_trace(tl_tape *t);
 /* Records what stops the log, once. */
 void tl_log_stop(tl_run_log *l, tl_status s, const char *fmt, ...) TL_PRINTF(3, 4);
-/* All results of this step, or only the 0-d ones. */
+/* The step is logged with all its results, and not only with the 0-d ones. */
 bool tl_log_full(const tl_run_log *l);
-/* NULL: it has none. */
+/* All that the step has is there: it is written, and the next one begins. */
+void tl_log_end_step(tl_tape *t);
+
+/* ---- marks.c: what a log knows of the values of its tape ---- */
+
+/* The tape's log; NULL: it has none. */
 tl_run_log *tl_log_of(const tl_tape *t);
-tl_log_side *tl_log_side_of(const tl_tape *t);
-tl_log_side *tl_log_side_make(tl_tape *t); /* NULL: no memory, an error of the tape */
 /* l, or none, is the tape's log from now on. */
 tl_status tl_log_attach(tl_tape *t, tl_run_log *l);
+/* The mark of a value, of which nothing is known as a rule; and to write in: NULL, with an error of
+ * the tape, when out of memory. */
+tl_log_mark tl_log_mark_of(const tl_tape *t, uint32_t value);
+tl_log_mark *tl_log_mark_make(tl_tape *t, uint32_t value);
+/* x of dst is what y of src was, and has its mark. stand_in: a replacement made it. */
+void tl_log_carry(tl_tape *dst, tl_tensor x, const tl_tape *src, tl_tensor y, bool stand_in);
+/* The value that x shows, through views and detached copies. */
+tl_tensor tl_log_resolve(const tl_tape *t, tl_tensor x);
+/* The key of what x shows, in the current pass; 0: none. */
+uint64_t tl_log_key_of(const tl_tape *t, tl_tensor x);
+void tl_log_set_key(tl_tape *t, tl_tensor x, uint64_t key);
+void tl_log_forget_keys(tl_tape *t);
+/* In a trace, the keys of values in the called program become those in the current pass: the keys
+ * of one pass or, if that is below 0, all. And back. */
+void tl_log_keys_in(tl_tape *t, int pass);
+void tl_log_keys_out(tl_tape *t);
+
+/* ---- walk.c: where in the canonical order results stand ---- */
+
+/* What a tape with a log is watched by. */
+extern const tl_observer tl_log_observer;
+/* In a whole trace: the forward results below the root y of its next backward get their keys. */
+void tl_log_number_forward(tl_tape *t, tl_tensor y);
+/* The results of an update get their keys. */
+void tl_log_number_update(tl_tape *t);
+/* The entries of accumulators take their bytes; own: those of the tape's leaves, else those of the
+ * model's parameters. */
+void tl_log_take_accumulators(tl_tape *t, bool own);
+/* The pass of a program of that hash: the one it had before the last reset, or a new one; -1: the
+ * log has stopped. */
+int tl_log_pass_of(tl_tape *t, uint64_t program);
 
 /* ---- entry.c: entries and their bytes ---- */
+
 tl_log_entry *tl_log_entry_get(tl_run_log *l, uint64_t key, bool *made); /* NULL: stopped */
 /* A copy of s in memory of the step; "" without memory. */
 const char *tl_log_text(tl_run_log *l, const char *s);
-/* The next part of entry e is a's bytes; taken later, but before they change. */
+/* The next part of entry e is a's bytes. They are taken later, but before they change. */
 void tl_log_take(tl_run_log *l, const tl_log_entry *e, const tl_array *a, tl_storage *st);
-/* Takes what is waiting. */
+/* Takes all bytes that are waiting. */
 void tl_log_settle(tl_run_log *l);
-/* st is about to change: what is waiting there is taken first. */
-void tl_log_before_change(tl_tape *t, const tl_storage *st);
 /* Forgets the step. */
 void tl_log_drop_step(tl_run_log *l);
-
-/* ---- walk.c, back.c, keys.c: where in the canonical order results stand ---- */
-uint64_t tl_log_key_of(tl_tape *t, tl_tensor x);
-void tl_log_set_key(tl_tape *t, uint32_t value, uint64_t key);
-/* The mark of a value; nothing is known of most. NULL: no memory, an error of the
- * tape. */
-tl_log_mark tl_log_mark_of(const tl_tape *t, uint32_t value);
-tl_log_mark *tl_log_mark_make(tl_tape *t, uint32_t value);
-/* x of dst is what y of src was: it has its mark. stand_in: a replacement gave it. */
-void tl_log_carry(tl_tape *dst, tl_tensor x, const tl_tape *src, tl_tensor y, bool stand_in);
-/* The value that x shows: through views and detached copies. */
-tl_tensor tl_log_resolve(const tl_tape *t, tl_tensor x);
-/* The entry of a node's output j; made and filled in from the node at its first part. */
-tl_log_entry *tl_log_describe(tl_tape *t, uint64_t key, const tl_node *n, int j);
-/* Output j of n is the next part of e, unless it is gone or was changed since. e may be NULL. */
-void tl_log_take_value(tl_tape *t, const tl_log_entry *e, const tl_node *n, int j);
-/* The entry of a leaf, which takes its bytes. */
-tl_log_entry *tl_log_leaf(tl_tape *t, uint64_t key, tl_tensor x);
-/* The entry of a tensor of the model that the op of entry `by` may have changed. */
-void tl_log_state(tl_tape *t, uint64_t key, tl_tensor x, uint64_t by);
-/* Backward is about to begin from y: everything below it is recorded and still there. */
-void tl_log_forward(tl_tape *t, tl_tensor y);
-/* A segment has been computed again. */
-void tl_log_restored(tl_tape *t, uint32_t first, uint32_t end);
-/* A vjp gave something, and it has been brought where it belongs. */
-void tl_log_visit(tl_tape *t, const tl_given *g);
-void tl_log_backward_end(tl_tape *t);
-void tl_log_update_end(tl_tape *t);
-/* Accumulators that entries of the step name take their bytes; own: those of the tape's leaves,
- * else the model's parameters'. */
-void tl_log_take_accumulators(tl_tape *t, bool own);
-/* The pass of a program of that hash: the one that it had before the last reset, or a new one; -1:
- * stopped. */
-int tl_log_pass_of(tl_tape *t, uint64_t program);
-/* All that the step has is there: it is written, and the next one begins. */
-void tl_log_end_step(tl_tape *t);
-/* In a trace: the values' keys from their marks, those of one pass or, if that is below 0, all; and
- * back. */
-void tl_log_keys_in(tl_tape *t, int pass);
-void tl_log_keys_out(tl_tape *t);
-/* In a whole trace: the forward results below the root y of its next backward get their keys. */
-void tl_log_number_forward(tl_tape *t, tl_tensor y);
-
-/* ---- write.c ---- */
-void tl_log_write_step(tl_tape *t);
-void tl_log_write_header(tl_run_log *l);
-
+/* Writes the values that were kept of the step to a file beside the log. */
 void tl_log_write_values(tl_run_log *l);
+
+/* ---- write.c: the text ---- */
+
+void tl_log_write_step(tl_run_log *l);
+void tl_log_write_header(tl_run_log *l);
+/* h, over n more bytes (FNV-1a). */
+uint64_t tl_log_hash_bytes(uint64_t h, const void *p, size_t n);
+#define TL_LOG_HASH_BEGIN 0xcbf29ce484222325u
 
 #endif

@@ -58,7 +58,7 @@ static size_t slot(const tl_key_map *m, uint64_t key)
 
 uint64_t *tl_key_map_find(const tl_key_map *m, uint64_t key)
 {
-    if (m->cap == 0)
+    if (m->cap == 0 || key == 0)
         return NULL;
     size_t i = slot(m, key);
     return m->key[i] == key ? &m->value[i] : NULL;

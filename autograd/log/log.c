@@ -27,8 +27,10 @@ char *tl_log_values_path(char *buf, size_t n, const char *path, int64_t step)
     return length >= 0 && (size_t)length < n ? buf : NULL;
 }
 
-static void free_log(tl_run_log *l)
+void tl_log_free(tl_run_log *l)
 {
+    if (l == NULL)
+        return;
     tl_log_drop_step(l);
     if (l->f != NULL)
         fclose(l->f);
@@ -38,131 +40,10 @@ static void free_log(tl_run_log *l)
     tl_bump_free(&l->bump);
     tl_free_raw(l->entry);
     tl_free_raw(l->pass);
-    tl_free_raw(l->key_of);
     tl_free_raw(l->job);
     tl_free_raw(l->text);
     tl_free_raw(l->path);
     tl_free_raw(l);
-}
-
-/* ---- on its tape ---- */
-
-static void runs(void *ctx, tl_tape *t, const tl_seen *c)
-{
-    const tl_run_log *l = ((tl_log_side *)ctx)->log;
-    const tl_op *op = c->call->op;
-    if (l != NULL && l->n_jobs > 0 && c->node != TL_NO_NODE && op->traits & TL_MUTATES &&
-        !(c->call->mode & TL_APART) && c->call->in[op->mutates] != NULL)
-        tl_log_before_change(t, tl_values_at(&t->values, t->node[c->node].out)->st);
-}
-
-static void backward_begins(void *ctx, tl_tape *t, tl_tensor y)
-{
-    if (((tl_log_side *)ctx)->log != NULL)
-        tl_log_forward(t, y);
-}
-
-static void delivered(void *ctx, tl_tape *t, const tl_given *g)
-{
-    if (((tl_log_side *)ctx)->log != NULL)
-        tl_log_visit(t, g);
-}
-
-static void backward_ends(void *ctx, tl_tape *t)
-{
-    if (((tl_log_side *)ctx)->log != NULL)
-        tl_log_backward_end(t);
-}
-
-static void segment_restored(void *ctx, tl_tape *t, uint32_t first, uint32_t end)
-{
-    if (((tl_log_side *)ctx)->log != NULL)
-        tl_log_restored(t, first, end);
-}
-
-static void update_begins(void *ctx, tl_tape *t)
-{
-    tl_run_log *l = ((tl_log_side *)ctx)->log;
-    if (l != NULL)
-        l->update_mark = t->n_nodes + 1;
-}
-
-static void updated(void *ctx, tl_tape *t)
-{
-    tl_run_log *l = ((tl_log_side *)ctx)->log;
-    if (l == NULL)
-        return;
-    if (l->of_trace) {
-        l->updates++;
-        return;
-    }
-    tl_log_update_end(t);
-    tl_log_end_step(t);
-}
-
-/* What led to these gradients is no part of a step; after tl_step there is nothing. */
-static void cleared(void *ctx, tl_tape *t)
-{
-    (void)t;
-    if (((tl_log_side *)ctx)->log != NULL)
-        tl_log_drop_step(((tl_log_side *)ctx)->log);
-}
-
-static void freed(void *ctx, tl_tape *t)
-{
-    tl_log_side *s = ctx;
-    (void)t;
-    if (s->log != NULL)
-        free_log(s->log);
-    tl_free_raw(s->mark);
-    tl_free_raw(s);
-}
-
-static const tl_observer observer = {.runs = runs,
-                                     .backward_begins = backward_begins,
-                                     .delivered = delivered,
-                                     .backward_ends = backward_ends,
-                                     .segment_restored = segment_restored,
-                                     .update_begins = update_begins,
-                                     .updated = updated,
-                                     .cleared = cleared};
-/* What a tape without a log has, when a value of it has been given a name. */
-static const tl_observer names = {.freed = freed};
-
-tl_log_side *tl_log_side_of(const tl_tape *t) { return tl_observed(t, &names); }
-
-tl_run_log *tl_log_of(const tl_tape *t)
-{
-    const tl_log_side *s = tl_log_side_of(t);
-    return s == NULL ? NULL : s->log;
-}
-
-tl_log_side *tl_log_side_make(tl_tape *t)
-{
-    tl_log_side *s = tl_log_side_of(t);
-    if (s != NULL)
-        return s;
-    s = tl_calloc(1, sizeof *s);
-    if (s == NULL) {
-        tl_fail(&t->head.err, TL_ENOMEM, "no memory for the log of a tape");
-        return NULL;
-    }
-    if (tl_observe(t, &names, s) == TL_OK)
-        return s;
-    tl_free_raw(s);
-    return NULL;
-}
-
-tl_status tl_log_attach(tl_tape *t, tl_run_log *l)
-{
-    tl_log_side *s = tl_log_side_make(t);
-    if (s == NULL)
-        return TL_ENOMEM;
-    tl_observe_end(t, &observer);
-    if (l != NULL)
-        TL_TRY(tl_observe(t, &observer, s));
-    s->log = l;
-    return TL_OK;
 }
 
 /* A log that was cut off ends in half a line; what comes next must not join it. */
@@ -177,19 +58,6 @@ static int other_version(FILE *f)
                strncmp(line, TL_LOG_HEAD, strlen(TL_LOG_HEAD)) == 0;
     int version = log ? atoi(line + strlen(TL_LOG_HEAD)) : 0;
     return version == TL_LOG_VERSION ? 0 : version;
-}
-
-tl_status tl_log_of_trace(tl_tape *t)
-{
-    tl_run_log *l = tl_calloc(1, sizeof *l);
-    if (l == NULL)
-        return TL_ENOMEM;
-    l->step = 1;
-    l->of_trace = true;
-    tl_status s = tl_log_attach(t, l);
-    if (s != TL_OK)
-        free_log(l);
-    return s;
 }
 
 static tl_status open_file(tl_at at, tl_run_log *l)
@@ -250,28 +118,31 @@ tl_status tl_log_open_at(tl_at at, const char *path, tl_log_options o)
     TL_TRY(check_values(at, path, o.keep));
     tl_run_log *l = tl_calloc(1, sizeof *l);
     if (l != NULL)
-        *l = (tl_run_log){.o = o, .step = o.first > 0 ? o.first : 1, .path = tl_strdup(path)};
-    tl_status s = l == NULL || l->path == NULL
-                      ? tl_tape_fail(at, TL_ENOMEM, "tl_log_open: no memory for the log %.300s",
-                                     path)
-                      : open_file(at, l);
-    if (s == TL_OK && tl_log_attach(t, l) != TL_OK)
-        s = tl_tape_fail(at, TL_ENOMEM, "tl_log_open: no memory for the log %.300s", path);
-    if (s != TL_OK && l != NULL)
-        free_log(l);
+        *l = (tl_run_log){.o = o,
+                          .step = o.first > 0 ? o.first : 1,
+                          .path = tl_strdup(path),
+                          .update_from = UINT32_MAX};
+    tl_status s = l == NULL || l->path == NULL ? TL_ENOMEM : open_file(at, l);
+    if (s == TL_OK)
+        s = tl_log_attach(t, l);
+    if (s == TL_ENOMEM)
+        tl_tape_fail(at, s, "tl_log_open: no memory for the log %.300s", path);
+    if (s != TL_OK)
+        tl_log_free(l);
     return s;
 }
 
-void tl_log_name(tl_tape *t, tl_tensor x, const char *name)
+tl_status tl_log_of_trace(tl_tape *t)
 {
-    /* an update's names are read when it ends: by a log that is there, or by runs of the graph */
-    const bool read = tl_lives(t) && (!(t->phase & TL_PHASE_UPDATE) || tl_log_of(t) != NULL ||
-                                      t->recorder != NULL);
-    const bool there = read && !tl_is_none(x) && x.owner == t->values.owner &&
-                       tl_peek(t, x) != NULL;
-    tl_log_mark *m = there ? tl_log_mark_make(t, x.index) : NULL;
-    if (m != NULL)
-        m->name = name;
+    tl_run_log *l = tl_calloc(1, sizeof *l);
+    if (l == NULL)
+        return TL_ENOMEM;
+    l->step = 1;
+    l->of_trace = true;
+    tl_status s = tl_log_attach(t, l);
+    if (s != TL_OK)
+        tl_log_free(l);
+    return s;
 }
 
 const char *tl_log_error(const tl_tape *t)
@@ -291,19 +162,22 @@ tl_status tl_log_close_at(tl_at at)
                     strerror(errno));
     l->f = NULL;
     tl_err e = l->failure;
-    free_log(l);
+    tl_log_free(l);
     tl_log_attach(at.tape, NULL);
     return e.status == TL_OK ? TL_OK
                              : tl_tape_fail(at, e.status, "tl_log_close: %.400s", e.message);
 }
+
+/* ---- steps ---- */
 
 void tl_log_end_step(tl_tape *t)
 {
     tl_run_log *l = tl_log_of(t);
     tl_log_settle(l);
     if (l->failure.status == TL_OK)
-        tl_log_write_step(t);
+        tl_log_write_step(l);
     tl_log_drop_step(l);
+    tl_log_forget_keys(t);
     l->begun = true;
     l->step++;
 }

@@ -1,10 +1,34 @@
-/* walk.c: the forward results of a pass, numbered in canonical order, and where they come from. */
+/* walk.c: the results of a step in canonical order, each with its key, its entry and its bytes.
+ *
+ * The forward results of a pass are numbered when its backward begins. What a vjp records is
+ * numbered when it has been recorded, what an update records at its end. C may record calls in any
+ * order: so what was recorded is walked from its results, inputs first, left to right. */
 #include <string.h>
 
 #include "autograd/kernel.h"
 #include "autograd/log/internal.h"
 
-tl_log_entry *tl_log_describe(tl_tape *t, uint64_t key, const tl_node *n, int j)
+/* ---- entries of values ---- */
+
+static bool stopped(const tl_run_log *l) { return l->failure.status != TL_OK; }
+
+/* The step is logged with results of that many dims. */
+static bool wanted(const tl_run_log *l, int ndim) { return ndim == 0 || tl_log_full(l); }
+
+/* NULL: x is none of the model's, or has no name there. */
+static const char *name_in_model(const tl_tape *t, tl_tensor x)
+{
+    return x.owner == t->values.owner ? NULL : tl_model_name_of(t->model, x);
+}
+
+/* Input k of n is the memory that n changes. */
+static bool changes(const tl_node *n, int k)
+{
+    return n->op->traits & TL_MUTATES && k == n->op->mutates;
+}
+
+/* The entry of a node's output j, filled in from the node when it is made. NULL: stopped. */
+static tl_log_entry *describe(tl_tape *t, uint64_t key, const tl_node *n, int j)
 {
     tl_run_log *l = tl_log_of(t);
     const tl_value *v = tl_values_at(&t->values, n->out + (uint32_t)j);
@@ -18,7 +42,7 @@ tl_log_entry *tl_log_describe(tl_tape *t, uint64_t key, const tl_node *n, int j)
     e->file = n->file;
     e->line = n->line;
     e->mode = n->kernel != NULL ? n->kernel->mode
-                                : TL_INVARIANT; /* what ran, not what a scope asked for */
+                                : TL_INVARIANT; /* of what ran, not what a scope asked for */
     e->dtype = v->a.dtype;
     if (l->of_trace)
         e->shape = tl_array_shape(&v->a);
@@ -34,17 +58,57 @@ tl_log_entry *tl_log_describe(tl_tape *t, uint64_t key, const tl_node *n, int j)
     return e;
 }
 
-void tl_log_take_value(tl_tape *t, const tl_log_entry *e, const tl_node *n, int j)
+/* Output j of n is the next part of e, unless it is gone or was changed since. */
+static void take_output(tl_tape *t, const tl_log_entry *e, const tl_node *n, int j)
 {
     const tl_value *v = tl_values_at(&t->values, n->out + (uint32_t)j);
     uint32_t was = v->restored ? v->born : n->versions[n->n_in + j];
     tl_changer by;
-    if (e != NULL && v->st != NULL && !tl_storage_changed(v->st, was, &v->a, &by))
+    if (v->st != NULL && !tl_storage_changed(v->st, was, &v->a, &by))
         tl_log_take(tl_log_of(t), e, &v->a, v->st);
 }
 
-/* Bytes of the model are the same in every micro-batch: taken once a step. */
-tl_log_entry *tl_log_leaf(tl_tape *t, uint64_t key, tl_tensor x)
+/* An accumulator takes its bytes when the step ends: here its entry learns which it is. */
+static void name_accumulator(tl_tape *t, tl_log_entry *e, const tl_leaf_grad *g, int use)
+{
+    const char *name = name_in_model(t, g->leaf);
+    e->leaf = g->leaf;
+    e->use = use;
+    e->name = name != NULL ? name : "";
+    e->dtype = g->acc[use].sum.dtype;
+}
+
+/* The outputs of n have the keys from `key` on. logged: those that the step is logged with have an
+ * entry, which takes their bytes. */
+static void log_node(tl_tape *t, const tl_node *n, uint64_t key, bool logged)
+{
+    const bool none = !logged || n->op->traits & TL_VIEW;
+    for (int j = 0; j < n->n_out; j++, key++) {
+        const tl_tensor x = tl_node_out(t, n, j);
+        uint32_t leaf, use;
+        tl_log_set_key(t, x, key);
+        tl_log_entry *e = none || !wanted(tl_log_of(t), tl_peek(t, x)->a.ndim)
+                              ? NULL
+                              : describe(t, key, n, j);
+        if (e == NULL)
+            continue;
+        if (tl_acc_holding(t, x, &leaf, &use))
+            name_accumulator(t, e, &t->grad[leaf], (int)use);
+        else
+            take_output(t, e, n, j);
+        /* an update is known by the parameter that it changes */
+        const char *name = j == 0 && tl_node_mutates(n) ? name_in_model(t, n->in[n->op->mutates])
+                                                        : NULL;
+        if (name != NULL && tl_log_key_unpack(key).pass == TL_KEY_UPDATE) {
+            e->name = name;
+            e->update = true;
+        }
+    }
+}
+
+/* The entry of a leaf, which takes its bytes. Those of the model are the same in every micro-batch,
+ * and are taken once a step. */
+static tl_log_entry *entry_of_leaf(tl_tape *t, uint64_t key, tl_tensor x)
 {
     tl_run_log *l = tl_log_of(t);
     const tl_value *v = tl_peek(t, x);
@@ -53,7 +117,7 @@ tl_log_entry *tl_log_leaf(tl_tape *t, uint64_t key, tl_tensor x)
     if (e == NULL)
         return NULL;
     if (made) {
-        const char *name = own ? tl_log_mark_of(t, x.index).name : tl_model_name_of(t->model, x);
+        const char *name = own ? tl_log_mark_of(t, x.index).name : name_in_model(t, x);
         e->op = own || name == NULL ? "data" : v->needs_grad ? "param" : "buffer";
         e->name = tl_log_text(l, name != NULL ? name : "");
         e->dtype = v->a.dtype;
@@ -68,76 +132,42 @@ tl_log_entry *tl_log_leaf(tl_tape *t, uint64_t key, tl_tensor x)
     return e;
 }
 
-void tl_log_state(tl_tape *t, uint64_t key, tl_tensor x, uint64_t by)
+static void log_leaf(tl_tape *t, tl_tensor x, uint64_t key, bool logged)
 {
-    tl_log_entry *e = tl_log_leaf(t, key, x);
-    uint64_t *in = e == NULL ? NULL : tl_bump_get(&tl_log_of(t)->bump, sizeof *in);
-    if (in == NULL)
-        return;
-    *in = by;
-    e->op = "state";
-    e->in = in;
-    e->n_in = 1;
+    tl_log_set_key(t, x, key);
+    if (logged && wanted(tl_log_of(t), tl_peek(t, x)->a.ndim))
+        entry_of_leaf(t, key, x);
 }
 
-/* What the walk meets, in order: a leaf, or a node (views, too: their vjps have results). */
-typedef struct {
-    tl_tensor leaf;
-    uint32_t node;
-} item;
+/* ---- forward ---- */
 
-typedef struct {
-    item *item;
-    uint32_t n;
-    uint64_t program; /* ops, and which item each input is */
-} listing;
-
-static void mix(uint64_t *h, uint64_t x) { *h = (*h ^ x) * 0x100000001b3u; }
-
-static void number(tl_tape *t, tl_tensor x, uint64_t k)
+/* Gives the n nodes, and the leaves that they read, keys of that pass in order; views, too, for
+ * their vjps have results. logged: and entries. Returns a hash of the program: its ops, and which
+ * of the values numbered before each input is. */
+static uint64_t number(tl_tape *t, const uint32_t *order, uint32_t n, int pass, bool logged)
 {
-    if (x.owner == t->values.owner)
-        tl_log_set_key(t, x.index, k);
-    else if (!tl_key_map_put(&tl_log_of(t)->model_key, (uint64_t)x.index + 1, k))
-        tl_log_stop(tl_log_of(t), TL_ENOMEM, "no memory for the log of the model's tensors");
-}
-
-static void list_inputs(tl_tape *t, listing *s, const tl_node *n)
-{
-    for (int k = 0; k < n->n_in; k++) {
-        tl_tensor x = tl_log_resolve(t, n->in[k]);
-        bool changed = n->op->traits & TL_MUTATES && k == n->op->mutates;
-        if (!tl_is_none(x) && tl_log_key_of(t, x) == 0 && !changed && tl_peek(t, x) != NULL) {
-            s->item[s->n++] = (item){.leaf = x};
-            number(t, x, s->n);
-        }
-        mix(&s->program, tl_log_key_of(t, x));
-    }
-}
-
-static bool list(tl_tape *t, tl_tensor y, listing *s)
-{
-    uint32_t *order, n;
-    size_t room = 0;
-    if (tl_canonical_order(t, y, TL_TO_ALL, &order, &n) != TL_OK)
-        return false;
-    for (uint32_t i = 0; i < n; i++)
-        room += 1 + (size_t)t->node[order[i]].n_in;
-    *s = (listing){.item = tl_bump_get(&t->bump, (room + 1) * sizeof *s->item),
-                   .program = 0xcbf29ce484222325u};
-    if (s->item == NULL || room > TL_KEY_AT_MAX)
-        return tl_log_stop(tl_log_of(t), TL_ENOMEM, "no room to log %u ops", n), false;
-    tl_key_map_clear(&tl_log_of(t)->model_key);
-    for (uint32_t i = 0; i < n; i++) {
+    tl_run_log *l = tl_log_of(t);
+    uint64_t program = TL_LOG_HASH_BEGIN;
+    tl_log_key k = {.pass = pass};
+    tl_log_forget_keys(t);
+    for (uint32_t i = 0; i < n && !stopped(l); i++) {
         const tl_node *node = &t->node[order[i]];
-        list_inputs(t, s, node);
-        for (const char *c = node->op->name; *c != '\0'; c++)
-            mix(&s->program, (unsigned char)*c);
-        s->item[s->n++] = (item){.node = order[i]};
-        for (uint32_t j = 0; j < (uint32_t)node->n_out; j++)
-            tl_log_set_key(t, node->out + j, s->n);
+        if (k.at + (uint32_t)node->n_in >= TL_KEY_AT_MAX)
+            tl_log_stop(l, TL_ENOMEM, "no room to log %u ops", n);
+        for (int j = 0; j < node->n_in; j++) {
+            const tl_tensor x = tl_log_resolve(t, node->in[j]);
+            if (tl_log_key_of(t, x) == 0 && !changes(node, j) && tl_peek(t, x) != NULL) {
+                k.at++;
+                log_leaf(t, x, tl_log_key_pack(k), logged);
+            }
+            const uint64_t key = tl_log_key_of(t, x);
+            program = tl_log_hash_bytes(program, &key, sizeof key);
+        }
+        program = tl_log_hash_bytes(program, node->op->name, strlen(node->op->name));
+        k.at++;
+        log_node(t, node, tl_log_key_pack(k), logged);
     }
-    return true;
+    return program;
 }
 
 int tl_log_pass_of(tl_tape *t, uint64_t program)
@@ -156,90 +186,374 @@ int tl_log_pass_of(tl_tape *t, uint64_t program)
         return tl_log_stop(l, TL_EUSAGE, "more than %d backwards of different programs in one step",
                            TL_KEY_UPDATE),
                -1;
-    if (l->n_passes == l->cap_passes) {
-        tl_log_pass *grown = tl_realloc(l->pass, (size_t)(l->cap_passes + 8) * sizeof *grown);
-        if (grown == NULL)
-            return tl_log_stop(l, TL_ENOMEM, "no memory for the log"), -1;
-        l->pass = grown;
-        l->cap_passes += 8;
-    }
+    if (!tl_grow(&l->pass, &l->cap_passes, l->n_passes, sizeof *l->pass))
+        return tl_log_stop(l, TL_ENOMEM, "no memory for the log"), -1;
     l->pass[l->n_passes] = (tl_log_pass){program, t->generation, count};
     return l->n_passes++;
 }
 
-static void log_item(tl_tape *t, const item *x, uint32_t at)
+/* Everything below y is recorded and still there. It is walked twice: which pass it is of can be
+ * told from the whole program only. */
+static void number_below(tl_tape *t, tl_tensor y)
 {
     tl_run_log *l = tl_log_of(t);
-    tl_log_key k = {.pass = l->now, .at = at};
-    bool full = tl_log_full(l);
-    if (!tl_is_none(x->leaf)) {
-        number(t, x->leaf, tl_log_key_pack(k));
-        if (full || tl_peek(t, x->leaf)->a.ndim == 0)
-            tl_log_leaf(t, tl_log_key_pack(k), x->leaf);
+    uint32_t *order, n;
+    if (tl_canonical_order(t, y, TL_TO_ALL, &order, &n) != TL_OK)
         return;
-    }
-    const tl_node *n = &t->node[x->node];
-    for (k.out = 0; k.out < n->n_out; k.out++) {
-        uint32_t value = n->out + (uint32_t)k.out;
-        tl_log_set_key(t, value, tl_log_key_pack(k));
-        if (!(n->op->traits & TL_VIEW) && (full || tl_values_at(&t->values, value)->a.ndim == 0))
-            tl_log_take_value(t, tl_log_describe(t, tl_log_key_pack(k), n, k.out), n, k.out);
-    }
-}
-
-static void number_all(tl_tape *t, tl_tensor y)
-{
-    tl_run_log *l = tl_log_of(t);
-    listing s;
-    l->key_generation = 0; /* numbers of another pass are not this one's */
-    if (!list(t, y, &s))
-        return;
-    l->now = tl_log_pass_of(t, s.program);
-    for (uint32_t i = 0; i < s.n && l->failure.status == TL_OK; i++)
-        log_item(t, &s.item[i], i + 1);
+    const uint64_t program = number(t, order, n, 0, false);
+    if (!stopped(l))
+        l->now = tl_log_pass_of(t, program);
+    if (!stopped(l))
+        number(t, order, n, l->now, true);
 }
 
 void tl_log_number_forward(tl_tape *t, tl_tensor y)
 {
-    number_all(t, y);
+    number_below(t, y);
     tl_log_keys_out(t);
 }
 
-void tl_log_forward(tl_tape *t, tl_tensor y)
+static void backward_begins(void *ctx, tl_tape *t, tl_tensor y)
 {
-    tl_run_log *l = tl_log_of(t);
-    if (l == NULL || l->failure.status != TL_OK)
+    tl_run_log *l = ctx;
+    if (stopped(l))
         return;
-    if (l->of_trace) { /* numbered before anything was replaced */
+    if (l->of_trace) { /* its results had their keys before anything was replaced */
         tl_log_keys_in(t, ++l->now);
-        if (l->key_generation == 0)
-            l->key_generation = t->generation;
         return;
     }
-    number_all(t, y);
+    number_below(t, y);
     tl_log_settle(l);
 }
 
 void tl_log_reached(tl_tape *t, tl_tensor y)
 {
     if (t != NULL && !tl_failed(t) && !tl_traced(t) && y.owner == t->values.owner &&
-        y.generation == t->generation)
-        tl_log_forward(t, y);
+        y.generation == t->generation && tl_log_of(t) != NULL)
+        backward_begins(tl_log_of(t), t, y);
 }
 
-void tl_log_restored(tl_tape *t, uint32_t first, uint32_t end)
+/* What a segment has computed again was dropped before its bytes could be taken. */
+static void segment_restored(void *ctx, tl_tape *t, uint32_t first, uint32_t end)
 {
-    tl_run_log *l = tl_log_of(t);
-    if (l == NULL || l->failure.status != TL_OK || !tl_log_full(l))
-        return;
-    for (uint32_t i = first; i < end; i++) {
-        const tl_node *n = &t->node[i];
-        for (int j = 0; j < n->n_out; j++) {
-            uint32_t value = n->out + (uint32_t)j;
-            const uint64_t *e = value < l->cap_keys ? tl_key_map_find(&l->at, l->key_of[value])
-                                                    : NULL;
+    const tl_run_log *l = ctx;
+    for (uint32_t i = first; i < end && !stopped(l) && tl_log_full(l); i++)
+        for (int j = 0; j < t->node[i].n_out; j++) {
+            const uint32_t value = t->node[i].out + (uint32_t)j;
+            const uint64_t *e = tl_key_map_find(&l->at, tl_log_mark_of(t, value).now);
             if (e != NULL && tl_values_at(&t->values, value)->restored)
-                tl_log_take_value(t, &l->entry[*e], n, j);
+                take_output(t, &l->entry[*e], &t->node[i], j);
         }
+}
+
+/* ---- a walk over what a vjp or an update has recorded ---- */
+
+/* Walks the nodes from `mark` on in post-order. */
+typedef struct {
+    tl_tape *t;
+    uint32_t mark;
+    tl_postorder order;
+    tl_log_key key; /* of the last result; its pass says what is walked */
+} walker;
+
+/* beside: of the result after the last, which does not count in the numbers of the others. */
+static uint64_t next_key(walker *w, bool beside)
+{
+    if (w->key.pass == TL_KEY_UPDATE && !beside) {
+        w->key.at++;
+        w->key.sub = 0;
+    } else {
+        w->key.sub++;
+    }
+    return tl_log_key_pack(w->key);
+}
+
+static uint64_t entry_of_use(const tl_run_log *l, tl_tensor leaf, int use)
+{
+    for (uint32_t i = 0; i < l->n; i++)
+        if (l->entry[i].use == use && l->entry[i].leaf.owner == leaf.owner &&
+            l->entry[i].leaf.index == leaf.index)
+            return l->entry[i].key;
+    return 0;
+}
+
+/* x, which has no key yet, was there before the walk. */
+static void log_outside(walker *w, tl_tensor x)
+{
+    tl_tape *t = w->t;
+    const tl_value *v = tl_peek(t, x);
+    const bool own = x.owner == t->values.owner, traced = tl_traced(t);
+    uint32_t leaf, use;
+    if (v == NULL || (v->st == NULL && !traced))
+        return;
+    if (tl_acc_holding(t, x, &leaf, &use)) {
+        if (own)
+            tl_log_set_key(t, x, entry_of_use(tl_log_of(t), t->grad[leaf].leaf, (int)use));
+        return;
+    }
+    if (v->st != NULL && v->st->arena == t->grad_arena)
+        return;
+    if (traced && own && v->node >= 0 && t->node[v->node].n_in > 0)
+        return; /* a replacement made it: it is no result of the called program */
+    if (!own && w->key.pass == TL_KEY_UPDATE)
+        return; /* an optimizer's state: it is logged as it is after the update (log_states) */
+    log_leaf(t, x, next_key(w, false), true);
+}
+
+/* Tensors of the model that the node of result `by` reads and may change: an optimizer's state, as
+ * it is after the node. */
+static void log_states(walker *w, const tl_node *n, uint64_t by)
+{
+    tl_run_log *l = tl_log_of(w->t);
+    for (int k = 0; k < n->n_in && tl_log_full(l); k++) {
+        const tl_tensor x = tl_log_resolve(w->t, n->in[k]);
+        if (tl_is_none(x) || x.owner == w->t->values.owner || changes(n, k) ||
+            tl_log_key_of(w->t, x) != 0)
+            continue;
+        tl_log_entry *e = entry_of_leaf(w->t, next_key(w, false), x);
+        uint64_t *in = e == NULL ? NULL : tl_bump_get(&l->bump, sizeof *in);
+        if (in == NULL)
+            continue;
+        *in = by;
+        e->op = "state";
+        e->in = in;
+        e->n_in = 1;
     }
 }
+
+/* The node is one that is walked. */
+static bool walks(const walker *w, int32_t node)
+{
+    return node >= (int32_t)w->mark &&
+           (w->key.pass != TL_KEY_UPDATE || w->t->node[node].phase & TL_PHASE_UPDATE);
+}
+
+/* The node that made x, if it is walked; else -1, and x has its key. */
+static int32_t enter(walker *w, tl_tensor x)
+{
+    const tl_tape *t = w->t;
+    x = tl_is_none(x) ? x : tl_attached(t, x);
+    const tl_value *v = tl_is_none(x) ? NULL : tl_peek(t, x);
+    if (v == NULL)
+        return -1;
+    if (x.owner == t->values.owner && walks(w, v->node))
+        return v->node;
+    if (tl_log_key_of(t, x) == 0)
+        log_outside(w, tl_log_resolve(t, x));
+    return -1;
+}
+
+static int32_t follow(void *ctx, const tl_node *n, int k)
+{
+    walker *w = ctx;
+    return changes(n, k) && n->in[k].owner != w->t->values.owner ? -1 : enter(w, n->in[k]);
+}
+
+static void walker_begin(walker *w, tl_tape *t, uint32_t mark, tl_log_key key)
+{
+    *w = (walker){.t = t, .mark = mark, .key = key};
+    tl_postorder_begin(&w->order, t, follow, w);
+}
+
+/* Everything below root that has no key yet gets one, and its entry. */
+static void walk_from(walker *w, tl_tensor root)
+{
+    tl_postorder_from(&w->order, enter(w, root));
+    for (int32_t i; (i = tl_postorder_next(&w->order)) >= 0;) {
+        const tl_node *n = &w->t->node[i];
+        if (n->op->traits & TL_VIEW)
+            continue;
+        /* a gradient that is read for the update: how it is put together does not count */
+        const uint64_t key = next_key(w, n->phase & TL_PHASE_GRADIENT);
+        log_node(w->t, n, key, true);
+        if (w->key.pass == TL_KEY_UPDATE)
+            log_states(w, n, key);
+    }
+}
+
+/* ---- backward ---- */
+
+/* What arrived at an input, or was folded into its accumulator: dx as the vjp gave it, or the
+ * engine's own sum_to of dx. */
+static tl_tensor arrived(tl_tape *t, uint32_t mark, tl_tensor dx, tl_tensor delivered)
+{
+    uint32_t leaf, use;
+    if (tl_traced(t) && !tl_is_none(delivered))
+        return delivered;
+    const tl_storage *st = tl_is_none(delivered) ? NULL : tl_peek(t, delivered)->st;
+    for (uint32_t i = t->n_nodes; i-- > mark;) {
+        const tl_node *n = &t->node[i];
+        if (n->op != &tl_op_sum_to || n->in[0].owner != dx.owner || n->in[0].index != dx.index)
+            continue;
+        if (st != NULL ? tl_values_at(&t->values, n->out)->st == st
+                       : tl_acc_holding(t, tl_node_out(t, n, 0), &leaf, &use))
+            return tl_node_out(t, n, 0);
+    }
+    return dx;
+}
+
+/* In a trace: the called program adds up the same to x, a chain in which each node adds one more
+ * cotangent to what there was. It does not if a replacement gave one of them, which has no key. */
+static bool sum_is_known(const walker *w, tl_tensor x)
+{
+    const tl_tape *t = w->t;
+    for (;;) {
+        const tl_value *v = tl_is_none(x) || x.owner != t->values.owner ? NULL : tl_peek(t, x);
+        if (v == NULL || v->node < 0)
+            return true;
+        const tl_node *n = &t->node[v->node];
+        if (v->node < (int32_t)w->mark)
+            return n->n_in == 0 || tl_log_key_of(t, x) != 0;
+        for (int k = 1; k < n->n_in; k++)
+            if (!tl_is_none(n->in[k]) && n->in[k].owner == t->values.owner &&
+                tl_peek(t, n->in[k])->node >= 0 && tl_log_key_of(t, n->in[k]) == 0)
+                return false;
+        x = n->in[0];
+    }
+}
+
+/* The chain that adds up to x gets no keys. */
+static void pass_over(walker *w, tl_tensor x)
+{
+    for (int32_t i; !tl_is_none(x) && x.owner == w->t->values.owner &&
+                    (i = tl_peek(w->t, x)->node) >= (int32_t)w->mark;
+         x = w->t->node[i].in[0])
+        w->t->node[i].visit = w->order.visit;
+}
+
+static void delivered(void *ctx, tl_tape *t, const tl_given *g)
+{
+    tl_run_log *l = ctx;
+    walker w;
+    const tl_log_mark m = tl_log_mark_of(t, t->node[g->node].out);
+    if (stopped(l) || !tl_log_full(l) || m.now == 0 ||
+        m.stand_in) /* of a replacement's op, whose vjp has results of its own */
+        return;
+    walker_begin(&w, t, g->first,
+                 (tl_log_key){.pass = l->now,
+                              .backward = true,
+                              .adding = true,
+                              .at = tl_log_key_unpack(m.now).at});
+    for (int j = 0; j < g->n_out; j++)
+        if (!l->of_trace || sum_is_known(&w, g->dy[j]))
+            walk_from(&w, g->dy[j]);
+        else
+            pass_over(&w, g->dy[j]);
+    w.key.adding = false;
+    w.key.sub = 0;
+    for (int k = 0; k < g->n_in; k++) {
+        if (tl_is_none(g->dx[k]))
+            continue;
+        const tl_tensor x = arrived(t, g->first, g->dx[k], g->delivered[k]);
+        walk_from(&w, g->dx[k]);
+        walk_from(&w, x);
+        if (!tl_is_none(g->delivered[k]))
+            tl_log_set_key(t, g->delivered[k], tl_log_key_of(t, x));
+    }
+}
+
+void tl_log_take_accumulators(tl_tape *t, bool own)
+{
+    tl_run_log *l = tl_log_of(t);
+    for (uint32_t i = 0; i < l->n; i++) {
+        const tl_log_entry *e = &l->entry[i];
+        const tl_leaf_grad *g = e->use < 0 || own != (e->leaf.owner == t->values.owner)
+                                    ? NULL
+                                    : tl_leaf_grad_find(t, e->leaf);
+        if (g != NULL && e->use < g->n_accs && g->acc[e->use].open)
+            tl_log_take(l, e, &g->acc[e->use].sum, g->acc[e->use].st);
+    }
+}
+
+static void backward_ends(void *ctx, tl_tape *t)
+{
+    tl_run_log *l = ctx;
+    if (stopped(l))
+        return;
+    if (l->of_trace) {
+        tl_log_keys_out(t);
+        return;
+    }
+    tl_log_take_accumulators(t, true); /* the gradients of the tape's own leaves end with it */
+    tl_log_settle(l);
+}
+
+/* ---- update ---- */
+
+static void update_begins(void *ctx, tl_tape *t)
+{
+    tl_run_log *l = ctx;
+    if (!l->of_trace)
+        l->update_from = t->n_nodes;
+}
+
+/* Walks from the nodes whose results no other node of the update reads, in the order of recording:
+ * an optimizer goes through the parameters by name. */
+void tl_log_number_update(tl_tape *t)
+{
+    tl_run_log *l = tl_log_of(t);
+    const uint32_t mark = l->update_from;
+    walker w;
+    l->update_from = UINT32_MAX;
+    uint8_t *read = stopped(l) || mark > t->n_nodes ? NULL
+                                                    : tl_bump_get(&t->bump, t->n_nodes - mark + 1);
+    if (read == NULL)
+        return;
+    walker_begin(&w, t, mark, (tl_log_key){.pass = TL_KEY_UPDATE});
+    for (uint32_t i = mark; i < t->n_nodes; i++)
+        for (int k = 0; k < t->node[i].n_in; k++) {
+            const tl_tensor x = t->node[i].in[k];
+            int32_t p = x.owner == t->values.owner ? tl_peek(t, x)->node : -1;
+            if (walks(&w, (int32_t)i) && walks(&w, p))
+                read[(uint32_t)p - mark] = 1;
+        }
+    for (uint32_t i = mark; i < t->n_nodes; i++)
+        if (walks(&w, (int32_t)i) && !read[i - mark] && t->node[i].n_out > 0 &&
+            t->node[i].n_in > 0) /* a constant that nothing reads is no result */
+            walk_from(&w, tl_node_out(t, &t->node[i], 0));
+}
+
+static void updated(void *ctx, tl_tape *t)
+{
+    tl_run_log *l = ctx;
+    if (l->of_trace) {
+        l->updates++;
+        return;
+    }
+    if (!stopped(l))
+        tl_log_take_accumulators(t, false);
+    tl_log_number_update(t);
+    tl_log_end_step(t);
+}
+
+/* ---- other events ---- */
+
+/* The memory of an operand is about to change: bytes that wait there are taken first. */
+static void runs(void *ctx, tl_tape *t, const tl_seen *c)
+{
+    tl_run_log *l = ctx;
+    const tl_op *op = c->call->op;
+    if (c->node == TL_NO_NODE || !(op->traits & TL_MUTATES) || c->call->mode & TL_APART ||
+        c->call->in[op->mutates] == NULL)
+        return;
+    const tl_storage *st = tl_values_at(&t->values, t->node[c->node].out)->st;
+    for (int i = 0; i < l->n_jobs; i++)
+        if (l->job[i].st == st)
+            tl_log_settle(l);
+}
+
+/* What led to these gradients is no part of a step. After tl_step nothing is left to drop. */
+static void cleared(void *ctx, tl_tape *t)
+{
+    tl_log_drop_step(ctx);
+    tl_log_forget_keys(t);
+}
+
+const tl_observer tl_log_observer = {.runs = runs,
+                                     .backward_begins = backward_begins,
+                                     .delivered = delivered,
+                                     .backward_ends = backward_ends,
+                                     .segment_restored = segment_restored,
+                                     .update_begins = update_begins,
+                                     .updated = updated,
+                                     .cleared = cleared};

@@ -34,24 +34,28 @@ static void put(tl_run_log *l, const char *s)
         memcpy(p, s, n), l->text_n += n;
 }
 
-static void put_field(tl_run_log *l, const char *s)
+static char *put_hex(char *to, unsigned char c)
 {
     static const char digit[] = "0123456789abcdef";
-    char *p = room(l, 3 * strlen(s) + 1), *from = p;
+    *to++ = digit[c >> 4];
+    *to++ = digit[c & 15];
+    return to;
+}
+
+static void put_field(tl_run_log *l, const char *s)
+{
+    char *p = room(l, 3 * strlen(s) + 1);
     if (p == NULL)
         return;
     *p++ = '\t';
-    for (; *s != '\0'; s++) {
-        unsigned char c = (unsigned char)*s;
-        if (c >= ' ' && c != '%') {
+    for (; *s != '\0'; s++)
+        if ((unsigned char)*s >= ' ' && *s != '%') {
             *p++ = *s;
-            continue;
+        } else {
+            *p++ = '%';
+            p = put_hex(p, (unsigned char)*s);
         }
-        *p++ = '%';
-        *p++ = digit[c >> 4];
-        *p++ = digit[c & 15];
-    }
-    l->text_n += (size_t)(p - from);
+    l->text_n = (size_t)(p - l->text);
 }
 
 static void put_number(tl_run_log *l, const char *fmt, int64_t x)
@@ -61,19 +65,14 @@ static void put_number(tl_run_log *l, const char *fmt, int64_t x)
     put(l, text);
 }
 
-static void put_digest(tl_run_log *l, const unsigned char d[TL_FINGERPRINT_BYTES],
-                       const char *before)
+static void put_digest(tl_run_log *l, const char *before,
+                       const unsigned char d[TL_FINGERPRINT_BYTES])
 {
-    static const char digit[] = "0123456789abcdef";
     put(l, before);
     char *p = room(l, 2 * TL_FINGERPRINT_BYTES);
-    if (p == NULL)
-        return;
-    for (int i = 0; i < TL_FINGERPRINT_BYTES; i++) {
-        *p++ = digit[d[i] >> 4];
-        *p++ = digit[d[i] & 15];
-    }
-    l->text_n += 2 * TL_FINGERPRINT_BYTES;
+    for (int i = 0; p != NULL && i < TL_FINGERPRINT_BYTES; i++)
+        p = put_hex(p, d[i]);
+    l->text_n += p == NULL ? 0 : 2 * TL_FINGERPRINT_BYTES;
 }
 
 /* Parts, then the dims they share: "4*2+3,64,128"; "scalar*3"; "mixed*3" if they do not. */
@@ -116,11 +115,11 @@ static void put_definition(tl_run_log *l, const tl_log_entry *e)
     put_number(l, e->file != NULL ? ":%" PRId64 "\n" : "\n", e->line);
 }
 
-static uint64_t hash_of(const char *s, size_t n)
+uint64_t tl_log_hash_bytes(uint64_t h, const void *p, size_t n)
 {
-    uint64_t h = 0xcbf29ce484222325u;
+    const unsigned char *s = p;
     for (size_t i = 0; i < n; i++)
-        h = (h ^ (unsigned char)s[i]) * 0x100000001b3u;
+        h = (h ^ s[i]) * 0x100000001b3u;
     return h;
 }
 
@@ -132,7 +131,7 @@ static void define(tl_run_log *l, const tl_log_entry *e)
     put_definition(l, e);
     if (l->failure.status != TL_OK)
         return;
-    uint64_t h = hash_of(l->text + from, l->text_n - from);
+    uint64_t h = tl_log_hash_bytes(TL_LOG_HASH_BEGIN, l->text + from, l->text_n - from);
     const uint64_t *was = tl_key_map_find(&l->defined, e->key);
     if (was != NULL && *was == h)
         l->text_n = from;
@@ -150,10 +149,10 @@ static void put_result(tl_run_log *l, const tl_log_entry *e)
         return;
     }
     tl_fingerprint_so_far(e->all, all);
-    put_digest(l, all, "\t");
+    put_digest(l, "\t", all);
     bool scalar = e->shape.ndim == 0 && !e->mixed;
     if (e->parts > 1)
-        put_digest(l, e->last, e->alike ? "\t=" : "\t");
+        put_digest(l, e->alike ? "\t=" : "\t", e->last);
     else if (scalar)
         put(l, "\t-");
     if (scalar)
@@ -185,9 +184,8 @@ void tl_log_write_header(tl_run_log *l)
     flush_text(l);
 }
 
-void tl_log_write_step(tl_tape *t)
+void tl_log_write_step(tl_run_log *l)
 {
-    tl_run_log *l = tl_log_of(t);
     if (l->n > 0)
         qsort(l->entry, l->n, sizeof *l->entry, by_key);
     for (uint32_t i = 0; i < l->n; i++)

@@ -246,7 +246,7 @@ static bool read_result(tl_log_file *f, char **field, int n)
 {
     tl_logged_step *s = open_step(f);
     const uint64_t key = tl_log_key_parse(field[0], strlen(field[0])),
-                   *def = key == 0 ? NULL : tl_key_map_find(&f->def, key);
+                   *def = tl_key_map_find(&f->def, key);
     if (s == NULL || def == NULL || n < 2 || n > 4)
         return false;
     const tl_log_def *d = (const tl_log_def *)(uintptr_t)*def;

@@ -1,0 +1,196 @@
+/* marks.c: the log on its tape, and what it knows of the tape's values: names, and which results
+ * they are. */
+#include <string.h>
+
+#include "autograd/log/internal.h"
+
+/* ---- on the tape ---- */
+
+static void freed(void *ctx, tl_tape *t)
+{
+    tl_log_side *s = ctx;
+    (void)t;
+    tl_log_free(s->log);
+    tl_free_raw(s->mark);
+    tl_free_raw(s);
+}
+
+/* Holds what a log knows of the tape. A tape whose values have names, but no log, has it, too. */
+static const tl_observer holder = {.freed = freed};
+
+static tl_log_side *side_of(const tl_tape *t) { return tl_observed(t, &holder); }
+
+/* Made if need be; NULL, with an error of the tape, when out of memory. */
+static tl_log_side *side_make(tl_tape *t)
+{
+    tl_log_side *s = side_of(t);
+    if (s != NULL)
+        return s;
+    s = tl_calloc(1, sizeof *s);
+    if (s == NULL)
+        tl_fail(&t->head.err, TL_ENOMEM, "no memory for the log of a tape");
+    else if (tl_observe(t, &holder, s) == TL_OK)
+        return s;
+    tl_free_raw(s);
+    return NULL;
+}
+
+tl_run_log *tl_log_of(const tl_tape *t)
+{
+    const tl_log_side *s = side_of(t);
+    return s == NULL ? NULL : s->log;
+}
+
+tl_status tl_log_attach(tl_tape *t, tl_run_log *l)
+{
+    tl_log_side *s = side_make(t);
+    if (s == NULL)
+        return TL_ENOMEM;
+    tl_observe_end(t, &tl_log_observer);
+    if (l != NULL)
+        TL_TRY(tl_observe(t, &tl_log_observer, l));
+    s->log = l;
+    tl_log_forget_keys(t);
+    return TL_OK;
+}
+
+/* ---- marks ---- */
+
+/* How many marks are of values that there are; none, if the tape has been reset since. */
+static uint32_t n_marks(const tl_log_side *s, const tl_tape *t)
+{
+    const uint32_t n = atomic_load(&t->values.count);
+    if (s == NULL || s->generation != t->generation)
+        return 0;
+    return n < (uint32_t)s->cap ? n : (uint32_t)s->cap;
+}
+
+tl_log_mark tl_log_mark_of(const tl_tape *t, uint32_t value)
+{
+    const tl_log_side *s = side_of(t);
+    return value < n_marks(s, t) ? s->mark[value] : (tl_log_mark){0};
+}
+
+/* NULL when out of memory. */
+static tl_log_mark *mark_in(tl_log_side *s, const tl_tape *t, uint32_t value)
+{
+    if (s->generation != t->generation && s->cap > 0)
+        memset(s->mark, 0, (size_t)s->cap * sizeof *s->mark);
+    s->generation = t->generation;
+    while (value >= (uint32_t)s->cap) {
+        const int was = s->cap;
+        if (!tl_grow(&s->mark, &s->cap, was, sizeof *s->mark))
+            return NULL;
+        memset(s->mark + was, 0, (size_t)(s->cap - was) * sizeof *s->mark);
+    }
+    return &s->mark[value];
+}
+
+tl_log_mark *tl_log_mark_make(tl_tape *t, uint32_t value)
+{
+    tl_log_side *s = side_make(t);
+    tl_log_mark *m = s == NULL ? NULL : mark_in(s, t, value);
+    if (s != NULL && m == NULL)
+        tl_fail(&t->head.err, TL_ENOMEM, "no memory for the log of value %u", value);
+    return m;
+}
+
+void tl_log_carry(tl_tape *dst, tl_tensor x, const tl_tape *src, tl_tensor y, bool stand_in)
+{
+    if (tl_is_none(x) || x.owner != dst->values.owner || side_of(src) == NULL)
+        return;
+    tl_log_mark from = tl_log_mark_of(src, y.index);
+    from.stand_in |= stand_in;
+    tl_log_mark *to = from.name == NULL && from.key == 0 && !from.stand_in
+                          ? NULL
+                          : tl_log_mark_make(dst, x.index);
+    if (to == NULL || to->key != 0)
+        return;
+    from.now = to->now;
+    *to = from;
+}
+
+void tl_log_name(tl_tape *t, tl_tensor x, const char *name)
+{
+    /* an update's names are read when it ends: by a log that is there, or by runs of the graph */
+    const bool read = tl_lives(t) && (!(t->phase & TL_PHASE_UPDATE) || tl_log_of(t) != NULL ||
+                                      t->recorder != NULL);
+    const bool there = read && !tl_is_none(x) && x.owner == t->values.owner &&
+                       tl_peek(t, x) != NULL;
+    tl_log_mark *m = there ? tl_log_mark_make(t, x.index) : NULL;
+    if (m != NULL)
+        m->name = name;
+}
+
+/* ---- keys ---- */
+
+tl_tensor tl_log_resolve(const tl_tape *t, tl_tensor x)
+{
+    for (;;) {
+        const tl_value *v = x.owner != t->values.owner ? NULL : tl_peek(t, x);
+        if (v != NULL && v->node >= 0 && t->node[v->node].op->traits & TL_VIEW)
+            x = t->node[v->node].in[0];
+        else if (v != NULL && v->node < 0 && !tl_is_none(v->source))
+            x = v->source;
+        else
+            return x;
+    }
+}
+
+uint64_t tl_log_key_of(const tl_tape *t, tl_tensor x)
+{
+    x = tl_log_resolve(t, x);
+    if (tl_is_none(x))
+        return 0;
+    if (x.owner == t->values.owner)
+        return tl_log_mark_of(t, x.index).now;
+    const uint64_t *k = tl_key_map_find(&tl_log_of(t)->model_key, (uint64_t)x.index + 1);
+    return k != NULL ? *k : 0;
+}
+
+void tl_log_set_key(tl_tape *t, tl_tensor x, uint64_t key)
+{
+    tl_log_side *s = side_of(t);
+    if (x.owner != t->values.owner) {
+        if (!tl_key_map_put(&s->log->model_key, (uint64_t)x.index + 1, key))
+            tl_log_stop(s->log, TL_ENOMEM, "no memory for the log of the model's tensors");
+        return;
+    }
+    tl_log_mark *m = mark_in(s, t, x.index);
+    if (m != NULL)
+        m->now = key;
+    else
+        tl_log_stop(s->log, TL_ENOMEM, "no memory for the log of value %u", x.index);
+}
+
+void tl_log_forget_keys(tl_tape *t)
+{
+    tl_log_side *s = side_of(t);
+    for (uint32_t i = 0, n = n_marks(s, t); i < n; i++)
+        s->mark[i].now = 0;
+    if (s->log != NULL)
+        tl_key_map_clear(&s->log->model_key);
+}
+
+void tl_log_keys_in(tl_tape *t, int pass)
+{
+    tl_log_side *s = side_of(t);
+    tl_log_forget_keys(t);
+    for (uint32_t i = 0, n = n_marks(s, t); i < n; i++)
+        if (pass < 0 || tl_log_key_unpack(s->mark[i].key).pass == pass)
+            s->mark[i].now = s->mark[i].key;
+    for (uint32_t i = 0; i < s->log->n; i++) {
+        const tl_log_entry *e = &s->log->entry[i];
+        bool model = e->from.owner != t->values.owner && tl_model_value(t->model, e->from) != NULL;
+        if (model && strcmp(e->op, "state") != 0 &&
+            (pass < 0 || tl_log_key_unpack(e->key).pass == pass))
+            tl_log_set_key(t, e->from, e->key);
+    }
+}
+
+void tl_log_keys_out(tl_tape *t)
+{
+    tl_log_side *s = side_of(t);
+    for (uint32_t i = 0, n = n_marks(s, t); i < n; i++)
+        s->mark[i].key = s->mark[i].key != 0 ? s->mark[i].key : s->mark[i].now;
+}
