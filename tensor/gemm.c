@@ -1,29 +1,27 @@
 /* gemm.c: matrix multiplication around the kernels: orientation, cache blocks, tasks.
  *
- * Nothing here computes a value. The kernels continue each chain from C, so
- * blocks along k change no bit, and neither do the tasks, which divide C.
- * Preconditions and contract: kernels/gemm.h.
+ * Nothing here computes a value. Blocks along k change no bit, because the kernels continue each
+ * chain from C; neither do tasks, because they divide C. kernels/gemm.h has the contract.
  */
 #include "tensor/kernels/gemm.h"
 
 #include <stddef.h>
 
 enum {
-    DEPTH = 512,             /* of a strip of B, which stays near the first-level cache */
-    ACROSS = 128,            /* of steps from row to row of A in place, a cache line each */
-    BLOCK_BYTES = 384 << 10, /* a block of A, in the second-level cache */
-    PANEL_BYTES = 2 << 20,   /* a block of B */
-    IN_PLACE_BYTES =
-        1 << 20, /* operands up to this size are read where they are, if their layout allows */
-    TASK_WORK = 1 << 17, /* fused multiply-adds worth a thread */
+    DEPTH = 512,              /* k of a packed block: a strip of B stays in the first-level cache */
+    ACROSS = 128,             /* k of a block where each k of A is a cache line of its own */
+    BLOCK_BYTES = 384 << 10,  /* of a block of A, which stays in the second-level cache */
+    PANEL_BYTES = 2 << 20,    /* of a block of B */
+    IN_PLACE_BYTES = 1 << 20, /* up to this size operands are not copied if their layout allows */
+    TASK_WORK = 1 << 17,      /* fused multiply-adds that are worth a thread */
 };
 
-/* How one serial multiplication goes: which operands are packed, block sizes. */
+/* How one serial multiplication goes: which operands are packed, and the block sizes. */
 typedef struct {
     const tl_gemm_kernel *kernel;
     int64_t size; /* bytes of an element of the compute type */
     bool pack_a, pack_b;
-    bool copy_a; /* to a matrix like A: rows or columns that stay so cost less than panels */
+    bool copy_a; /* copied with its rows or columns kept contiguous, which is cheaper than panels */
     bool lines;  /* B is read along its columns */
     int64_t strip, mc, nc, kc;
     int64_t a_bytes, b_bytes; /* of scratch */
@@ -33,7 +31,7 @@ static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
 
 static int64_t round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
-/* Blocks of at most `most`, of nearly the same size, a multiple of unit. */
+/* The size of blocks of n: at most `most`, nearly equal, a multiple of unit. */
 static int64_t even_blocks(int64_t n, int64_t most, int64_t unit)
 {
     most = most < unit ? unit : most / unit * unit;
@@ -48,9 +46,10 @@ static int64_t type_size(tl_gemm_type type)
     return type == TL_GEMM_F64 ? 8 : type == TL_GEMM_F32 ? 4 : 2;
 }
 
-/* B lies transposed, so that packing it is work, and has so many elements beside those of A and C
- * that packing A and transposing C is less, if A's rows fill the vectors whose lanes they become.
- * With one vector of them the tile is slower, and more has to be gained. */
+/* Computing C^T = B^T A^T is faster: B is stored transposed, so that packing it is work, and is so
+ * much larger than A and C that packing A and transposing C costs less. A's rows become the lanes
+ * of vectors and must fill them; with only one vector the tile is slower and the gain must be
+ * larger. */
 static bool turning_pays(const tl_gemm_kernel *kernel, const tl_gemm_args *g)
 {
     const int64_t lanes = kernel->lanes, spare = round_up(g->m, lanes) - g->m;
@@ -59,9 +58,9 @@ static bool turning_pays(const tl_gemm_kernel *kernel, const tl_gemm_args *g)
            g->m * (g->n + g->k) <= g->n * g->k / (g->m < 2 * lanes ? 8 : 2);
 }
 
-/* The tile wants C's rows contiguous: where the columns are, or where C is one column, C^T = B^T
- * A^T, the same chains since the factors of a product commute. So it is, too, where that spares the
- * packing of B. */
+/* The tile wants contiguous rows of C. Where C's columns are contiguous instead, where C is a
+ * single column, and where it spares packing B, this turns the problem into C^T = B^T A^T. The
+ * chains are the same, since the factors of a product commute. */
 static tl_gemm_args oriented(const tl_gemm_table *t, const tl_gemm_args *g)
 {
     tl_gemm_args o = *g;
@@ -70,7 +69,7 @@ static tl_gemm_args oriented(const tl_gemm_table *t, const tl_gemm_args *g)
         o.a = o.b = (tl_gemm_mat){g->c, g->f64 ? TL_GEMM_F64 : TL_GEMM_F32, 0, 1};
         return o;
     }
-    if (g->b_row != NULL) /* its places stay those of B */
+    if (g->b_row != NULL) /* only B can be gathered */
         return o;
     const bool column = g->n == 1 && g->m > 1;
     if (column || (g->m > 1 && g->csc != 1 && g->rsc == 1) ||
@@ -93,8 +92,8 @@ static layout lay_out(const tl_gemm_table *t, const tl_gemm_args *g)
     const tl_gemm_kernel *kernel = &t->kernel[wide     ? TL_GEMM_WIDE
                                               : g->f64 ? TL_GEMM_IN_F64
                                                        : TL_GEMM_IN_F32];
-    /* Rows of C that repay a copy of B: fewer where rows of B share cache sets, or give a strip no
-     * more than a cache line. */
+    /* How many rows of C repay a copy of B: fewer where the rows of B share cache sets, or where a
+     * strip has no more than a cache line of each. */
     const bool apart = g->b.rs * y.size % 4096 != 0 && kernel->nr * y.size > 64;
     const int64_t many = (apart ? 24 : 4) * kernel->mr;
     y.kernel = kernel;
@@ -104,7 +103,7 @@ static layout lay_out(const tl_gemm_table *t, const tl_gemm_args *g)
               g->a.type == type && g->b.type == type && g->csc == 1 && g->m <= TL_GEMM_LINES &&
               g->n >= kernel->lanes;
     y.pack_b &= !y.lines;
-    /* Where steps along k go from row to row of memory they meet a page each; rows are streams. */
+    /* Along k, columns of A touch a page each; rows are streams that the hardware prefetches. */
     y.pack_a = g->a.type != type || (!y.lines && g->a.cs != 1 && g->n > 2 * kernel->nr &&
                                      g->m * g->k * y.size > IN_PLACE_BYTES);
     y.strip = tl_gemm_strip(kernel, g->m, g->csc == 1 ? g->n : 0);
@@ -130,7 +129,7 @@ static layout lay_out(const tl_gemm_table *t, const tl_gemm_args *g)
     if (y.pack_b) {
         y.nc = even_blocks(g->n, PANEL_BYTES / (y.kc * y.size + 1), y.strip);
         if (y.a_bytes == 0 && g->m <= 2 * kernel->mr)
-            y.nc = min64(y.nc, y.strip); /* each strip is used while in the first-level cache */
+            y.nc = min64(y.nc, y.strip); /* uses each strip while it is in the first-level cache */
         y.b_bytes = round_up(round_up(y.nc, kernel->lanes) * y.kc * y.size, 64);
     }
     return y;
@@ -143,22 +142,25 @@ static tl_gemm_mat submatrix(const tl_gemm_mat *m, int64_t i, int64_t j)
     return s;
 }
 
-/* C's rows all, columns j.. of an nc block, k from p: packs B, then A block by block. */
+/* All rows and one block of columns (from j) of C, one block of k (from p): packs B, then A block
+ * by block. */
 static void columns_block(const tl_gemm_args *g, const layout *y, int64_t j, int64_t p,
                           char *scratch)
 {
     const tl_gemm_kernel *kernel = y->kernel;
     const bool gathered = g->b_row != NULL;
     tl_gemm_mat b = gathered ? g->b : submatrix(&g->b, p, j);
-    tl_gemm_block x = {.n = min64(y->nc, g->n - j), .k = min64(y->kc, g->k - p), .strip = y->strip};
-    x.b = b.data;
-    x.brs = b.rs;
-    x.bcs = b.cs;
-    x.b_packed = y->pack_b;
-    x.a_packed = y->pack_a;
-    x.accumulate = g->accumulate || p > 0;
-    x.rsc = g->rsc;
-    x.csc = g->csc;
+    tl_gemm_block x = {.n = min64(y->nc, g->n - j),
+                       .k = min64(y->kc, g->k - p),
+                       .b = b.data,
+                       .brs = b.rs,
+                       .bcs = b.cs,
+                       .a_packed = y->pack_a,
+                       .b_packed = y->pack_b,
+                       .accumulate = g->accumulate || p > 0,
+                       .strip = y->strip,
+                       .rsc = g->rsc,
+                       .csc = g->csc};
     if (y->pack_b) {
         if (gathered)
             kernel->gather_b(b.data, g->b_row + p, g->b_col + j, x.n, x.k, y->strip,
@@ -176,7 +178,7 @@ static void columns_block(const tl_gemm_args *g, const layout *y, int64_t j, int
         if (y->pack_a) {
             kernel->pack_a(&a, x.m, x.k, y->strip, scratch);
             x.a = scratch;
-        } else if (y->copy_a && a.cs == 1) { /* one strip of a B with the rows of A */
+        } else if (y->copy_a && a.cs == 1) { /* pack_b copies the rows as one strip of a B */
             kernel->pack_b(&a, x.k, x.m, x.k, scratch);
             x.a = scratch;
             x.ars = round_up(x.k, kernel->lanes);
@@ -191,34 +193,39 @@ static void columns_block(const tl_gemm_args *g, const layout *y, int64_t j, int
     }
 }
 
-static void run(const tl_gemm_args *g, const layout *y, void *scratch)
+static void run(const tl_gemm_table *t, const tl_gemm_args *g, void *scratch)
 {
+    const layout y = lay_out(t, g);
     if (g->m <= 0 || g->n <= 0)
         return;
-    for (int64_t j = 0; j < g->n; j += y->nc) {
+    for (int64_t j = 0; j < g->n; j += y.nc) {
         int64_t p = 0;
-        do { /* once even for k = 0: C is stored all the same */
-            columns_block(g, y, j, p, scratch);
-            p += y->kc;
+        do { /* once even for k = 0, because C is stored all the same */
+            columns_block(g, &y, j, p, scratch);
+            p += y.kc;
         } while (p < g->k);
     }
+}
+
+static int64_t scratch_bytes(const tl_gemm_table *t, const tl_gemm_args *g)
+{
+    const layout y = lay_out(t, g);
+    return y.a_bytes + y.b_bytes;
 }
 
 void tl_gemm_serial(const tl_gemm_table *t, const tl_gemm_args *g, void *scratch)
 {
     const tl_gemm_args o = oriented(t, g);
-    const layout y = lay_out(t, &o);
-    run(&o, &y, scratch);
+    run(t, &o, scratch);
 }
 
 int64_t tl_gemm_scratch_bytes(const tl_gemm_table *t, const tl_gemm_args *g)
 {
     const tl_gemm_args o = oriented(t, g);
-    const layout y = lay_out(t, &o);
-    return y.a_bytes + y.b_bytes;
+    return scratch_bytes(t, &o);
 }
 
-/* The multiplication that a task is: its rows of A, its columns of B, its block of C. */
+/* The multiplication of a task: its rows of A, columns of B and block of C. */
 static tl_gemm_args task_args(const tl_gemm_plan *plan, int64_t task)
 {
     tl_gemm_args part = plan->args;
@@ -243,14 +250,14 @@ void tl_gemm_plan_split(tl_gemm_plan *plan, int64_t rows, int64_t cols)
     plan->scratch_bytes = 0;
     for (int64_t task = 0; task < plan->tasks; task++) {
         const tl_gemm_args part = task_args(plan, task);
-        const layout y = lay_out(plan->table, &part);
-        if (y.a_bytes + y.b_bytes > plan->scratch_bytes)
-            plan->scratch_bytes = y.a_bytes + y.b_bytes;
+        const int64_t bytes = scratch_bytes(plan->table, &part);
+        if (bytes > plan->scratch_bytes)
+            plan->scratch_bytes = bytes;
     }
 }
 
-/* A grid of at most `threads` blocks: the one whose largest block costs least,
- * its packing (per row and column) counted in. */
+/* Splits C into a grid of at most `threads` blocks: the grid whose largest block costs least,
+ * counting its packing (per row and column). */
 static void divide(tl_gemm_plan *plan, const tl_gemm_kernel *kernel, int64_t threads)
 {
     const tl_gemm_args *g = &plan->args;
@@ -286,6 +293,5 @@ int64_t tl_gemm_plan_make(const tl_gemm_table *t, const tl_gemm_args *g, int thr
 void tl_gemm_task(const tl_gemm_plan *plan, int64_t task, void *scratch)
 {
     const tl_gemm_args part = task_args(plan, task);
-    const layout y = lay_out(plan->table, &part);
-    run(&part, &y, scratch);
+    run(plan->table, &part, scratch);
 }

@@ -26,9 +26,8 @@
 
 #include "tensor/operands.h"
 
-/* What a vector level supplies, per arithmetic. TL_GEMM_WIDE is f64 with factors
- * of at most 24 bits, whose product is exact: without hardware fma it is much
- * quicker than f64. */
+/* The arithmetics for which a vector level has kernels. TL_GEMM_WIDE is f64 with factors of at most
+ * 24 bits, whose product is exact: without hardware fma it is much faster than f64. */
 typedef enum {
     TL_GEMM_IN_F32,
     TL_GEMM_IN_F64,
@@ -36,9 +35,8 @@ typedef enum {
     TL_GEMM_ARITHMETICS
 } tl_gemm_arithmetic;
 
-/* Operands of the inner loops, of the compute type. A: any strides, or panels
- * from pack_a. B: rows of unit stride, or strips from pack_b; for lines(), columns
- * of unit stride. */
+/* Operands of the inner loops, all of the compute type. A has any strides or is packed by pack_a; B
+ * has rows of unit stride or is packed by pack_b. For lines(), B's columns have unit stride. */
 typedef struct {
     int64_t m, n, k;
     const void *a;
@@ -47,35 +45,36 @@ typedef struct {
     int64_t brs, bcs;
     bool a_packed, b_packed;
     bool accumulate;
-    int64_t strip; /* columns of C done in one go; that of pack_b */
+    int64_t strip; /* columns of C in a strip, as given to pack_b */
     void *c;
     int64_t rsc, csc;
 } tl_gemm_block;
 
 enum {
-    TL_GEMM_LINES = 6,     /* rows at most of lines() */
-    TL_GEMM_FAR = 1 << 20, /* bytes of B from which its lines come from beyond the second cache */
+    TL_GEMM_LINES = 6,     /* most rows of lines() */
+    TL_GEMM_FAR = 1 << 20, /* a B of more bytes does not fit the second cache */
 };
 
 typedef struct {
     int64_t mr, nr;    /* rows and columns of the register tile */
     int64_t tall;      /* rows of the tile for strips of at most two vectors */
-    int64_t few, wide; /* for at most `few` rows, strips of `wide` columns serve better */
-    int64_t lanes;
+    int64_t few, wide; /* with at most `few` rows, strips of `wide` columns are faster */
+    int64_t lanes;     /* elements of a vector */
     void (*block)(const tl_gemm_block *g);
-    /* The same for B's columns contiguous, with 1 to TL_GEMM_LINES rows and at least
-     * `lanes` columns, which lie side by side in C. NULL: there is none. */
+    /* Like block, for a B with contiguous columns, 1 to TL_GEMM_LINES rows, and at least `lanes`
+     * columns, which are adjacent in C. NULL where the level has none. */
     void (*lines)(const tl_gemm_block *g);
-    /* A's m x k block to panels of about mr rows (or tall), B's k x n block to strips, k-major,
-     * zeros to a multiple of lanes. dst: m*k, and n (rounded up to lanes) * k elements. */
+    /* Pack A's m x k block into panels of about mr (or tall) rows, and B's k x n block into strips
+     * that zeros fill up to a multiple of lanes; both k-major. dst has m * k elements for A, n
+     * (rounded up to lanes) * k for B. */
     void (*pack_a)(const tl_gemm_mat *a, int64_t m, int64_t k, int64_t strip, void *dst);
     void (*pack_b)(const tl_gemm_mat *b, int64_t n, int64_t k, int64_t strip, void *dst);
-    /* The same of elements src[row[k] + col[j]] of the compute type. */
+    /* Like pack_b, with B[k][j] = src[row[k] + col[j]] of the compute type. */
     void (*gather_b)(const void *src, const int64_t *row, const int64_t *col, int64_t n, int64_t k,
                      int64_t strip, void *dst);
 } tl_gemm_kernel;
 
-/* Columns of C to be done in one go. */
+/* Columns of C in a strip. */
 static inline int64_t tl_gemm_strip(const tl_gemm_kernel *k, int64_t m, int64_t n)
 {
     return m <= k->few                                        ? k->wide
@@ -93,16 +92,16 @@ extern const tl_gemm_table tl_gemm_table_scalar, tl_gemm_table_v2, tl_gemm_table
 typedef struct {
     const tl_gemm_table *table;
     tl_gemm_args args;
-    int64_t rows, cols; /* of C, in a task; the last ones may be smaller */
-    int64_t across;     /* tasks side by side in a row of tasks */
+    int64_t rows, cols; /* size of a task's block of C; the last ones may be smaller */
+    int64_t across;     /* tasks side by side */
     int64_t tasks;
-    int64_t scratch_bytes; /* for each thread that runs tasks */
+    int64_t scratch_bytes; /* needed by each thread that runs tasks */
 } tl_gemm_plan;
 
 int64_t tl_gemm_plan_make(const tl_gemm_table *t, const tl_gemm_args *g, int threads,
                           tl_gemm_plan *plan);
-void tl_gemm_plan_split(tl_gemm_plan *plan, int64_t rows,
-                        int64_t cols); /* another task size, for tests */
+/* Sets another task size, for tests. */
+void tl_gemm_plan_split(tl_gemm_plan *plan, int64_t rows, int64_t cols);
 void tl_gemm_task(const tl_gemm_plan *plan, int64_t task, void *scratch);
 
 int64_t tl_gemm_scratch_bytes(const tl_gemm_table *t, const tl_gemm_args *g);

@@ -1,9 +1,8 @@
 /* gemm.k.c: matrix multiplication at one vector level; gemm.h has the contract.
  *
- * Tile sizes fill the register file: 32 registers take 12 rows by 2 vectors (v4)
- * or 6 by 4 (neon), 16 take 6 by 2 (v3). Levels without fma compute f32 in
- * double lanes (gemm_vec.t.h) and have a third arithmetic, f64 with exact
- * products, that does without.
+ * Tile sizes fill the register file: 6 rows by 4 vectors, or 12 by 2, where there are 32 registers
+ * (v4, neon), 6 by 2 where there are 16 (v3). Levels without hardware fma compute f32 in double
+ * lanes (gemm_vec.t.h). They have a third arithmetic, f64 with exact products, which needs no fma.
  */
 #include "tensor/kernels/level.h"
 #include "tensor/kernels/fma.h"
@@ -46,9 +45,7 @@
 #define GEMM_FEW 1
 #endif
 
-#include "tensor/kernels/gemm_wide.t.h"
-
-/* Registers that are rows of 16-byte pieces, and multiply what has been transposed in them. */
+/* gemm_lines.t.h transposes in the registers that it multiplies with. */
 #if (defined(__AVX2__) && defined(__FMA__)) || defined(__aarch64__)
 #define GEMM_LINES 1
 #else

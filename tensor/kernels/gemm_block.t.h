@@ -1,8 +1,8 @@
-/* gemm_block.t.h: a block of C, tile by tile.
+/* gemm_block.t.h: multiplies a block of C, tile by tile.
  *
- * Parameters: G(name), GEMM_ARITH (see gemm_vec.t.h), GEMM_MR and GEMM_NV (rows
- * and vectors of the common tile), GEMM_TALL (rows of one of two vectors), GEMM_FEW (rows for which
- * tiles 4 and 8 vectors wide exist: with few rows, width is what hides fma's latency).
+ * Parameters: G(name), GEMM_ARITH (see gemm_vec.t.h), GEMM_MR and GEMM_NV (rows and vectors of the
+ * common tile), GEMM_TALL (most rows of a tile of two vectors), GEMM_FEW (most rows of tiles of 4
+ * and 8 vectors: with few rows only width hides the latency of fma).
  */
 #include "tensor/kernels/gemm_vec.t.h"
 #include "tensor/kernels/gemm_transpose.t.h"
@@ -71,7 +71,7 @@ enum {
     G(BUFFER) = (GEMM_MR * GEMM_NV > 8 * GEMM_FEW ? GEMM_MR * GEMM_NV : 8 * GEMM_FEW) * G(LANES),
 };
 
-/* By vectors begun. */
+/* The tiles whose last vector may be partial, by number of vectors. */
 static G(tile_fn) *const *const G(part)[GEMM_NV] = {
     G(rows_part1),
     G(rows_part2),
@@ -81,14 +81,15 @@ static G(tile_fn) *const *const G(part)[GEMM_NV] = {
 #endif
 };
 
-/* Rows of the next panel: the last two share what is left evenly. */
+/* Rows of the next panel of A: the last two panels share the remaining rows evenly. */
 static inline int64_t G(panel_rows)(int64_t left, int64_t cols)
 {
     const int64_t most = cols <= G(NARROW) ? GEMM_TALL : GEMM_MR;
     return left >= 2 * most ? most : left > most ? (left + 1) / 2 : left;
 }
 
-/* The tile for the next columns, how many it takes, and of its last vector. */
+/* The tile function for the next columns; *cols is how many it takes, *last the lanes in use of its
+ * last vector. */
 static inline G(tile_fn) * G(choose)(int64_t rows, int64_t left, int64_t *cols, int *last)
 {
     const int64_t r = rows - 1, whole = (left - 1) / G(LANES);
@@ -113,7 +114,7 @@ static inline G(tile_fn) * G(choose)(int64_t rows, int64_t left, int64_t *cols, 
     return G(part)[whole][r];
 }
 
-/* A tile of C whose columns are not adjacent goes by way of a buffer. */
+/* Runs a tile of a C whose columns are not adjacent in a buffer. */
 static void G(scattered)(G(tile_fn) * fn, G(tile) * t, int64_t rows, int64_t cols, int64_t csc)
 {
     G(elem) buffer[G(BUFFER)];
@@ -139,8 +140,9 @@ static void G(scattered)(G(tile_fn) * fn, G(tile) * t, int64_t rows, int64_t col
             c[i * rsc + j * csc] = buffer[i * cols + j];
 }
 
-/* One panel of rows against one strip of columns; t moves on. It is not copied: a copy by vectors
- * of what was just stored by words waits until C's tile before it has left the store buffer. */
+/* Multiplies one panel of rows by one strip of columns, and moves t along the strip. t is changed
+ * in place because a copy would be loaded by vectors right after it was stored by words, and would
+ * wait until the tile of C before it has left the store buffer. */
 static void G(panel)(G(tile) * t, int64_t rows, int64_t cols, int64_t csc)
 {
     while (cols > 0) {
@@ -156,7 +158,7 @@ static void G(panel)(G(tile) * t, int64_t rows, int64_t cols, int64_t csc)
     }
 }
 
-/* C's tile comes from far away and is wanted all at once: asked for a tile ahead. */
+/* Prefetches the next tile of C, which comes from far away and is needed all at once. */
 static inline void G(prefetch)(const G(elem) * c, int64_t rsc, int64_t rows, int64_t cols)
 {
     enum { LINE = 64 / sizeof(G(elem)) };

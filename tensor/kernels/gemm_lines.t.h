@@ -1,7 +1,8 @@
-/* gemm_lines.t.h: few rows by lines of memory: each column of B is contiguous along k.
+/* gemm_lines.t.h: multiplies few rows by a B whose columns are contiguous along k ("lines").
  *
- * Parameters: G(name); after gemm_block.t.h of the same G. Packing B would take longer than
- * multiplying, so LANES columns are transposed a few k at a time in registers and used there:
+ * Parameters: G(name); included after gemm_block.t.h of the same G. Packing B would take longer
+ * than multiplying, so LANES columns are transposed in registers, a few k at a time, and used
+ * there:
  *
  *            b, one line of memory a column           x[0] .. x[STEP - 1]
  *     j      b[k] b[k+1] b[k+2] b[k+3] ...            b of j, j + 1, ..., j + LANES - 1 at k
@@ -11,10 +12,11 @@
  * Bits: each lane of each accumulator is one chain, from C or +0, k ascending.
  */
 
-/* `rows` rows by `groups` times LANES columns. Lines are taken a cache line at a time. Far ones are
- * copied first, and asked for ahead, each line's next memory or that of the next columns' lines:
- * they are too many streams for the processor to foresee, and those that are a power of two apart
- * share sets of the first cache. Inlined, for constant rows and groups. */
+/* Multiplies `rows` rows by `groups` times LANES columns, reading a cache line of each line at a
+ * time. Lines from beyond the second cache (far) are copied first, since those that are a power of
+ * two apart share sets of the first cache. They are also prefetched, further along the line or at
+ * the start of the next columns' lines: they are too many streams for the hardware prefetcher.
+ * Inlined, so that rows, groups and far are constants. */
 static inline __attribute__((always_inline)) void G(lines_tile)(const G(tile) * t, const int rows,
                                                                 const int groups, const bool far)
 {
@@ -62,7 +64,8 @@ static inline __attribute__((always_inline)) void G(lines_tile)(const G(tile) * 
         G(store)(t->c + i * t->rsc + v * G(LANES), acc[i][v] + G(spread)(0));
 }
 
-/* `groups` times LANES columns, of 4, 2 or 1 by the rows. */
+/* Calls lines_tile with constants. groups is 1, or the most that fits: 4 for up to 2 rows, else 2.
+ */
 static void G(lines_rows)(const G(tile) * t, int64_t rows, int groups, bool far)
 {
 #define ROWS(n, most)                         \
@@ -85,8 +88,8 @@ static void G(lines_rows)(const G(tile) * t, int64_t rows, int groups, bool far)
 #undef ROWS
 }
 
-/* All columns, at least LANES. The last ones, which fill no vector by themselves, are computed with
- * those before them, beside C. */
+/* All columns, of which there are at least LANES. The last ones, if they do not fill a vector, are
+ * computed in a buffer together with the columns before them. */
 static void G(lines)(const tl_gemm_block *g)
 {
     const int64_t most = g->m <= 2 ? 4 : 2, rest = g->n % G(LANES), at = g->n - G(LANES);

@@ -1,4 +1,4 @@
-/* gemm_pack.t.h: operands into panels of the compute type, k-major.
+/* gemm_pack.t.h: packs operands into panels of the compute type, k-major.
  *
  * Parameters: G(name), GEMM_MR, GEMM_NV; after gemm_block.t.h of the same G.
  * A panel holds `count` rows of A or columns of B ("lines"): dst[k * stride + line],
@@ -6,8 +6,9 @@
  */
 
 #if GEMM_ARITH == 32 && defined(__F16C__)
-/* Adjacent f16 by the processor's conversion, which is exact and takes a quarter of the time (a
- * signalling NaN becomes a quiet one, and NaNs count as one value here); how many it has done. */
+/* Widens adjacent f16 with the processor's conversion, which takes a quarter of the time and is
+ * exact (it quiets signalling NaNs, but all NaNs count as one value here). Returns how many it has
+ * done. */
 static inline int64_t widen_f16(float *restrict dst, const uint16_t *s, int64_t n)
 {
     int64_t i = 0;
@@ -17,7 +18,7 @@ static inline int64_t widen_f16(float *restrict dst, const uint16_t *s, int64_t 
 }
 #endif
 
-/* n elements, step apart, widened into adjacent ones. Inlined, for the sake of constant n. */
+/* Widens n elements, step apart, into adjacent ones. Inlined so that n can be a constant. */
 static inline __attribute__((always_inline)) void G(widen)(G(elem) *restrict dst, const void *src,
                                                            tl_gemm_type type, int64_t first,
                                                            int64_t step, int64_t n)
@@ -45,7 +46,7 @@ static inline __attribute__((always_inline)) void G(widen)(G(elem) *restrict dst
     }
 }
 
-/* The same from a narrower type, by way of a small widened copy. */
+/* Like transpose, from a narrower type, by way of a small widened copy. */
 static void G(transpose_widened)(G(elem) * dst, int64_t stride, const void *src, tl_gemm_type type,
                                  int64_t line, int64_t count, int64_t k)
 {
@@ -62,8 +63,8 @@ static void G(transpose_widened)(G(elem) * dst, int64_t stride, const void *src,
     }
 }
 
-/* Lines side by side: each k is a copy, of constant size for whole panels. Rows are too far apart
- * for the processor to guess what comes next: later rows of a strip are asked for. */
+/* Packs lines that lie side by side: each k is one copy, of constant size for whole panels. Rows
+ * are too far apart for the hardware prefetcher, so that later rows are prefetched here. */
 static void G(copy)(G(elem) * dst, int64_t stride, const G(elem) * src, int64_t step, int64_t count,
                     int64_t k)
 {
@@ -91,8 +92,8 @@ static void G(copy_widened)(G(elem) * dst, int64_t stride, const void *src, tl_g
             G(widen)(dst + p * stride, src, type, p * step, 1, count);
 }
 
-/* line, step: elements of src from one line, from one k, to the next; src starts at element first.
- */
+/* Packs `count` lines from element `first` of src; line and step are the distances, in elements,
+ * from one line and from one k to the next. */
 static void G(pack)(G(elem) * dst, int64_t stride, const void *src, tl_gemm_type type,
                     int64_t first, int64_t line, int64_t step, int64_t count, int64_t k)
 {
@@ -134,7 +135,7 @@ static void G(pack_b)(const tl_gemm_mat *b, int64_t n, int64_t k, int64_t strip,
     }
 }
 
-/* n elements, by two pieces of a fixed size that may overlap. */
+/* Copies n elements, as two pieces of constant size that may overlap. */
 static inline void G(copy_run)(G(elem) *restrict to, const G(elem) *restrict from, int64_t n)
 {
 #define PIECES(size)                                                               \
@@ -158,7 +159,7 @@ static inline void G(copy_run)(G(elem) *restrict to, const G(elem) *restrict fro
 #undef PIECES
 }
 
-/* Elements src[row[p] + col[i]], a copy for each run of neighbours. */
+/* Packs the elements src[row[p] + col[i]], with one copy for each run of adjacent columns. */
 static void G(gather_b)(const void *src, const int64_t *row, const int64_t *col, int64_t n,
                         int64_t k, int64_t strip, void *to)
 {

@@ -1,10 +1,100 @@
-/* gemm_transpose.t.h: transposing elements of one arithmetic, for packing and for tiles of C.
+/* gemm_transpose.t.h: transposes elements, for packing and for tiles of C. Moves bits only.
  *
- * Parameters: G(name); after gemm_vec.t.h of the same G and gemm_wide.t.h. Moves bits only.
+ * Parameters: G(name); included after gemm_vec.t.h of the same G. The first part, which is compiled
+ * once for all G, makes rows of 16-byte pieces from this level's widest registers: zip32 and zip64
+ * interleave the low (lo) or high (hi) halves of corresponding pieces.
  */
+#ifndef GEMM_WIDE
+#define GEMM_WIDE
+#if defined(__AVX512F__)
+enum { PIECES = 4 };
+typedef __m512 wide;
 
-/* STEP values of k of `pieces` times STEP lines: piece q of row r is line q * STEP + r,
- * so that transposing each piece by itself leaves every line in its place. */
+/* Loads `pieces` pieces, from p, p + step, ... (bytes); the other pieces are undefined. */
+static inline wide wide_load(const char *p, int64_t step, int pieces)
+{
+    wide v = _mm512_castps128_ps512(_mm_loadu_ps((const float *)(const void *)p));
+    if (pieces > 1)
+        v = _mm512_mask_broadcast_f32x4(v, 0x00f0,
+                                        _mm_loadu_ps((const float *)(const void *)(p + step)));
+    if (pieces > 2)
+        v = _mm512_mask_broadcast_f32x4(v, 0x0f00,
+                                        _mm_loadu_ps((const float *)(const void *)(p + 2 * step)));
+    if (pieces > 3)
+        v = _mm512_mask_broadcast_f32x4(v, 0xf000,
+                                        _mm_loadu_ps((const float *)(const void *)(p + 3 * step)));
+    return v;
+}
+static inline void wide_store(void *p, wide v, int pieces)
+{
+    _mm512_mask_storeu_ps(p, (__mmask16)(0xffff >> (16 - 4 * pieces)), v);
+}
+static inline wide zip32_lo(wide a, wide b) { return _mm512_unpacklo_ps(a, b); }
+static inline wide zip32_hi(wide a, wide b) { return _mm512_unpackhi_ps(a, b); }
+static inline wide zip64_lo(wide a, wide b)
+{
+    return (wide)_mm512_unpacklo_pd((__m512d)a, (__m512d)b);
+}
+static inline wide zip64_hi(wide a, wide b)
+{
+    return (wide)_mm512_unpackhi_pd((__m512d)a, (__m512d)b);
+}
+
+#elif defined(__AVX2__)
+enum { PIECES = 2 };
+typedef __m256 wide;
+
+static inline wide wide_load(const char *p, int64_t step, int pieces)
+{
+    wide v = _mm256_castps128_ps256(_mm_loadu_ps((const float *)(const void *)p));
+    if (pieces > 1)
+        v = _mm256_insertf128_ps(v, _mm_loadu_ps((const float *)(const void *)(p + step)), 1);
+    return v;
+}
+static inline void wide_store(void *p, wide v, int pieces)
+{
+    if (pieces > 1)
+        _mm256_storeu_ps(p, v);
+    else
+        _mm_storeu_ps(p, _mm256_castps256_ps128(v));
+}
+static inline wide zip32_lo(wide a, wide b) { return _mm256_unpacklo_ps(a, b); }
+static inline wide zip32_hi(wide a, wide b) { return _mm256_unpackhi_ps(a, b); }
+static inline wide zip64_lo(wide a, wide b)
+{
+    return (wide)_mm256_unpacklo_pd((__m256d)a, (__m256d)b);
+}
+static inline wide zip64_hi(wide a, wide b)
+{
+    return (wide)_mm256_unpackhi_pd((__m256d)a, (__m256d)b);
+}
+
+#else
+enum { PIECES = 1 };
+typedef float wide __attribute__((vector_size(16)));
+
+static inline wide wide_load(const char *p, int64_t step, int pieces)
+{
+    wide v;
+    (void)step;
+    (void)pieces;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+static inline void wide_store(void *p, wide v, int pieces)
+{
+    (void)pieces;
+    memcpy(p, &v, sizeof v);
+}
+static inline wide zip32_lo(wide a, wide b) { return __builtin_shufflevector(a, b, 0, 4, 1, 5); }
+static inline wide zip32_hi(wide a, wide b) { return __builtin_shufflevector(a, b, 2, 6, 3, 7); }
+static inline wide zip64_lo(wide a, wide b) { return __builtin_shufflevector(a, b, 0, 1, 4, 5); }
+static inline wide zip64_hi(wide a, wide b) { return __builtin_shufflevector(a, b, 2, 3, 6, 7); }
+#endif
+#endif
+
+/* A step transposes STEP values of k of `pieces` times STEP lines. Piece q of row r is line
+ * q * STEP + r, so that transposing each piece by itself leaves every line in its place. */
 enum { G(STEP) = 16 / sizeof(G(elem)) };
 
 static inline __attribute__((always_inline)) void G(turn_step)(wide y[G(STEP)], const G(elem) * src,
@@ -36,7 +126,7 @@ static inline void G(transpose_step)(G(elem) * dst, int64_t stride, const G(elem
     GEMM_UNROLL for (int r = 0; r < G(STEP); r++) wide_store(dst + r * stride, y[r], pieces);
 }
 
-/* `pieces` times STEP lines, all of k. */
+/* Transposes `pieces` times STEP lines along all of k. */
 static inline void G(transpose_lines)(G(elem) * dst, int64_t stride, const G(elem) * src,
                                       int64_t line, int64_t k, int pieces)
 {
@@ -48,9 +138,9 @@ static inline void G(transpose_lines)(G(elem) * dst, int64_t stride, const G(ele
             dst[p * stride + i] = src[i * line + p];
 }
 
-/* dst[p * stride + i] = src[i * line + p] for i < count, p < k. A few lines at a time: each of
- * their cache lines is used up at once, which matters where lines are a power of two apart and
- * share cache sets. */
+/* dst[p * stride + i] = src[i * line + p] for i < count, p < k. It takes a few lines at a time and
+ * so uses up each cache line at once, which matters where lines are a power of two apart and share
+ * cache sets. */
 static void G(transpose)(G(elem) * dst, int64_t stride, const G(elem) * src, int64_t line,
                          int64_t count, int64_t k)
 {

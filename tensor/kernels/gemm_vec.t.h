@@ -125,10 +125,10 @@ static __attribute__((noinline, cold)) G(vec) G(fma_odd)(G(vec) a, G(vec) b, G(v
     return __builtin_convertvector(__builtin_convertvector((G(vec))u, G(pair)), G(vec));
 }
 
-/* Rounding twice errs only where the double sum is a tie between floats: its last 29 bits
- * are 2^28, or the float is subnormal and ties lie elsewhere. Both are one comparison of
- * 32-bit halves: low half - 2^28 < 1, high half without sign - 1 < that of 2^-126, less 1.
- * (In little-endian order; in the other, every sum is doubted.) */
+/* Rounding twice can only err where the double sum is a tie between floats: its last 29 bits are
+ * 2^28, or the float is subnormal, where ties lie elsewhere. One comparison of 32-bit halves finds
+ * both: low half - 2^28 < 1, high half without sign - 1 < that of 2^-126, less 1. This assumes
+ * little-endian order; on big-endian machines every sum takes the slow way. */
 static inline G(vec) G(fma)(G(vec) a, G(vec) b, G(vec) c)
 {
     typedef uint32_t halves __attribute__((vector_size(16)));
