@@ -6,16 +6,17 @@
 
 #include "nn/group/internal.h"
 
-static tl_status receive_count(tl_group *g, int64_t *n)
+/* Added up from rank 0 to the last, whose sum goes round to all. */
+static tl_status count(tl_group *g, int64_t n, int64_t *all)
 {
-    head h;
-    TL_TRY(tl_group_expect(g, &h, COUNT));
-    if (h.bytes != sizeof *n)
-        return tl_tape_fail(tl_nowhere(g->t), TL_EFORMAT,
-                            "tl_group: rank %d sends a count of %" PRId64 " bytes", rank_before(g),
-                            h.bytes);
-    memcpy(n, g->text, sizeof *n);
-    return TL_OK;
+    int unused = 0;
+    if (g->link.rank > 0)
+        TL_TRY(tl_group_receive_number(g, COUNT, &unused, all));
+    *all += n;
+    if (!is_last(g))
+        TL_TRY(tl_group_send(g, COUNT, 0, all, sizeof *all));
+    TL_TRY(tl_group_round(g, COUNT, &unused, all));
+    return tl_group_settle(g, NULL);
 }
 
 int64_t tl_group_count(tl_group *g, int64_t n)
@@ -23,79 +24,49 @@ int64_t tl_group_count(tl_group *g, int64_t n)
     int64_t all = 0;
     if (tl_group_size(g) == 1)
         return n;
-    /* Added up to the last; then all of it goes round. */
-    if (!tl_failed(g->t) && (g->link.rank == 0 || receive_count(g, &all) == TL_OK)) {
-        all += n;
-        if (tl_group_send(g, COUNT, 0, &all, sizeof all) == TL_OK && !is_last(g) &&
-            receive_count(g, &all) == TL_OK) {
-            if (next_of(g, g->link.rank) != g->link.size - 1)
-                tl_group_send(g, COUNT, 0, &all, sizeof all);
-        }
-        if (!tl_failed(g->t))
-            tl_group_settle(g);
-    }
+    if (!tl_failed(g->t))
+        count(g, n, &all);
     return tl_group_ends(g) == TL_OK ? all : 0;
 }
 
-/* Keys and values, each with its NUL. */
-typedef struct {
-    char *text;
-    size_t bytes, room;
-    bool full;
-} list;
+/* ---- what must be the same in every rank: a list of keys and values, each with its NUL ---- */
 
-static void add(list *l, const char *key, const char *value)
+static void add(FILE *list, const char *key, const char *value)
 {
-    const char *part[2] = {key, value};
-    for (int i = 0; i < 2; i++) {
-        const size_t n = strlen(part[i]) + 1;
-        char *grown = l->bytes + n <= l->room ? l->text : realloc(l->text, 2 * l->room + n);
-        l->full |= grown == NULL;
-        if (grown == NULL)
-            return;
-        l->room = grown == l->text ? l->room : 2 * l->room + n;
-        l->text = grown;
-        memcpy(l->text + l->bytes, part[i], n);
-        l->bytes += n;
-    }
+    fprintf(list, "%s%c%s%c", key, 0, value, 0);
 }
 
-/* What must be the same in every rank. */
-static tl_status describe(tl_group *g, const tl_note *notes, int n, list *l)
+static tl_status write_list(tl_group *g, const tl_note *notes, int n, FILE *list)
 {
     tl_model *m = tl_tape_model(g->t);
     char text[256], hex[65];
     snprintf(text, sizeof text, "%d", g->link.size);
-    add(l, "processes", text);
+    add(list, "processes", text);
     snprintf(text, sizeof text, "%" PRIu64, tl_model_seed(m));
-    add(l, "seed", text);
+    add(list, "seed", text);
     for (int i = 0; i < n; i++)
-        add(l, notes[i].key, notes[i].value);
+        add(list, notes[i].key, notes[i].value);
     for (int i = 0; i < tl_model_count(m); i++) {
         const tl_named x = tl_model_at(m, i);
         if (g->sharded && tl_group_is_state(m, &x))
-            continue; /* each rank has other */
-        tl_shape s = tl_array_shape(&x.array);
+            continue; /* each rank has that of other parameters */
+        char shape[TL_SHAPE_TEXT];
         TL_TRY(tl_sha256(g->t, x.tensor, hex));
-        int at = snprintf(text, sizeof text, "%s %s [", x.param ? "parameter" : "buffer",
-                          tl_dtype_name(x.array.dtype));
-        for (int d = 0; d < s.ndim; d++)
-            at += snprintf(text + at, sizeof text - (size_t)at, "%s%" PRId64, d ? ", " : "",
-                           s.dim[d]);
-        snprintf(text + at, sizeof text - (size_t)at, "]%s, sha256 %.16s",
+        snprintf(text, sizeof text, "%s %s %s%s, sha256 %.16s", x.param ? "parameter" : "buffer",
+                 tl_dtype_name(x.array.dtype), tl_array_shape_text(shape, &x.array),
                  x.frozen ? " frozen" : "", hex);
-        add(l, x.name, text);
+        add(list, x.name, text);
     }
-    return l->full ? tl_tape_fail(tl_nowhere(g->t), TL_ENOMEM, "tl_group_agree: no memory") : TL_OK;
+    return TL_OK;
 }
 
 /* The first difference from rank 0's, in words; "" if there is none. */
-static void compare(const tl_group *g, const list *mine, const char *its, size_t bytes,
+static void compare(const tl_group *g, const char *mine, size_t n, const char *its, size_t bytes,
                     char out[TL_MESSAGE_MAX])
 {
-    const char *a = mine->text, *b = its;
+    const char *a = mine, *b = its;
     *out = '\0';
-    while (a < mine->text + mine->bytes && b < its + bytes) {
+    while (a < mine + n && b < its + bytes) {
         const char *va = a + strlen(a) + 1, *vb = b + strlen(b) + 1;
         if (strcmp(a, b) != 0 || strcmp(va, vb) != 0) {
             snprintf(out, TL_MESSAGE_MAX, "rank %d has %.60s %.100s, rank 0 has %.60s%s%.100s",
@@ -106,48 +77,56 @@ static void compare(const tl_group *g, const list *mine, const char *its, size_t
         a = va + strlen(va) + 1;
         b = vb + strlen(vb) + 1;
     }
-    const bool more = a < mine->text + mine->bytes;
+    const bool more = a < mine + n;
     if (more || b < its + bytes)
         snprintf(out, TL_MESSAGE_MAX, "rank %d has %s %.100s, unlike rank 0", g->link.rank,
                  more ? "a" : "no", more ? a : b);
 }
 
-/* Rank 0's list goes to the last, and behind it the first difference, which goes round to all. */
-static tl_status agree(tl_group *g, const list *mine)
+/* Rank 0's list goes from rank to rank to the last, and behind it the first difference from it,
+ * which then goes round to all. */
+static tl_status agree(tl_group *g, const char *list, size_t bytes)
 {
-    const int rank = g->link.rank;
     char differs[TL_MESSAGE_MAX] = "", own[TL_MESSAGE_MAX];
     head h;
-    if (rank > 0) {
+    if (g->link.rank == 0) {
+        TL_TRY(tl_group_send(g, NOTES, 0, list, bytes));
+    } else {
         TL_TRY(tl_group_expect(g, &h, NOTES));
-        compare(g, mine, g->text, (size_t)h.bytes, own);
+        compare(g, list, bytes, g->text, (size_t)h.bytes, own);
         TL_TRY(is_last(g) ? TL_OK : tl_group_send(g, NOTES, 0, g->text, (size_t)h.bytes));
         TL_TRY(tl_group_expect(g, &h, NOTES));
         snprintf(differs, sizeof differs, "%s", *g->text != '\0' ? g->text : own);
-    } else {
-        TL_TRY(tl_group_send(g, NOTES, 0, mine->text, mine->bytes));
     }
-    TL_TRY(tl_group_send(g, NOTES, 0, differs, strlen(differs)));
     if (!is_last(g)) {
+        TL_TRY(tl_group_send(g, NOTES, 0, differs, strlen(differs)));
         TL_TRY(tl_group_expect(g, &h, NOTES));
         snprintf(differs, sizeof differs, "%s", g->text);
-        if (next_of(g, rank) != g->link.size - 1)
-            TL_TRY(tl_group_send(g, NOTES, 0, differs, strlen(differs)));
     }
-    TL_TRY(tl_group_settle(g));
-    g->told |= *differs != '\0';
-    return *differs == '\0'
-               ? TL_OK
-               : tl_tape_fail(tl_nowhere(g->t), TL_EUSAGE, "tl_group_agree: %.400s", differs);
+    if (hands_on(g))
+        TL_TRY(tl_group_send(g, NOTES, 0, differs, strlen(differs)));
+    TL_TRY(tl_group_settle(g, NULL));
+    if (*differs == '\0')
+        return TL_OK;
+    g->told = true; /* all ranks fail */
+    return tl_group_fail(g, TL_EUSAGE, "tl_group_agree: %.400s", differs);
 }
 
 tl_status tl_group_agree(tl_group *g, const tl_note *notes, int n)
 {
     if (tl_group_size(g) == 1)
         return TL_OK;
-    list l = {0};
-    if (!tl_failed(g->t) && describe(g, notes, n, &l) == TL_OK)
-        agree(g, &l);
-    free(l.text);
+    char *text = NULL;
+    size_t bytes = 0;
+    if (!tl_failed(g->t)) {
+        FILE *list = open_memstream(&text, &bytes);
+        const tl_status s = list == NULL ? TL_OK : write_list(g, notes, n, list);
+        const bool whole = list != NULL && !ferror(list);
+        if ((list != NULL && fclose(list) != 0) || !whole)
+            tl_group_fail(g, TL_ENOMEM, "tl_group_agree: no memory");
+        else if (s == TL_OK)
+            agree(g, text, bytes);
+    }
+    free(text);
     return tl_group_ends(g);
 }

@@ -1,4 +1,11 @@
-/* group.c: folds that go on from rank to rank. Ranks are a ring, and messages go one way. */
+/* group.c: a micro-batch's sums go on from rank to rank, and round to all.
+ *
+ *     tl_group_take      the part of each rank
+ *     tl_group_backward  puts the gradients of parameters off. As soon as one is complete here and
+ *                        the rank before has sent its sums, it is added to these and sent on.
+ *     tl_group_fold      waits for what has not come by then
+ *     tl_group_share     after the last micro-batch: the sums of the last rank go round to all
+ */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,9 +22,9 @@ tl_status tl_group_parts(tl_group *g, int64_t elements)
     if (g == NULL)
         return TL_OK;
     if (elements < 1)
-        return tl_tape_fail(tl_nowhere(g->t), TL_EDOMAIN,
-                            "tl_group_parts: parts of %" PRId64 " elements; 1 or more are needed",
-                            elements);
+        return tl_group_fail(g, TL_EDOMAIN,
+                             "tl_group_parts: parts of %" PRId64 " elements; 1 or more are needed",
+                             elements);
     g->most = elements;
     return TL_OK;
 }
@@ -38,18 +45,17 @@ tl_status tl_group_begin(tl_group *g, tl_group_part part)
     if (g == NULL)
         return TL_OK;
     if (g->begun)
-        tl_tape_fail(tl_nowhere(g->t), TL_EUSAGE,
-                     "tl_group_take: the micro-batch before has not ended; call tl_group_fold");
+        tl_group_fail(g, TL_EUSAGE,
+                      "tl_group_take: the micro-batch before has not ended; call tl_group_fold");
     else if (part.first < 0 || part.n < 0 || part.n > part.of - part.first)
-        tl_tape_fail(tl_nowhere(g->t), TL_EDOMAIN,
-                     "tl_group_begin: %" PRId64 " samples from %" PRId64 " on, of %" PRId64, part.n,
-                     part.first, part.of);
+        tl_group_fail(g, TL_EDOMAIN,
+                      "tl_group_begin: %" PRId64 " samples from %" PRId64 " on, of %" PRId64,
+                      part.n, part.first, part.of);
     if (g->over)
         g->cost = (tl_group_cost){0};
-    g->folding = g->held = g->backward = false;
-    g->within = 0;
-    g->n_own = 0;
-    g->over = false;
+    g->folding = g->announced = g->backward = g->over = false;
+    g->next_part = 0;
+    g->n_params = 0;
     g->accumulated = tl_accumulated(g->t);
     g->part = part;
     memset(g->added, 0, sizeof g->added);
@@ -61,7 +67,7 @@ int64_t tl_group_next(tl_group *g, tl_tape *t, tl_loader *l, int64_t most, tl_te
 {
     if (g == NULL || !g->begun)
         return tl_loader_next(t, l, most, in);
-    /* Those before mine, mine, those behind: as many as there are. */
+    /* The samples before this rank's part, those of the part, and those behind it. */
     const tl_group_part p = g->part;
     const int64_t want[3] = {p.first, p.n, p.of - p.first - p.n};
     int64_t got[3] = {0}, number = 0, of = 0;
@@ -83,93 +89,108 @@ int64_t tl_group_next(tl_group *g, tl_tape *t, tl_loader *l, int64_t most, tl_te
     return got[1];
 }
 
-/* What the last rank has, and the end of it: w, w + 1. */
-static tl_status send_all(tl_group *g, what w)
-{
-    for (int i = 0;;) {
-        const tl_accumulating first = tl_accumulating_at(g->t, i);
-        if (first.param == NULL)
-            return tl_group_send(g, w + 1, 0, NULL, 0);
-        int n = 0;
-        g->last_found = i;
-        TL_TRY(tl_group_send_sums(g, w, first.param, &n));
-        i += n;
-    }
-}
+/* ---- parameters ---- */
 
 /* A parameter that gradients wait for here, or have been added to. */
-typedef struct own {
+typedef struct param {
     const char *name;
     bool folded; /* in this micro-batch */
-} own;
+} param;
 
-/* The number of that parameter, added where it is none yet; -1 without memory. Most stand behind
- * the one asked for last. */
-static int own_of(tl_group *g, const char *name, bool add)
+/* The parameter of that name; NULL: it is not listed. Most stand behind the one asked for last. */
+static param *find_param(tl_group *g, const char *name)
 {
-    for (int i = 0; i < g->n_own; i++) {
-        const int k = (g->last_own + 1 + i) % g->n_own;
-        if (strcmp(g->own[k].name, name) == 0)
-            return g->last_own = k;
+    for (int i = 0; i < g->n_params; i++) {
+        const int k = (g->last_param + 1 + i) % g->n_params;
+        if (strcmp(g->param[k].name, name) == 0)
+            return &g->param[g->last_param = k];
     }
-    if (!add)
-        return -1;
-    if (g->n_own == g->own_room) {
-        own *grown = realloc(g->own, (size_t)(2 * g->own_room + 64) * sizeof *grown);
-        if (grown == NULL)
-            return tl_tape_fail(tl_nowhere(g->t), TL_ENOMEM, "tl_group: no memory for %d names",
-                                2 * g->own_room + 64),
-                   -1;
-        g->own = grown;
-        g->own_room = 2 * g->own_room + 64;
-    }
-    g->own[g->n_own] = (own){name, false};
-    return g->last_own = g->n_own++;
+    return NULL;
 }
 
-/* Those that the tape knows of; what waits must not have been folded. */
-static tl_status list_own(tl_group *g)
+/* The same, added if it is not listed. NULL without memory. */
+static param *list_param(tl_group *g, const char *name)
+{
+    param *p = find_param(g, name);
+    if (p != NULL)
+        return p;
+    if (g->n_params == g->room_params) {
+        const int room = 2 * g->room_params + 64;
+        param *grown = realloc(g->param, (size_t)room * sizeof *grown);
+        if (grown == NULL) {
+            tl_group_fail(g, TL_ENOMEM, "tl_group: no memory for %d names", room);
+            return NULL;
+        }
+        g->param = grown;
+        g->room_params = room;
+    }
+    g->param[g->n_params] = (param){name, false};
+    return &g->param[g->last_param = g->n_params++];
+}
+
+/* Lists all that the tape knows of. What waits must not have been folded. */
+static tl_status list_params(tl_group *g)
 {
     const char *name;
     for (int i = 0; (name = tl_waiting_at(g->t, i)) != NULL; i++) {
-        const int k = own_of(g, name, true);
-        if (k >= 0 && g->own[k].folded)
-            return tl_tape_fail(
-                tl_nowhere(g->t), TL_EUSAGE,
-                "tl_group_fold: another backward behind tl_group_backward, which is "
-                "a micro-batch's last, has reached '%.100s'",
-                name);
+        const param *p = list_param(g, name);
+        if (p != NULL && p->folded)
+            return tl_group_fail(g, TL_EUSAGE,
+                                 "tl_group_fold: another backward behind tl_group_backward, which "
+                                 "is a micro-batch's last, has reached '%.100s'",
+                                 name);
     }
     for (int i = 0; (name = tl_accumulating_at(g->t, i).param) != NULL; i++)
-        own_of(g, name, true);
+        list_param(g, name);
     return tl_error_status(g->t);
+}
+
+static void note_folded(tl_group *g, const char *name)
+{
+    param *p = find_param(g, name);
+    if (p != NULL)
+        p->folded = true;
+}
+
+/* ---- a fold ---- */
+
+/* Sends all that the last rank has summed, and then the end of that kind. */
+static tl_status send_all(tl_group *g, what w)
+{
+    for (int i = 0, n;; i += n) {
+        const tl_accumulating first = tl_accumulating_at(g->t, i);
+        if (first.param == NULL)
+            return tl_group_send(g, w + 1, 0, NULL, 0);
+        g->last_found = i;
+        TL_TRY(tl_group_send_sums(g, w, first.param, &n));
+    }
 }
 
 static tl_status parts_meet(tl_group *g, const head *h)
 {
     const int64_t from = g->link.rank == 0 ? 0 : h->until, of = g->part.of;
     if (g->link.rank > 0 && (h->of != of || from != g->part.first))
-        return tl_tape_fail(tl_nowhere(g->t), TL_EUSAGE,
-                            "tl_group: rank %d takes samples from %" PRId64 " on, of %" PRId64
-                            "; those of rank %d ended at %" PRId64 " of %" PRId64,
-                            g->link.rank, g->part.first, of, rank_before(g), h->until, h->of);
+        return tl_group_fail(g, TL_EUSAGE,
+                             "tl_group: rank %d takes samples from %" PRId64 " on, of %" PRId64
+                             "; those of rank %d ended at %" PRId64 " of %" PRId64,
+                             g->link.rank, g->part.first, of, rank_before(g), h->until, h->of);
     const int64_t until = g->part.first + g->part.n;
     if (from != g->part.first || (is_last(g) && until != of))
-        return tl_tape_fail(tl_nowhere(g->t), TL_EUSAGE,
-                            "tl_group: rank %d of %d takes samples %" PRId64 " to %" PRId64
-                            " of %" PRId64 ": the first is missing, or the last",
-                            g->link.rank, g->link.size, g->part.first, until, of);
+        return tl_group_fail(g, TL_EUSAGE,
+                             "tl_group: rank %d of %d takes samples %" PRId64 " to %" PRId64
+                             " of %" PRId64 ": the first is missing, or the last",
+                             g->link.rank, g->link.size, g->part.first, until, of);
     return TL_OK;
 }
 
-static tl_status all_waits(const tl_group *g)
+static tl_status all_waits(tl_group *g)
 {
-    if (g->link.size == 1 || g->accumulated == tl_accumulated(g->t))
+    if (g->accumulated == tl_accumulated(g->t))
         return TL_OK;
-    return tl_tape_fail(tl_nowhere(g->t), TL_EUSAGE,
-                        "tl_group_fold: rank %d has a backward whose gradients do not wait for the "
-                        "fold; tl_backward needs .put_off = true",
-                        g->link.rank);
+    return tl_group_fail(g, TL_EUSAGE,
+                         "tl_group_fold: rank %d has a backward whose gradients do not wait for "
+                         "the fold; tl_backward needs .put_off = true",
+                         g->link.rank);
 }
 
 /* Before the first parameter is folded. */
@@ -179,99 +200,98 @@ static tl_status begin_fold(tl_group *g)
         return g->backward ? TL_OK : all_waits(g);
     g->folding = true;
     g->cost.sums = g->cost.early = 0;
-    for (int i = 0; g->round == 0 && g->link.size > 1; i++) {
-        const tl_accumulating a = tl_accumulating_at(g->t, i);
-        if (a.param == NULL)
-            break;
-        if (*a.kind != '\0' && g->accumulated == tl_accumulated(g->t))
-            return tl_tape_fail(tl_nowhere(g->t), TL_EUSAGE,
-                                "tl_group_fold: '%.100s' has been added to before the micro-batch",
-                                a.param);
-    }
+    g->more = (g->link.rank > 0 || g->round > 0) && g->link.size > 1;
+    if (g->link.size == 1)
+        return TL_OK;
     TL_TRY(all_waits(g));
-    g->comes = (g->link.rank > 0 || g->round > 0) && g->link.size > 1;
-    return is_last(g) && g->round > 0 && g->link.size > 1
-               ? send_all(g, SUMS) /* the first goes on from them */
-               : TL_OK;
+    tl_accumulating a;
+    for (int i = 0; g->round == 0 && (a = tl_accumulating_at(g->t, i)).param != NULL; i++)
+        if (*a.kind != '\0')
+            return tl_group_fail(g, TL_EUSAGE,
+                                 "tl_group_fold: '%.100s' has been added to before the micro-batch",
+                                 a.param);
+    /* The first rank goes on from what the last one has. */
+    return is_last(g) && g->round > 0 ? send_all(g, SUMS) : TL_OK;
 }
 
-/* A parameter's sums go on from what has been received, and to the next rank, in parts of its own
- * choice. */
+/* Adds what waits for a parameter to its sums and sends them to the next rank, in parts that this
+ * rank chooses. */
 static tl_status go_on(tl_group *g, const char *name)
 {
-    const int k = own_of(g, name, false),
-              of = is_last(g) ? 1 : tl_accumulate_parts(g->t, name, g->most);
+    const int of = is_last(g) ? 1 : tl_accumulate_parts(g->t, name, g->most);
     for (int i = 0; i < of; i++) {
         TL_TRY(tl_accumulate_part(g->t, name, i, of));
         TL_TRY(tl_group_hand_on(g, name, (tl_group_tile){i, of, NULL, NULL}));
     }
-    if (k >= 0)
-        g->own[k].folded = true;
+    note_folded(g, name);
     return TL_OK;
 }
 
-/* What has come: a part of a parameter's sums goes on as that part, where what waits here can be
- * added so; else they are gathered first. */
-static tl_status go_on_from(tl_group *g, const head *h)
+/* Receives the sums, or a part of them, that have been announced, and goes on from there: with the
+ * same part, if what waits here can be added so; else once all parts have come. */
+static tl_status go_on_from(tl_group *g)
 {
+    const char *name = g->text;
     tl_group_tile part;
     bool alike;
-    TL_TRY(tl_group_receive_sums(g, h, false, &part, &alike));
+    g->announced = false;
+    TL_TRY(tl_group_receive_sums(g, &g->next, false, &part, &alike));
     g->gathers = part.i == 0 ? !alike : g->gathers;
     if (g->gathers)
-        return g->within > 0 ? TL_OK : go_on(g, g->text);
-    TL_TRY(tl_accumulate_part(g->t, g->text, part.i, part.of));
-    TL_TRY(tl_group_hand_on(g, g->text, part));
-    const int k = g->within > 0 ? -1 : own_of(g, g->text, false);
-    if (k >= 0)
-        g->own[k].folded = true;
+        return g->next_part > 0 ? TL_OK : go_on(g, name);
+    TL_TRY(tl_accumulate_part(g->t, name, part.i, part.of));
+    TL_TRY(tl_group_hand_on(g, name, part));
+    if (g->next_part == 0)
+        note_folded(g, name);
     return TL_OK;
 }
 
-/* Parameters come in the order in which the rank before has them; after the last of them those that
- * only this rank has. While backward is under way: as many as have come, and are complete. */
+/* Parameters go on in the order in which the rank before sends them, and after the last of them
+ * those that only this rank has. While backward is under way: as many as have come, and are
+ * complete here. */
 static tl_status advance(tl_group *g)
 {
-    while (g->comes) {
-        if (!g->held) {
-            if (g->backward && !tl_group_comes(g))
+    while (g->more) {
+        if (!g->announced) {
+            if (g->backward && (g->link.comes == NULL || !g->link.comes(g->link.ctx)))
                 return TL_OK;
-            TL_TRY(tl_group_expect_sums(g, &g->next, SUMS));
-            g->held = g->comes = g->next.what == SUMS;
-            if (!g->comes)
+            TL_TRY(tl_group_expect_some(g, &g->next, SUMS));
+            g->announced = g->more = g->next.what == SUMS;
+            if (!g->more)
                 break;
         }
-        if (g->backward && own_of(g, g->text, false) < 0)
+        if (g->backward && find_param(g, g->text) == NULL)
             return TL_OK;
-        g->held = false;
-        TL_TRY(go_on_from(g, &g->next));
+        TL_TRY(go_on_from(g));
     }
-    for (int i = 0; i < g->n_own; i++)
-        if (!g->own[i].folded)
-            TL_TRY(go_on(g, g->own[i].name));
+    for (int i = 0; i < g->n_params; i++)
+        if (!g->param[i].folded)
+            TL_TRY(go_on(g, g->param[i].name));
     return TL_OK;
 }
 
 static tl_status fold(tl_group *g)
 {
     TL_TRY(begin_fold(g));
-    TL_TRY(list_own(g));
+    TL_TRY(list_params(g));
     TL_TRY(advance(g));
     TL_TRY(parts_meet(g, &g->next));
     TL_TRY(is_last(g) ? TL_OK : tl_group_send(g, END, 0, NULL, 0));
-    return tl_group_settle(g);
+    return tl_group_settle(g, NULL);
 }
 
 /* ---- while backward is under way ---- */
 
-static void complete(void *ctx, tl_tape *t, const char *param)
+/* A parameter is complete: all of its uses have been visited. */
+static void complete(void *ctx, tl_tape *t, const char *name)
 {
     tl_group *g = ctx;
-    if (g->backward && !tl_failed(t) && begin_fold(g) == TL_OK && own_of(g, param, true) >= 0)
+    if (g->backward && !tl_failed(t) && begin_fold(g) == TL_OK && list_param(g, name) != NULL)
         advance(g);
 }
 
-/* A step between a micro-batch and tl_group_share would take gradients that are not of all. */
+/* Refuses a step between a micro-batch and tl_group_share, whose gradients would not be of all
+ * samples. */
 static void update_begins(void *ctx, tl_tape *t)
 {
     const tl_group *g = ctx;
@@ -303,7 +323,8 @@ static void end_backward(tl_group *g)
     g->accumulated = g->folding ? tl_accumulated(g->t) : g->accumulated;
 }
 
-/* A graph's run brings its backwards with it; the group may have ended. */
+/* A run of a graph does the same before its first op and after its last. (The group may have
+ * ended.) */
 static void begin_run(tl_tape *t, void *unused)
 {
     tl_group *g = tl_observed(t, &watches);
@@ -320,7 +341,7 @@ static void end_run(tl_tape *t, void *unused)
         end_backward(g);
 }
 
-/* Ranks are a split of the batch; what another split gives other bits is of no use here. */
+/* Ranks are a split of the batch: refuses what gives other bits under another split. */
 static tl_status keeps_the_promise(tl_at at, tl_tensor y)
 {
     char why[TL_MESSAGE_MAX / 2];
@@ -353,8 +374,7 @@ tl_status tl_group_fold(tl_group *g)
     if (g == NULL)
         return TL_OK;
     if (!tl_failed(g->t) && !g->begun)
-        tl_tape_fail(tl_nowhere(g->t), TL_EUSAGE,
-                     "tl_group_fold: no micro-batch has begun; call tl_group_take");
+        tl_group_fail(g, TL_EUSAGE, "tl_group_fold: no micro-batch has begun; call tl_group_take");
     g->begun = g->backward = false;
     if (!tl_failed(g->t) && fold(g) == TL_OK)
         g->round++;
@@ -366,36 +386,27 @@ tl_status tl_group_fold(tl_group *g)
 
 static tl_status receive_gradients(tl_group *g)
 {
-    const bool on = next_of(g, g->link.rank) != g->link.size - 1;
-    head h;
+    const bool on = hands_on(g);
+    head h = {.what = GRADIENT};
     tl_group_tile part;
     bool alike;
-    do {
-        TL_TRY(tl_group_expect_sums(g, &h, GRADIENT));
+    while (h.what == GRADIENT) {
+        TL_TRY(tl_group_expect_some(g, &h, GRADIENT));
         if (h.what == GRADIENT)
             TL_TRY(tl_group_receive_sums(g, &h, on, &part, &alike));
-    } while (h.what == GRADIENT);
+    }
     return on ? tl_group_send(g, SHARED, 0, NULL, 0) : TL_OK;
 }
 
-/* Complete sums go round from the last rank to the one before it, or only their gradients, each to
- * the rank that needs it. */
+/* The last rank's sums go round to all; or only the gradients, each to the rank that needs it. */
 static tl_status share(tl_group *g)
 {
-    const bool on = next_of(g, g->link.rank) != g->link.size - 1;
     const bool cut = tl_group_is_cut(g);
-    tl_model *m = tl_tape_model(g->t);
     if (!cut)
         TL_TRY(is_last(g) ? send_all(g, GRADIENT) : receive_gradients(g));
-    for (int k = 0; k < g->n_totals; k++) {
-        double x = is_last(g) ? tl_item(g->t, g->total[k]) : 0;
-        if (!is_last(g) && (tl_group_receive_total(g, k, &x) != TL_OK ||
-                            tl_write(m, g->total[k], &x, sizeof x) != TL_OK))
-            return tl_error_status(g->t);
-        TL_TRY(on ? tl_group_send_total(g, k, &x) : TL_OK);
-    }
+    TL_TRY(tl_group_share_totals(g));
     TL_TRY(cut ? tl_group_share_cut(g) : TL_OK);
-    return tl_group_settle(g);
+    return tl_group_settle(g, NULL);
 }
 
 tl_status tl_group_share(tl_group *g)
@@ -403,12 +414,11 @@ tl_status tl_group_share(tl_group *g)
     if (g == NULL)
         return TL_OK;
     if (g->begun)
-        tl_tape_fail(tl_nowhere(g->t), TL_EUSAGE,
-                     "tl_group_share: a micro-batch has begun; call tl_group_fold");
+        tl_group_fail(g, TL_EUSAGE, "tl_group_share: a micro-batch has begun; call tl_group_fold");
     else if (g->round == 0 && g->link.size > 1) /* gradients would be those of one rank's samples */
-        tl_tape_fail(tl_nowhere(g->t), TL_EUSAGE,
-                     "tl_group_share: no micro-batch has been folded since the step before; call "
-                     "tl_group_take and tl_group_fold");
+        tl_group_fail(g, TL_EUSAGE,
+                      "tl_group_share: no micro-batch has been folded since the step before; call "
+                      "tl_group_take and tl_group_fold");
     if (!tl_failed(g->t) && (g->link.size == 1 || share(g) == TL_OK)) {
         g->step++;
         g->round = 0;
@@ -424,21 +434,22 @@ tl_group *tl_group_new(tl_tape *t, tl_link link)
     const bool model = t != NULL && tl_tape_model(t) != NULL,
                other = t != NULL && tl_observed(t, &watches) != NULL;
     tl_group *g = model && !other ? calloc(1, sizeof *g) : NULL;
-    if (g == NULL && t != NULL && link.size > 1) /* NULL would be a process that trains alone */
-        tl_tape_fail(tl_nowhere(t), model && !other ? TL_ENOMEM : TL_EUSAGE, "tl_group_new: %s",
-                     !model  ? "a tape without a model"
-                     : other ? "the tape has a group already"
-                             : "no memory");
-    if (g != NULL) {
-        g->t = t;
-        g->link = link;
-        g->to = next_of(g, link.rank);
-        g->from = rank_before(g);
-        g->most = 4 << 20;
+    if (g == NULL) {
+        if (t != NULL && link.size > 1) /* NULL would be a process that trains alone */
+            tl_tape_fail(tl_nowhere(t), model && !other ? TL_ENOMEM : TL_EUSAGE, "tl_group_new: %s",
+                         !model  ? "a tape without a model"
+                         : other ? "the tape has a group already"
+                                 : "no memory");
+        return NULL;
     }
-    if (g != NULL && link.size > 1 && tl_observe(t, &watches, g) != TL_OK) {
+    g->t = t;
+    g->link = link;
+    g->to = next_of(g, link.rank);
+    g->from = rank_before(g);
+    g->most = 4 << 20;
+    if (link.size > 1 && tl_observe(t, &watches, g) != TL_OK) {
         free(g);
-        g = NULL;
+        return NULL;
     }
     return g;
 }
@@ -449,15 +460,15 @@ void tl_group_free(tl_group *g)
         return;
     tl_group_count(g, 0); /* names a rank that hangs by now */
     const bool failed = tl_failed(g->t);
-    tl_group_unwatch(g);
+    tl_group_unwatch_totals(g);
     tl_observe_end(g->t, &watches);
     tl_group_uncut(g);
     g->link.end(g->link.ctx, failed);
     tl_group_forget(g);
     for (int i = 0; i < TL_GROUP_BUFFERS; i++)
         free(g->buffer[i]);
-    free(g->own);
-    free(g->text_of_first);
+    free(g->param);
+    free(g->axis);
     free(g->text);
     free(g);
 }

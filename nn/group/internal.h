@@ -1,5 +1,7 @@
-/* internal.h: a group, and the messages of its ring. A message is a head, then text, then what the
- * head counts. */
+/* internal.h: a group, and the messages of its ring. Private to nn/group/.
+ *
+ * Messages go from each rank to the next, and from the last to rank 0. A message is a head, then a
+ * text of head.bytes bytes, and for some kinds the numbers that the text describes. */
 #ifndef TL_NN_GROUP_INTERNAL_H
 #define TL_NN_GROUP_INTERNAL_H
 
@@ -7,7 +9,8 @@
 #include "nn/group/group.h"
 
 enum { TOTALS = 8, TL_GROUP_PIECE = 1 << 20, TL_GROUP_BUFFERS = 4 };
-/* The low byte tells a machine of another byte order. */
+/* What a message brings. One kind of those that come in any number is followed by their end. The
+ * low byte tells a machine of another byte order. */
 typedef enum {
     SUMS = 0x7a110101,
     END,
@@ -26,44 +29,57 @@ typedef enum {
 
 typedef struct {
     uint32_t what;
-    int32_t n; /* accumulators; which total; gradients; rank that failed */
-    int64_t step, round;
-    int64_t until, of; /* the sender's samples end there, of so many */
-    int64_t bytes;     /* of text */
+    int32_t n;           /* how many accumulators or gradients; which total; the rank that failed */
+    int64_t step, round; /* of the sender */
+    int64_t until, of;   /* the sender's samples end there, of so many */
+    int64_t bytes;       /* of the text */
 } head;
 
 struct tl_group {
     tl_tape *t;
     tl_link link;
+    int64_t step, round; /* steps shared; micro-batches of this one that have been folded */
+    tl_group_cost cost;
+
+    /* Messages. */
+    int to, from;       /* the next rank and the one before; others only while gradients are cut */
+    struct block *sent; /* what the link may still be reading */
+    char *text;         /* of the message that came last */
+    size_t room;        /* bytes of text */
+    bool told;          /* the other ranks know that this one has failed */
+    char *buffer[TL_GROUP_BUFFERS]; /* for parts of sums that do not lie together */
+    unsigned next_buffer;
+
+    /* The micro-batch. */
+    tl_group_part part;
+    bool begun;           /* it has begun, and has not been folded */
+    bool over;            /* the step before it has been shared */
+    bool backward;        /* its tl_group_backward is under way */
+    bool folding;         /* its fold has begun */
+    bool more;            /* the rank before has not sent all of its sums yet */
+    bool announced;       /* the head and text of sums have come (next, text), not the numbers */
+    head next;            /* the last message of the rank before */
+    uint64_t accumulated; /* tl_accumulated when it began, or when gradients were shared */
+
+    /* Parameters whose sums this rank sends on. */
+    struct param *param;
+    int n_params, room_params, last_param;
+    int last_found; /* where the accumulators of the last one begin on the tape */
+    int64_t most;   /* elements in a part of a parameter's sums */
+    int next_part;  /* of the parameter whose sums are coming; 0: another parameter comes next */
+    bool gathers;   /* its parts are gathered, as what waits here cannot be added in those parts */
+    int *axis;      /* along which the parts of its sums are cut, one each */
+    int n_axes;
+
+    /* Totals of losses. */
     tl_tensor total[TOTALS];
     bool added[TOTALS]; /* to it, in this micro-batch */
     int n_totals;
-    tl_group_part part;
-    bool begun;           /* a micro-batch, which no fold has ended */
-    uint64_t accumulated; /* when the micro-batch began, or gradients were shared */
-    bool sharded;         /* the optimizer is one of parts */
-    tl_opt *opt;          /* which is to have its gradients alone; held */
-    bool away;            /* those of others have not come; until they are consumed */
-    int to, from;         /* next and before, but for gradients that go straight to a rank */
-    bool told, over;      /* my failure; the step, by tl_group_share */
-    int64_t step, round;  /* steps shared; folds of this one */
-    int64_t most;         /* elements of a part */
-    int within;           /* which part of a parameter's sums comes next; 0: another's */
-    bool gathers;         /* parts that come, as what waits here is added to the whole */
-    char *text_of_first;  /* of a parameter's parts; axes: where it says those of its sums */
-    const char *axes, *axes_end;
-    char *buffer[TL_GROUP_BUFFERS];
-    unsigned next_buffer;
-    int last_found;  /* where the accumulators of the parameter before were */
-    struct own *own; /* parameters whose sums may go on */
-    int n_own, own_room, last_own;
-    bool folding, comes; /* the fold has begun; the rank before has not sent all yet */
-    bool held, backward; /* sums have been announced (next, text), but wait; it is under way */
-    head next;
-    struct block *sent;
-    char *text; /* of the message that came last */
-    size_t room;
-    tl_group_cost cost;
+
+    /* An optimizer cut over the ranks. */
+    bool sharded;   /* there is one */
+    tl_opt *opt;    /* the only one to have its gradients (tl_group_cut); held */
+    bool cut_apart; /* until gradients are consumed: each rank has only those that it updates */
 };
 
 static inline bool is_last(const tl_group *g) { return g->link.rank == g->link.size - 1; }
@@ -72,57 +88,79 @@ static inline int rank_before(const tl_group *g)
 {
     return (g->link.rank + g->link.size - 1) % g->link.size;
 }
+/* What goes round from the last rank to all others goes on from this one. */
+static inline bool hands_on(const tl_group *g)
+{
+    return next_of(g, g->link.rank) != g->link.size - 1;
+}
 
-/* Head and text, to g->to; n: as there. */
+static inline size_t bytes_of(const tl_array *a)
+{
+    return (size_t)tl_array_count(a) * tl_dtype_size(a->dtype);
+}
+
+/* ---- messages.c ---- */
+
+/* Records a failure on the group's tape; returns s. */
+tl_status tl_group_fail(tl_group *g, tl_status s, const char *fmt, ...) TL_PRINTF(3, 4);
+/* malloc, whose failure is the tape's. */
+void *tl_group_alloc(tl_group *g, size_t bytes);
+/* How a call of the group ends: the other ranks are told of a failure, once. */
+tl_status tl_group_ends(tl_group *g);
+
+/* Sends head and text to g->to; n: as in the head. */
 tl_status tl_group_send(tl_group *g, what w, int n, const void *text, size_t bytes);
-/* The next message of g->from, whose text is g->text, if it is of that kind. */
+/* Receives the next message of g->from, which must be of that kind. Its text is g->text. */
 tl_status tl_group_expect(tl_group *g, head *h, what w);
-/* A parameter's sums (w), or the end of them. */
-tl_status tl_group_expect_sums(tl_group *g, head *h, what w);
-/* Something has come. */
-bool tl_group_comes(tl_group *g);
-/* What the head counts; more in cost.sent. */
+/* The same, or the end of that kind. */
+tl_status tl_group_expect_some(tl_group *g, head *h, what w);
+/* A message whose text is a number of 8 bytes. */
+tl_status tl_group_receive_number(tl_group *g, what w, int *n, void *number);
+/* The last rank's number, and n, go round to all. */
+tl_status tl_group_round(tl_group *g, what w, int *n, void *number);
+
+/* The numbers that follow a text. They go in pieces, so that a rank that hands them on need not
+ * wait for the last one. on: hands each on as soon as it has come. */
 tl_status tl_group_send_bytes(tl_group *g, const void *bytes, size_t n);
 tl_status tl_group_receive_bytes(tl_group *g, void *bytes, size_t n);
-/* What the link has said of itself, to the tape. */
-tl_status tl_group_check(tl_group *g, tl_status s, const tl_err *e);
-/* What was sent may change; forgotten: it is not waited for. */
-tl_status tl_group_settle(tl_group *g);
-void tl_group_forget(tl_group *g);
-
-/* What is sent goes in pieces: a rank that hands it on need not wait for the last one. Received,
- * it is handed on at once (on). */
 tl_status tl_group_send_pieces(tl_group *g, const void *bytes, size_t n);
 tl_status tl_group_receive_pieces(tl_group *g, void *bytes, size_t n, bool on);
+/* Waits until what was sent from that address has gone; NULL: all that was sent. */
+tl_status tl_group_settle(tl_group *g, const void *bytes);
+/* Frees what was sent, without waiting for it. */
+void tl_group_forget(tl_group *g);
 
-/* sums.c: part i of `of` of a parameter's sums. Of those that were received a message's text
- * [came, end) says the axes, which hold when they are handed on; NULL: they are chosen here. */
+/* ---- sums.c ---- */
+
+/* Part i of `of` of a parameter's sums. came, end: the text of the message that brought it, which
+ * says along which axes it is cut; NULL: this rank chooses them. */
 typedef struct {
     int i, of;
     const char *came, *end;
 } tl_group_tile;
-/* What this tape has of a parameter; *n: how many sums. */
+/* Sends all that this tape has summed of a parameter; *n: how many sums. */
 tl_status tl_group_send_sums(tl_group *g, what w, const char *name, int *n);
-/* A part has been summed here; the next rank, if there is one in this round, goes on. */
+/* A part has been summed here: sends it to the next rank, if that goes on with it. */
 tl_status tl_group_hand_on(tl_group *g, const char *name, tl_group_tile part);
-/* The accumulators that a message describes take what comes; on: and hand it on. alike: what waits
- * here can be added in those parts. */
+/* Receives the numbers that a message of sums announces into the accumulators of this tape. on: and
+ * hands them on. *alike: what waits here can be added in the same parts. */
 tl_status tl_group_receive_sums(tl_group *g, const head *h, bool on, tl_group_tile *part,
                                 bool *alike);
 
-/* shard.c: an optimizer's state of a parameter. */
+/* ---- shard.c ---- */
+
+/* x is an optimizer's state of a parameter. */
 bool tl_group_is_state(tl_model *m, const tl_named *x);
 /* Gradients go only to the rank that updates the parameter. */
 bool tl_group_is_cut(tl_group *g);
 tl_status tl_group_share_cut(tl_group *g);
-void tl_group_uncut(tl_group *g); /* the end of it */
+/* Ends that. */
+void tl_group_uncut(tl_group *g);
 
-/* totals.c: the k-th total. */
-tl_status tl_group_send_total(tl_group *g, int k, const double *x);
-tl_status tl_group_receive_total(tl_group *g, int k, double *x);
-/* From tl_group_new to the end: whether a backward puts nothing off. */
-void tl_group_unwatch(tl_group *g);
-/* How a call ends: others hear of a failure, once. */
-tl_status tl_group_ends(tl_group *g);
+/* ---- totals.c ---- */
+
+/* Every rank gets the totals of the last. */
+tl_status tl_group_share_totals(tl_group *g);
+void tl_group_unwatch_totals(tl_group *g);
 
 #endif

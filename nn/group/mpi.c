@@ -1,9 +1,9 @@
-/* mpi.c: the link of ranks over MPI, the one file that knows it.
+/* mpi.c: the link of ranks over MPI, the one file that knows MPI.
  *
- * Waiting, a rank sends both neighbours a sign of life twice a second, and counts how long the one
- * that it waits for has been silent: of a row of ranks that wait for each other only the one beside
- * the culprit runs out of patience. Of a rank that is no neighbour it hears no signs: there it
- * counts from when it began to wait for a message, which is on its way by then. */
+ * While a rank waits, it sends both neighbours a sign of life twice a second, and counts for how
+ * long the rank that it waits for has been silent. So in a row of ranks that wait for each other
+ * only the one beside the culprit runs out of patience. A rank that is no neighbour sends no signs:
+ * there the count begins with the wait, as the message is on its way by then. */
 #include "nn/group/group.h"
 
 #include <stdlib.h>
@@ -29,7 +29,7 @@ static tl_status settled(void *ctx, const void *bytes, tl_err *e)
 static void no_end(void *ctx, bool failed) { (void)ctx, (void)failed; }
 static const tl_link of_one = {NULL, 0, 1, alone, nothing, settled, NULL, no_end};
 
-/* By no mpirun, or as the only process. */
+/* Fails if mpirun has started this process as one of several. */
 static tl_status started_alone(const char *but, tl_err *e)
 {
     static const char *const started[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"};
@@ -55,9 +55,9 @@ tl_status tl_link_mpi(tl_link *out, double timeout, tl_err *e)
 #include <string.h>
 #include <time.h>
 
-/* Something has started this process that knows of others: all that start MPI's processes tell them
- * so in the environment, by PMI, PMIx or a name of their own. Alone it needs no MPI, whose
- * beginning takes time, files in shared memory, and with Open MPI a process beside it. */
+/* Something that knows of other processes has started this one: whatever starts processes of MPI
+ * tells them so in the environment, by PMI, PMIx or a name of its own. A process alone leaves MPI
+ * alone, as its start takes time, files in shared memory, and with Open MPI another process. */
 static bool launched(void)
 {
     extern char **environ;
@@ -80,12 +80,13 @@ typedef struct {
 typedef struct {
     MPI_Comm comm; /* a duplicate of the world: its messages and errors are mine */
     int next, before;
-    bool begun; /* by me */
+    bool begun; /* MPI was begun for this link, and ends with it */
     double timeout;
     sending *sent;
     int n, room;
-    double signalled, heard[2]; /* when; of next, of before */
-    MPI_Request sign[2];        /* to them */
+    double signalled;    /* when the last signs of life were sent */
+    double heard[2];     /* when the last signs of `next` and `before` came */
+    MPI_Request sign[2]; /* to them */
 } ring;
 
 static double now(void)
@@ -95,7 +96,7 @@ static double now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Signs of life go out and come in. */
+/* Sends signs of life and takes those that have come. */
 static void signs(ring *m)
 {
     static char sign;
@@ -117,7 +118,7 @@ static void signs(ring *m)
     m->signalled = t - m->signalled < 0.5 ? m->signalled : t;
 }
 
-/* Until the request is done, of n bytes to come or (0) to go; rank: who is waited for. */
+/* Waits until a request is done, of n bytes to come or (0) to go, by or to `rank`. */
 static tl_status wait(ring *m, MPI_Request *r, int rank, const char *what, int n, tl_err *e)
 {
     MPI_Status s;
@@ -224,7 +225,7 @@ static void end(void *ctx, bool failed)
     ring *m = ctx;
     tl_err e = {.status = TL_OK};
     MPI_Request all;
-    /* Who is not heard of leaves MPI as it is: ending it would wait for all. */
+    /* After a failure MPI is left as it is: ending it would wait for all ranks. */
     if (!failed && MPI_Ibarrier(m->comm, &all) == MPI_SUCCESS &&
         wait(m, &all, m->before, "ended", 0, &e) == TL_OK) {
         for (int i = 0; i < 2; i++)
@@ -237,41 +238,20 @@ static void end(void *ctx, bool failed)
     free(m);
 }
 
-tl_status tl_link_mpi(tl_link *out, double timeout, tl_err *e)
+static tl_status begin(ring *m, tl_link *out, tl_err *e)
 {
-    ring *m = calloc(1, sizeof *m);
-    const char *text = getenv("TL_MPI_TIMEOUT");
-    int there = 0, rank, size, level;
-    *out = of_one;
-    MPI_Initialized(&there);
-    if (!there && !launched()) {
-        free(m);
-        return TL_OK;
-    }
-    if (m == NULL)
-        return tl_fail(e, TL_ENOMEM, "tl_link_mpi: no memory");
-    m->timeout = timeout > 0 ? timeout : text != NULL ? atof(text) : 600;
-    if (!(m->timeout > 0)) {
-        free(m);
-        return tl_fail(e, TL_EUSAGE, "TL_MPI_TIMEOUT=%.40s: seconds, above 0, are needed", text);
-    }
-    if (!there && MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &level) != MPI_SUCCESS) {
-        free(m);
+    int rank, size, level;
+    if (m->begun && MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &level) != MPI_SUCCESS)
         return tl_fail(e, TL_EIO, "tl_link_mpi: MPI does not begin");
-    }
-    m->begun = !there;
     MPI_Comm_size(MPI_COMM_WORLD, &size);
     if (size == 1 &&
         started_alone("this MPI knows of one: it is not the one that mpirun is of", e) != TL_OK) {
         if (m->begun)
             MPI_Finalize();
-        free(m);
         return e->status;
     }
-    if (MPI_Comm_dup(MPI_COMM_WORLD, &m->comm) != MPI_SUCCESS) {
-        free(m);
+    if (MPI_Comm_dup(MPI_COMM_WORLD, &m->comm) != MPI_SUCCESS)
         return tl_fail(e, TL_EIO, "tl_link_mpi: MPI_COMM_WORLD cannot be duplicated");
-    }
     MPI_Comm_set_errhandler(m->comm, MPI_ERRORS_RETURN);
     MPI_Comm_rank(m->comm, &rank);
     m->next = (rank + 1) % size;
@@ -279,5 +259,27 @@ tl_status tl_link_mpi(tl_link *out, double timeout, tl_err *e)
     m->sign[0] = m->sign[1] = MPI_REQUEST_NULL;
     *out = (tl_link){m, rank, size, send, receive, settle, comes, end};
     return TL_OK;
+}
+
+tl_status tl_link_mpi(tl_link *out, double timeout, tl_err *e)
+{
+    const char *text = getenv("TL_MPI_TIMEOUT");
+    int there = 0;
+    *out = of_one;
+    MPI_Initialized(&there);
+    if (!there && !launched())
+        return TL_OK;
+    timeout = timeout > 0 ? timeout : text != NULL ? atof(text) : 600;
+    if (!(timeout > 0))
+        return tl_fail(e, TL_EUSAGE, "TL_MPI_TIMEOUT=%.40s: seconds, above 0, are needed", text);
+    ring *m = calloc(1, sizeof *m);
+    if (m == NULL)
+        return tl_fail(e, TL_ENOMEM, "tl_link_mpi: no memory");
+    m->timeout = timeout;
+    m->begun = !there;
+    const tl_status s = begin(m, out, e);
+    if (s != TL_OK)
+        free(m);
+    return s;
 }
 #endif

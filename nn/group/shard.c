@@ -1,5 +1,6 @@
-/* shard.c: an optimizer's state cut over ranks. Each updates its part of the parameters, and may be
- * the only one to have their gradients. */
+/* shard.c: an optimizer's state cut over ranks. Each rank updates its part of the parameters, and
+ * may be the only one to have their gradients. Updated weights, and state for a checkpoint, go
+ * round. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,19 +23,14 @@ int tl_group_shard(tl_group *g)
     return tl_group_size(g);
 }
 
-static size_t bytes_of(const tl_array *a)
-{
-    return (size_t)tl_array_count(a) * tl_dtype_size(a->dtype);
-}
-
-/* A tensor of the model, as a head with its name and then its bytes. */
+/* Sends a tensor of the model: a head with its name, then its bytes. */
 static tl_status send_tensor(tl_group *g, what w, const char *name, const tl_array *a)
 {
     TL_TRY(tl_group_send(g, w, g->link.rank, name, strlen(name) + 1));
     return tl_group_send_pieces(g, a->data, bytes_of(a));
 }
 
-/* Of the parameters that this rank updates: those, or their state. */
+/* Sends the parameters that this rank updates, or their state, and then the end of that kind. */
 static tl_status send_own(tl_group *g, what w)
 {
     tl_model *m = tl_tape_model(g->t);
@@ -56,7 +52,7 @@ static tl_status send_own(tl_group *g, what w)
     return tl_group_send(g, w + 1, g->link.rank, NULL, 0);
 }
 
-/* Where the tensor that g->text names has its place; state is made, by rank 0. */
+/* The tensor that g->text names, and its array. State is made if need be (by rank 0). */
 static tl_tensor place_of(tl_group *g, what w, tl_array *a)
 {
     tl_model *m = tl_tape_model(g->t);
@@ -65,38 +61,36 @@ static tl_tensor place_of(tl_group *g, what w, tl_array *a)
     if (w == STATE && tl_array_of(g->t, x, a))
         x = tl_buffer(g->t, m, g->text, tl_dtype_compute(a->dtype), tl_array_shape(a));
     if (!tl_array_of(g->t, x, a) && !tl_failed(g->t))
-        tl_tape_fail(tl_nowhere(g->t), TL_ENAME, "tl_group: rank %d has no parameter '%.100s'",
-                     g->link.rank, of);
+        tl_group_fail(g, TL_ENAME, "tl_group: rank %d has no parameter '%.100s'", g->link.rank, of);
     return x;
 }
 
-/* State of others, which this rank has no place for. */
+/* Hands on the state of another rank, for which this one has no place. */
 static tl_status hand_on(tl_group *g)
 {
     tl_array a;
     if (!tl_array_of(g->t, tl_model_find(tl_tape_model(g->t), tl_opt_state_of(g->text)), &a))
-        return tl_tape_fail(tl_nowhere(g->t), TL_ENAME,
-                            "tl_group: rank %d has no parameter of '%.100s'", g->link.rank,
-                            g->text);
+        return tl_group_fail(g, TL_ENAME, "tl_group: rank %d has no parameter of '%.100s'",
+                             g->link.rank, g->text);
     a.dtype = tl_dtype_compute(a.dtype);
-    void *bytes = malloc(bytes_of(&a) + 1);
+    void *bytes = tl_group_alloc(g, bytes_of(&a));
     if (bytes == NULL)
-        return tl_tape_fail(tl_nowhere(g->t), TL_ENOMEM, "tl_group: no memory for '%.100s'",
-                            g->text);
-    tl_status s = tl_group_receive_pieces(g, bytes, bytes_of(&a), true);
-    s = s == TL_OK ? tl_group_settle(g) : s;
-    if (s == TL_OK) /* else the ring may still have it */
-        free(bytes);
-    return s;
+        return TL_ENOMEM;
+    /* After a failure the link may still be reading it: it is not freed. */
+    TL_TRY(tl_group_receive_pieces(g, bytes, bytes_of(&a), true));
+    TL_TRY(tl_group_settle(g, NULL));
+    free(bytes);
+    return TL_OK;
 }
 
-/* What `others` ranks have sent, each to its end; handed on, but not back. */
+/* Receives what `others` ranks have sent, each up to its end. It is handed on, but not back to the
+ * rank that sent it; state no further than to rank 0. */
 static tl_status receive_others(tl_group *g, what w, int others)
 {
     while (others > 0) {
         head h;
         tl_array a;
-        TL_TRY(tl_group_expect_sums(g, &h, w));
+        TL_TRY(tl_group_expect_some(g, &h, w));
         const bool on = next_of(g, g->link.rank) != h.n && (w == WEIGHTS || g->link.rank > 0);
         if (on)
             TL_TRY(tl_group_send(g, (what)h.what, h.n, g->text, (size_t)h.bytes));
@@ -118,12 +112,13 @@ static tl_status receive_others(tl_group *g, what w, int others)
 
 /* ---- gradients, straight to the rank that updates the parameter ---- */
 
-/* An update of another optimizer, of the program's own or of a graph would take the rest for all;
- * what a backward adds now would be missing in other ranks, and in the sum of squares. */
+/* Refuses an update by anything but the cut optimizer's tl_step, which would take some gradients
+ * for all of them. What a backward adds now would be missing in other ranks and in the sum of
+ * squares. */
 static void update_begins(void *ctx, tl_tape *t)
 {
     const tl_group *g = ctx;
-    if (!g->away || tl_traced(t))
+    if (!g->cut_apart || tl_traced(t))
         return;
     if (!g->opt->stepping)
         tl_tape_fail(
@@ -139,9 +134,9 @@ static void update_begins(void *ctx, tl_tape *t)
 static void cleared(void *ctx, tl_tape *t)
 {
     tl_group *g = ctx;
-    if (g->away && !tl_traced(t)) {
+    if (g->cut_apart && !tl_traced(t)) {
         g->opt->away.t = NULL;
-        g->away = false;
+        g->cut_apart = false;
     }
 }
 
@@ -149,7 +144,7 @@ static const tl_observer watches_updates = {.update_begins = update_begins, .cle
 
 void tl_group_uncut(tl_group *g)
 {
-    if (g->away)
+    if (g->cut_apart)
         tl_grad_clear(g->t);
     tl_observe_end(g->t, &watches_updates);
     tl_object_release(g->opt);
@@ -170,10 +165,10 @@ tl_status tl_group_cut(tl_group *g, tl_opt *opt)
     TL_TRY(tl_error_status(g->t));
     if (!tl_object_given(opt) || opt->model != tl_tape_model(g->t) ||
         opt->o.parts != g->link.size || opt->o.part != g->link.rank)
-        return tl_tape_fail(tl_nowhere(g->t), TL_EUSAGE,
-                            "tl_group_cut: an optimizer of the tape's model is needed, that of "
-                            "rank %d of %d made with .part = %d, .parts = %d",
-                            g->link.rank, g->link.size, g->link.rank, g->link.size);
+        return tl_group_fail(g, TL_EUSAGE,
+                             "tl_group_cut: an optimizer of the tape's model is needed, that of "
+                             "rank %d of %d made with .part = %d, .parts = %d",
+                             g->link.rank, g->link.size, g->link.rank, g->link.size);
     tl_group_uncut(g);
     TL_TRY(tl_observe(g->t, &watches_updates, g));
     tl_object_hold(g->opt = opt);
@@ -181,7 +176,8 @@ tl_status tl_group_cut(tl_group *g, tl_opt *opt)
     return TL_OK;
 }
 
-/* All of them, in the model's order, and as tl_step would add them up; how many there are. */
+/* All gradients in the model's order, and their squares, added up as tl_step would. Returns how
+ * many gradients there are. */
 static int all_gradients(tl_group *g, tl_tensor *grad, int n, double *squares)
 {
     tl_tensor sum = TL_NONE;
@@ -198,7 +194,7 @@ static int all_gradients(tl_group *g, tl_tensor *grad, int n, double *squares)
     return have;
 }
 
-/* Each to its rank, and to each rank the end of them. */
+/* Sends each gradient to the rank that needs it, and then their end to every rank. */
 static tl_status send_gradients(tl_group *g, const tl_tensor *grad, int n)
 {
     tl_opt_cut cut = tl_opt_cut_of(tl_tape_model(g->t), g->link.size);
@@ -214,16 +210,16 @@ static tl_status send_gradients(tl_group *g, const tl_tensor *grad, int n)
     return tl_error_status(g->t);
 }
 
-/* The last rank's part of it. First the sum of squares goes round, or that this rank has failed. */
+/* What the last rank does of tl_group_share. The sum of squares goes round first, or the news that
+ * this rank has failed. */
 static tl_status share_all(tl_group *g, tl_opt_away *away)
 {
     const int n = tl_model_count(tl_tape_model(g->t));
-    tl_tensor *grad = malloc(((size_t)n + 1) * sizeof *grad);
+    tl_tensor *grad = tl_group_alloc(g, (size_t)n * sizeof *grad);
     if (grad == NULL)
-        return tl_tape_fail(tl_nowhere(g->t), TL_ENOMEM, "tl_group: no memory for %d gradients", n);
+        return TL_ENOMEM;
     away->n = all_gradients(g, grad, n, &away->squares);
-    if (!tl_failed(g->t) &&
-        tl_group_send(g, SQUARES, away->n, &away->squares, sizeof away->squares) == TL_OK &&
+    if (!tl_failed(g->t) && tl_group_round(g, SQUARES, &away->n, &away->squares) == TL_OK &&
         send_gradients(g, grad, n) != TL_OK) {
         for (g->to = 0; g->to < g->link.rank; g->to++) /* who waits for this one */
             tl_group_send(g, FAILED, g->link.rank, tl_error(g->t), strlen(tl_error(g->t)));
@@ -234,17 +230,17 @@ static tl_status share_all(tl_group *g, tl_opt_away *away)
     return tl_error_status(g->t);
 }
 
-/* An accumulator that has what a gradient needs. */
+/* An accumulator of the dtype of its parameter's gradient. */
 typedef struct {
     tl_tensor of;
     int call;
     const char *kind;
 } place;
 
-/* n of them, to be freed; what is in them goes. NULL without memory. */
+/* n of them, to be freed; the gradients in them are dropped. NULL without memory. */
 static place *places(tl_group *g, int *n)
 {
-    place *p = malloc(((size_t)tl_accumulating_count(g->t) + 1) * sizeof *p);
+    place *p = tl_group_alloc(g, (size_t)tl_accumulating_count(g->t) * sizeof *p);
     tl_accumulating x;
     tl_array a;
     *n = 0;
@@ -254,11 +250,12 @@ static place *places(tl_group *g, int *n)
             x.array.dtype == tl_dtype_compute(a.dtype))
             p[(*n)++] = (place){of, x.call, x.kind};
     }
-    tl_grad_clear(g->t); /* kinds stay, for the next step */
+    tl_grad_clear(g->t); /* p[].kind stays valid */
     return p;
 }
 
-/* A gradient takes the place of all accumulators: one of its type is the gradient as it stands. */
+/* The gradient that comes takes the place of all accumulators: a single one of its dtype is the
+ * gradient as it stands. */
 static tl_status receive_gradient(tl_group *g, const place *p, int n)
 {
     tl_array a;
@@ -272,27 +269,19 @@ static tl_status receive_gradient(tl_group *g, const place *p, int n)
     return tl_group_receive_pieces(g, a.data, bytes_of(&a), false);
 }
 
-/* Any other rank's. */
+/* What the other ranks do of it. */
 static tl_status share_mine(tl_group *g, tl_opt_away *away)
 {
-    head h;
+    head h = {.what = GRADIENT};
     int n;
-    TL_TRY(tl_group_expect(g, &h, SQUARES));
-    if (h.bytes != sizeof away->squares)
-        return tl_tape_fail(tl_nowhere(g->t), TL_EFORMAT,
-                            "tl_group: rank %d sends a sum of %" PRId64 " bytes", g->from, h.bytes);
-    away->n = h.n;
-    memcpy(&away->squares, g->text, sizeof away->squares);
-    if (next_of(g, g->link.rank) != g->link.size - 1)
-        TL_TRY(tl_group_send(g, SQUARES, h.n, &away->squares, sizeof away->squares));
+    TL_TRY(tl_group_round(g, SQUARES, &away->n, &away->squares));
     place *p = places(g, &n);
     if (p == NULL)
-        return tl_tape_fail(tl_nowhere(g->t), TL_ENOMEM, "tl_group: no memory for gradients");
+        return TL_ENOMEM;
     g->from = g->link.size - 1;
-    do {
-        if (tl_group_expect_sums(g, &h, GRADIENT) == TL_OK && h.what == GRADIENT)
+    while (!tl_failed(g->t) && h.what == GRADIENT)
+        if (tl_group_expect_some(g, &h, GRADIENT) == TL_OK && h.what == GRADIENT)
             receive_gradient(g, p, n);
-    } while (!tl_failed(g->t) && h.what == GRADIENT);
     g->from = rank_before(g);
     free(p);
     return tl_error_status(g->t);
@@ -304,7 +293,7 @@ tl_status tl_group_share_cut(tl_group *g)
     TL_TRY(is_last(g) ? share_all(g, &away) : share_mine(g, &away));
     g->opt->away = away;
     g->accumulated = tl_accumulated(g->t);
-    g->away = true;
+    g->cut_apart = true;
     return TL_OK;
 }
 
@@ -316,7 +305,7 @@ tl_status tl_group_weights(tl_group *g)
         return g == NULL ? TL_OK : tl_error_status(g->t);
     if (!tl_failed(g->t) && send_own(g, WEIGHTS) == TL_OK &&
         receive_others(g, WEIGHTS, g->link.size - 1) == TL_OK)
-        tl_group_settle(g);
+        tl_group_settle(g, NULL);
     return tl_group_ends(g);
 }
 
@@ -328,7 +317,7 @@ static tl_status gather(tl_group *g)
     const int rank = g->link.rank;
     TL_TRY(rank > 0 ? send_own(g, STATE) : TL_OK);
     TL_TRY(receive_others(g, STATE, (rank > 0 ? rank : g->link.size) - 1));
-    return tl_group_settle(g);
+    return tl_group_settle(g, NULL);
 }
 
 tl_status tl_group_save(tl_group *g, tl_model *m, tl_opt *opt, const char *path,
@@ -338,15 +327,14 @@ tl_status tl_group_save(tl_group *g, tl_model *m, tl_opt *opt, const char *path,
         return tl_checkpoint_save(m, opt, path, notes, n);
     const int parts = opt == NULL ? 0 : opt->o.parts;
     if (!tl_failed(g->t) && parts > 1 && (parts != g->link.size || opt->o.part != g->link.rank))
-        tl_tape_fail(tl_nowhere(g->t), TL_EUSAGE,
-                     "tl_group_save: the optimizer of rank %d of %d updates part %d of %d",
-                     g->link.rank, g->link.size, opt->o.part, parts);
+        tl_group_fail(g, TL_EUSAGE,
+                      "tl_group_save: the optimizer of rank %d of %d updates part %d of %d",
+                      g->link.rank, g->link.size, opt->o.part, parts);
     if (!tl_failed(g->t) && (parts <= 1 || gather(g) == TL_OK) && g->link.rank == 0) {
         if (parts > 1)
             opt->o.parts = 0; /* all of it is there */
         if (tl_checkpoint_save(m, opt, path, notes, n) != TL_OK && !tl_failed(g->t))
-            tl_tape_fail(tl_nowhere(g->t), tl_error_status(m), "tl_group_save: %.400s",
-                         tl_error(m));
+            tl_group_fail(g, tl_error_status(m), "tl_group_save: %.400s", tl_error(m));
         if (parts > 1)
             opt->o.parts = parts;
     }
