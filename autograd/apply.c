@@ -312,6 +312,12 @@ static tl_status allocate(maker *k, tl_tensor *out)
 
 /* ---- the kernel ---- */
 
+int64_t tl_row_dims(const tl_call *c)
+{
+    const size_t at = c->op->row_dims;
+    return at == 0 ? 1 : *(const int64_t *)(const void *)((const char *)c->attrs + at);
+}
+
 /* The loop of an op by rows, once its operands are row-major and in the compute type. */
 tl_status tl_rows_run(tl_call *c)
 {
@@ -336,10 +342,8 @@ tl_status tl_op_run(tl_call *c)
 {
     const tl_op *op = c->op;
     const tl_kernel *kernel = c->kernel;
-    bool convert = false, empty = true;
-    for (int i = 0; i < c->n_out; i++)
-        empty &= tl_array_count(&c->out[i]) == 0;
-    if (empty)
+    bool convert = false;
+    if (tl_arrays_empty(c->out, c->n_out))
         return TL_OK;
     const bool look = !c->plain && op->traits & (TL_WIDENED | TL_ROWS | TL_BY_ROWS);
     for (int i = 0; look && i < c->n_in + c->n_out; i++) {

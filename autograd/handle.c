@@ -211,6 +211,11 @@ void tl_values_free(tl_values *v)
     v->chunk = NULL;
 }
 
+tl_value *tl_values_at(const tl_values *v, uint32_t i)
+{
+    return &v->chunk[i / TL_CHUNK][i % TL_CHUNK];
+}
+
 bool tl_values_push(tl_values *v, int n, tl_value **made, uint32_t *first)
 {
     *first = atomic_load_explicit(&v->count, memory_order_relaxed);
@@ -274,7 +279,7 @@ tl_value *tl_peek(const tl_tape *t, tl_tensor x)
     if (x.owner != v->owner || (own && x.generation != t->generation) ||
         x.index >= atomic_load_explicit(&v->count, memory_order_acquire))
         return NULL;
-    return tl_values_at(v, x.index);
+    return &v->chunk[x.index / TL_CHUNK][x.index % TL_CHUNK];
 }
 
 /* Reports why x, whose record is v, cannot be an input; returns false. */

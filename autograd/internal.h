@@ -64,10 +64,7 @@ bool tl_values_push(tl_values *v, int n, tl_value **made, uint32_t *first);
 void tl_values_drop(tl_values *v, uint32_t first);
 /* Allocates the chunks for that many more records; false when out of memory. */
 bool tl_values_room(tl_values *v, uint32_t more);
-static inline tl_value *tl_values_at(const tl_values *v, uint32_t i)
-{
-    return &v->chunk[i / TL_CHUNK][i % TL_CHUNK];
-}
+tl_value *tl_values_at(const tl_values *v, uint32_t i);
 
 /* ---- nodes ---- */
 
@@ -395,11 +392,7 @@ unsigned tl_op_reads(const tl_op *op, unsigned wanted);
 /* Runs the kernel of a call whose arrays are ready, in the right floating-point environment. */
 tl_status tl_op_run(tl_call *c);
 /* How many trailing dims are one row, for an op that works by rows. */
-static inline int64_t tl_row_dims(const tl_call *c)
-{
-    const size_t at = c->op->row_dims;
-    return at == 0 ? 1 : *(const int64_t *)(const void *)((const char *)c->attrs + at);
-}
+int64_t tl_row_dims(const tl_call *c);
 /* A call of op that continues a overwrites all of its blank storage, so that this need not be
  * filled with zeros first - if the op's own kernel runs and nobody watches. */
 static inline bool tl_may_begin(const tl_op *op, const tl_array *a, const tl_storage *st)

@@ -73,6 +73,8 @@ tl_status tl_shape_lay(const tl_shape *s, tl_dtype d, tl_array *a, size_t *bytes
  * block, st[i], contents undefined; arena NULL: none. */
 tl_status tl_arrays_new(tl_arena *arena, tl_array *a, int n, bool strided, tl_storage **st,
                         tl_err *err);
+/* None of n arrays has an element. */
+bool tl_arrays_empty(const tl_array *a, int n);
 
 tl_memory_stats_t tl_arena_stats(const tl_arena *a);
 

@@ -76,6 +76,13 @@ int64_t tl_array_count(const tl_array *a)
     return n;
 }
 
+bool tl_arrays_empty(const tl_array *a, int n)
+{
+    while (n > 0 && tl_array_count(&a[n - 1]) == 0)
+        n--;
+    return n == 0;
+}
+
 static bool dims_equal(int na, const int64_t *a, int nb, const int64_t *b)
 {
     if (na != nb)
