@@ -275,7 +275,7 @@ static tl_status allocate(maker *k, tl_tensor *out)
             v->plain = !c->strided && v->a.dtype != TL_F16 && v->a.dtype != TL_BF16;
         }
         c->plain &= v->plain;
-        v->needs_grad = k->needs_grad && tl_dtypes[v->a.dtype].is_float;
+        v->needs_grad = k->needs_grad && tl_dtype_is_float(v->a.dtype);
         carries |= v->needs_grad;
     }
     if (!room || (k->regions != 0 && !(c->mode & TL_TRACE) && !reserve_changes(k)))

@@ -35,7 +35,7 @@ tl_model *tl_model_new_with(tl_model_options o)
     pthread_mutex_init(&m->lock, NULL);
     tl_object_begin(&m->head, TL_KIND_MODEL, model_destroy);
     m->seed = o.seed;
-    m->arena = tl_arena_new("model");
+    m->arena = tl_arena_new();
     if (m->arena == NULL || tl_values_init(&m->values) != TL_OK) {
         tl_object_end(m);
         return NULL;

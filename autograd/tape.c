@@ -32,8 +32,8 @@ tl_tape *tl_tape_new(tl_model *m)
     tl_tape *t = tl_tape_bare(tl_lives(m) ? m : NULL);
     if (t == NULL)
         return NULL;
-    t->arena = tl_arena_new("tape");
-    t->grad_arena = tl_arena_new("gradients");
+    t->arena = tl_arena_new();
+    t->grad_arena = tl_arena_new();
     if (t->arena == NULL || t->grad_arena == NULL) {
         tl_object_end(t);
         return NULL;
@@ -85,7 +85,7 @@ void tl_tape_reset(tl_tape *t)
     tl_prints_end(t);
     t->steps = t->calls = 0;
     t->segments = NULL;
-    tl_bump_reset(&t->bump);
+    tl_bump_rewind(&t->bump, 0);
     if (++t->generation == 0)
         t->generation = 1;
 }

@@ -229,7 +229,7 @@ static tl_status check(tl_call *c, const tl_array *x, int64_t k, const char *nam
                        const tl_array *weight)
 {
     char sg[TL_SHAPE_TEXT], sx[TL_SHAPE_TEXT];
-    if (!tl_dtypes[x->dtype].is_float)
+    if (!tl_dtype_is_float(x->dtype))
         return tl_call_fail(c, TL_EDTYPE, "x is %s; floats are needed", tl_dtype_name(x->dtype));
     if (k < 1 || k > x->ndim)
         return tl_call_fail(c, TL_ESHAPE, "%lld dims to normalize, x has %d", (long long)k,

@@ -1,131 +1,196 @@
-/* arena.c: the storage blocks of one lifetime, and memory for records.
+/* arena.c: the storage blocks of one lifetime.
  *
- * A block that falls free is kept, with its header, in a bin of its size class
- * (four classes a doubling): a step that repeats finds every block where the step
- * before left it, and neither the heap (heap.c) nor the system is asked. What the bins
- * hold is bounded by the peak of what was in use. Without jemalloc (sanitizers)
- * blocks have their exact size and are freed at once. An arena is used by one
- * thread at a time (its tape's or its model's owner). */
+ * A released block is kept, with its header, in a bin of its size class (four classes per
+ * doubling). A step that repeats finds every block where the step before left it, and asks neither
+ * jemalloc nor the system. What the bins hold is bounded by the peak of what was in use.
+ *
+ * New blocks come from a jemalloc arena of their own, if the process has jemalloc. It cannot be
+ * loaded into a running process (its thread-local storage is laid out when a program starts), so
+ * the library refers to it weakly: a program linked with it has it, and one that opens libtally.so
+ * later, as Python does, gets aligned_alloc. Built with JEMALLOC=0 (for sanitizers), blocks have
+ * their exact size and are freed at once.
+ *
+ * Destroying a jemalloc arena leaves addresses and some pages behind, megabytes and kilobytes each.
+ * So none is destroyed: an arena that is freed gives its pages back to the system and becomes idle,
+ * and the next one wanted is that one. There are as many as ever lived at once. */
 #include "tensor/change.h"
-#include "tensor/heap.h"
 
-#include <malloc.h>
-#include <stdatomic.h>
+#include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#ifdef __linux__
+#include <sys/sysinfo.h>
+#endif
+#include <unistd.h>
 
 #ifndef TL_JEMALLOC
 #define TL_JEMALLOC 1
+#endif
+#if TL_JEMALLOC
+#include <jemalloc/jemalloc.h>
+#pragma weak mallctl
+#pragma weak mallocx
+#pragma weak dallocx
 #endif
 
 enum { ALIGN = 64, BINS = 256 };
 
 struct tl_arena {
-    const char *name;
-    tl_heap *heap;
     tl_storage *bin[BINS]; /* free blocks by size class; bin 0: headers without a block */
     size_t binned;         /* bytes in the bins */
     tl_storage *all;       /* every header */
     tl_memory_stats_t stats;
+    tl_arena *next_idle;
+#if TL_JEMALLOC
+    unsigned index;        /* jemalloc's number of its arena */
+    extent_hooks_t hooks;  /* how that gets memory from the system: `plain`, but for alloc */
+    extent_hooks_t *plain; /* jemalloc's own */
+#endif
 };
 
-#ifdef TL_TEST_HOOKS
-static _Atomic int64_t fail_after;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static tl_arena *idle; /* guarded by lock */
 
-void tl_alloc_fail_after(int64_t n) { atomic_store(&fail_after, n); }
+/* ---- where blocks come from ---- */
 
-static bool fault_due(void)
+static void *aligned(size_t bytes)
 {
-    if (atomic_load_explicit(&fail_after, memory_order_relaxed) == 0)
-        return false;
-    return atomic_fetch_sub(&fail_after, 1) == 1;
+    return aligned_alloc(ALIGN, (bytes + ALIGN - 1) / ALIGN * ALIGN);
 }
 
-static _Atomic bool watching;
-static _Atomic int64_t in_use, most;
+#if TL_JEMALLOC
+static bool have_jemalloc(void) { return mallctl != NULL && mallocx != NULL && dallocx != NULL; }
 
-static int64_t size_of(void *p)
+/* mallctl of a key that has the arena's number in it: "arena.7.purge", "stats.arenas.7.mapped". */
+static int ask(const tl_arena *a, const char *form, void *old, size_t *len, void *new, size_t n)
 {
-    return atomic_load_explicit(&watching, memory_order_relaxed) ? (int64_t)malloc_usable_size(p)
-                                                                 : 0;
+    char key[64];
+    snprintf(key, sizeof key, form, a->index);
+    return mallctl(key, old, len, new, n);
 }
 
-static void use(int64_t bytes)
+/* A tape of many megabytes is walked from end to end in each step, so this asks for huge pages
+ * where the system has them; but not for the first pages of an arena, which may stay nearly empty.
+ */
+static void *map(extent_hooks_t *hooks, void *at, size_t bytes, size_t align, bool *zero,
+                 bool *commit, unsigned index)
 {
-    if (bytes == 0)
-        return;
-    int64_t now = atomic_fetch_add(&in_use, bytes) + bytes, old = atomic_load(&most);
-    while (now > old && !atomic_compare_exchange_weak(&most, &old, now))
-        ;
-}
-
-int64_t tl_alloc_peak(bool watch)
-{
-    atomic_store(&watching, watch);
-    atomic_store(&in_use, 0);
-    return atomic_exchange(&most, 0);
-}
-#else
-#define fault_due() false
-#define size_of(p) 0
-#define use(bytes) ((void)(bytes))
+    enum { HUGE = 1 << 21 };
+    const tl_arena *a = (const void *)((const char *)hooks - offsetof(tl_arena, hooks));
+    const bool large = bytes > HUGE && at == NULL;
+    void *p = a->plain->alloc(a->plain, at, bytes, large && align < HUGE ? HUGE : align, zero,
+                              commit, index);
+#ifdef MADV_HUGEPAGE
+    if (large && p != NULL)
+        (void)madvise(p, bytes, MADV_HUGEPAGE);
 #endif
-
-void *tl_calloc(size_t n, size_t size)
-{
-    void *p = fault_due() ? NULL : calloc(n ? n : 1, size ? size : 1);
-    use(size_of(p));
     return p;
 }
-void *tl_realloc(void *p, size_t bytes)
-{
-    int64_t old = size_of(p);
-    void *q = fault_due() ? NULL : realloc(p, bytes ? bytes : 1);
-    use(size_of(q)); /* both, as if it had moved */
-    use(q == NULL ? 0 : -old);
-    return q;
-}
-void tl_free_raw(void *p)
-{
-    use(-size_of(p));
-    free(p);
-}
 
-bool tl_grow(void *list, int *cap, int n, size_t size)
+static bool create(tl_arena *a)
 {
-    void *old, *grown;
-    if (n < *cap)
+    size_t len = sizeof a->index;
+    if (!have_jemalloc())
         return true;
-    memcpy(&old, list, sizeof old);
-    const int more = *cap > 0 ? 2 * *cap : 4;
-    grown = tl_realloc(old, (size_t)more * size);
-    if (grown == NULL)
+    if (mallctl("arenas.create", &a->index, &len, NULL, 0) != 0)
         return false;
-    memcpy(list, &grown, sizeof grown);
-    *cap = more;
+    /* Free pages are kept: a steady state makes no system call. */
+    ssize_t never = -1;
+    ask(a, "arena.%u.dirty_decay_ms", NULL, NULL, &never, sizeof never);
+    ask(a, "arena.%u.muzzy_decay_ms", NULL, NULL, &never, sizeof never);
+    len = sizeof a->plain;
+    if (ask(a, "arena.%u.extent_hooks", &a->plain, &len, NULL, 0) == 0) {
+        extent_hooks_t *own = &a->hooks;
+        a->hooks = *a->plain;
+        a->hooks.alloc = map;
+        ask(a, "arena.%u.extent_hooks", NULL, NULL, &own, sizeof own);
+    }
     return true;
 }
 
-char *tl_strdup(const char *s)
+static void purge(tl_arena *a)
 {
-    size_t n = s == NULL ? 0 : strlen(s) + 1;
-    char *p = s == NULL ? NULL : tl_calloc(1, n);
-    if (p != NULL)
-        memcpy(p, s, n);
-    return p;
+    if (have_jemalloc())
+        ask(a, "arena.%u.purge", NULL, NULL, NULL, 0);
 }
 
-tl_arena *tl_arena_new(const char *name)
+static int flags(const tl_arena *a)
 {
-    tl_arena *a = tl_calloc(1, sizeof *a);
-    if (a == NULL)
+    return MALLOCX_ALIGN(ALIGN) | MALLOCX_ARENA(a->index) | MALLOCX_TCACHE_NONE;
+}
+
+static void *get(tl_arena *a, size_t bytes)
+{
+    return have_jemalloc() ? mallocx(bytes, flags(a)) : aligned(bytes);
+}
+
+static void give(tl_arena *a, void *p)
+{
+    if (have_jemalloc())
+        dallocx(p, flags(a));
+    else
+        free(p);
+}
+
+static size_t mapped(const tl_arena *a)
+{
+    uint64_t epoch = 1;
+    size_t len = sizeof epoch, bytes = 0;
+    if (!have_jemalloc())
+        return 0;
+    mallctl("epoch", &epoch, &len, &epoch, len);
+    len = sizeof bytes;
+    return ask(a, "stats.arenas.%u.mapped", &bytes, &len, NULL, 0) == 0 ? bytes : 0;
+}
+#else
+#define have_jemalloc() false
+#define create(a) true
+#define purge(a) ((void)(a))
+#define get(a, bytes) aligned(bytes)
+#define give(a, p) free(p)
+#define mapped(a) 0
+#endif
+
+const char *tl_allocator(void) { return have_jemalloc() ? "jemalloc" : "aligned_alloc"; }
+
+size_t tl_machine_memory(void)
+{
+    static _Atomic size_t most;
+    size_t n = atomic_load_explicit(&most, memory_order_relaxed);
+    if (n != 0)
+        return n;
+    n = SIZE_MAX;
+#ifdef _SC_PHYS_PAGES
+    const long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+    if (pages > 0 && page > 0)
+        n = (size_t)pages > SIZE_MAX / (size_t)page ? SIZE_MAX : (size_t)pages * (size_t)page;
+#endif
+#ifdef __linux__
+    struct sysinfo s;
+    if (n != SIZE_MAX && sysinfo(&s) == 0 && s.totalswap < (SIZE_MAX - n) / s.mem_unit)
+        n += s.totalswap * s.mem_unit;
+#endif
+    atomic_store_explicit(&most, n, memory_order_relaxed);
+    return n;
+}
+
+/* ---- arenas ---- */
+
+tl_arena *tl_arena_new(void)
+{
+    if (tl_alloc_fails())
         return NULL;
-    a->name = name;
-    if ((a->heap = tl_heap_open()) == NULL) {
-        free(a);
-        return NULL;
-    }
-    return a;
+    pthread_mutex_lock(&lock);
+    tl_arena *a = idle;
+    if (a != NULL)
+        idle = a->next_idle;
+    pthread_mutex_unlock(&lock);
+    if (a != NULL || (a = calloc(1, sizeof *a)) == NULL || create(a))
+        return a;
+    free(a);
+    return NULL;
 }
 
 void tl_arena_free(tl_arena *a)
@@ -136,15 +201,32 @@ void tl_arena_free(tl_arena *a)
         tl_storage *s = a->all;
         a->all = s->next_all;
         if (s->data != NULL)
-            tl_heap_give(a->heap, s->data);
+            give(a, s->data);
         tl_changes_free(s->changes);
         free(s);
     }
-    tl_heap_close(a->heap);
-    free(a);
+    memset(a->bin, 0, sizeof a->bin);
+    a->binned = 0;
+    a->stats = (tl_memory_stats_t){0};
+    purge(a);
+    pthread_mutex_lock(&lock);
+    a->next_idle = idle;
+    idle = a;
+    pthread_mutex_unlock(&lock);
 }
 
-/* The size class of a block, and the size of its blocks. */
+tl_memory_stats_t tl_arena_stats(const tl_arena *a)
+{
+    if (a == NULL)
+        return (tl_memory_stats_t){0};
+    tl_memory_stats_t out = a->stats;
+    out.mapped = mapped(a);
+    return out;
+}
+
+/* ---- blocks ---- */
+
+/* The size class of a block, and the size of the blocks in it. */
 static int class_of(size_t bytes, size_t *size)
 {
     if (!TL_JEMALLOC) {
@@ -175,19 +257,23 @@ static void push(tl_arena *a, int bin, tl_storage *s)
     a->bin[bin] = s;
 }
 
-/* Gives all binned blocks back; their headers stay. */
+/* Frees the block; its header stays. */
+static void drop_block(tl_arena *a, tl_storage *s)
+{
+    give(a, s->data);
+    s->data = NULL;
+    push(a, 0, s);
+}
+
 static void empty_bins(tl_arena *a)
 {
     for (int i = 1; i < BINS; i++)
-        for (tl_storage *s; (s = pop(a, i)) != NULL;) {
-            tl_heap_give(a->heap, s->data);
-            s->data = NULL;
-            push(a, 0, s);
-        }
+        for (tl_storage *s; (s = pop(a, i)) != NULL;)
+            drop_block(a, s);
     a->binned = 0;
 }
 
-/* A header with a fresh block, or NULL. */
+/* A header with a new block, or NULL. */
 static tl_storage *fresh(tl_arena *a, size_t size)
 {
     tl_storage *s = pop(a, 0);
@@ -199,11 +285,11 @@ static tl_storage *fresh(tl_arena *a, size_t size)
     }
     if (a->binned > a->stats.peak + (1u << 20))
         empty_bins(a);
-    s->data = tl_heap_get(a->heap, size);
+    s->data = get(a, size);
     a->stats.asked++;
     if (s->data == NULL && a->binned > 0) {
         empty_bins(a);
-        s->data = tl_heap_get(a->heap, size);
+        s->data = get(a, size);
     }
     if (s->data == NULL) {
         push(a, 0, s);
@@ -212,35 +298,35 @@ static tl_storage *fresh(tl_arena *a, size_t size)
     return s;
 }
 
-/* The system hands out addresses for more than there is, and kills who writes there. */
+/* The system hands out addresses for more memory than there is, and kills the process that writes
+ * there. */
 static bool beyond_reason(size_t bytes)
 {
     enum { LARGE = 1 << 28 };
-    return bytes > LARGE && (bytes > SIZE_MAX / 4 || bytes > tl_heap_most());
+    return bytes > LARGE && (bytes > SIZE_MAX / 4 || bytes > tl_machine_memory());
 }
 
 tl_status tl_storage_lack(size_t bytes, tl_err *err)
 {
-    return beyond_reason(bytes) && tl_heap_most() != SIZE_MAX
+    const size_t most = tl_machine_memory();
+    return beyond_reason(bytes) && most != SIZE_MAX
                ? tl_fail(err, TL_ENOMEM,
                          "no memory for %zu bytes: memory and swap of this machine are %zu", bytes,
-                         tl_heap_most())
+                         most)
                : tl_fail(err, TL_ENOMEM, "no memory for %zu bytes", bytes);
 }
 
 tl_storage *tl_storage_new(tl_arena *a, size_t bytes, bool zeroed)
 {
-    if (a == NULL || fault_due() || beyond_reason(bytes))
+    if (a == NULL || tl_alloc_fails() || beyond_reason(bytes))
         return NULL;
     size_t size;
     const int bin = class_of(bytes, &size);
-    tl_storage *s = bin > 0 ? a->bin[bin] : NULL;
-    if (s != NULL) {
-        a->bin[bin] = s->next_free;
+    tl_storage *s = bin > 0 ? pop(a, bin) : NULL;
+    if (s != NULL)
         a->binned -= size;
-    } else if ((s = fresh(a, size)) == NULL) {
+    else if ((s = fresh(a, size)) == NULL)
         return NULL;
-    }
     if (zeroed)
         memset(s->data, 0, bytes);
     s->bytes = bytes;
@@ -259,7 +345,7 @@ tl_storage *tl_storage_new(tl_arena *a, size_t bytes, bool zeroed)
 
 void tl_storage_settle(tl_storage *s)
 {
-    if (!s->blank) /* and nothing is written: several tapes may read one parameter */
+    if (!s->blank) /* then nothing may be written: several tapes can read one parameter */
         return;
     memset(s->data, 0, s->bytes);
     s->blank = false;
@@ -267,9 +353,8 @@ void tl_storage_settle(tl_storage *s)
 
 void tl_storage_retain(tl_storage *s)
 {
-    if (s == NULL)
-        return;
-    atomic_fetch_add_explicit(&s->refs, 1, memory_order_relaxed);
+    if (s != NULL)
+        atomic_fetch_add_explicit(&s->refs, 1, memory_order_relaxed);
 }
 
 void tl_storage_release(tl_storage *s)
@@ -277,101 +362,14 @@ void tl_storage_release(tl_storage *s)
     if (s == NULL || atomic_fetch_sub_explicit(&s->refs, 1, memory_order_acq_rel) > 1)
         return;
     tl_arena *a = s->arena;
-    if (s->changes != NULL)
-        tl_changes_free(s->changes);
+    tl_changes_free(s->changes);
     s->changes = NULL;
     a->stats.used -= s->bytes;
     a->stats.blocks--;
     if (s->bin > 0) {
         a->binned += s->size;
+        push(a, s->bin, s);
     } else {
-        tl_heap_give(a->heap, s->data);
-        s->data = NULL;
+        drop_block(a, s);
     }
-    push(a, s->bin, s);
-}
-
-tl_memory_stats_t tl_arena_stats(const tl_arena *a)
-{
-    if (a == NULL)
-        return (tl_memory_stats_t){0};
-    tl_memory_stats_t out = a->stats;
-    out.mapped = tl_heap_mapped(a->heap);
-    return out;
-}
-
-/* ---- bump memory ---- */
-
-enum { BLOCK_BYTES = 1 << 16 };
-
-struct tl_bump_block {
-    tl_bump_block *next;
-    size_t used, cap;
-    _Alignas(16) unsigned char bytes[];
-};
-
-void *tl_bump_get(tl_bump *b, size_t bytes)
-{
-    if (bytes > PTRDIFF_MAX)
-        return NULL;
-    bytes = (bytes + 15) / 16 * 16;
-    while (b->now != NULL && b->now->used + bytes > b->now->cap && b->now->next != NULL)
-        b->now = b->now->next;
-    if (b->now == NULL || b->now->used + bytes > b->now->cap) {
-        size_t cap = bytes > BLOCK_BYTES ? bytes : BLOCK_BYTES;
-        tl_bump_block *n = tl_calloc(1, sizeof *n + cap);
-        if (n == NULL)
-            return NULL;
-        n->cap = cap;
-        if (b->now == NULL)
-            b->first = n;
-        else
-            b->now->next = n;
-        b->now = n;
-    }
-    void *p = b->now->bytes + b->now->used;
-    b->now->used += bytes;
-    memset(p, 0, bytes);
-    return p;
-}
-
-bool tl_bump_room(tl_bump *b, size_t bytes)
-{
-    tl_bump_block *k = b->now;
-    if (k != NULL && bytes <= k->cap - k->used)
-        return true;
-    if (tl_bump_get(b, bytes) == NULL)
-        return false;
-    b->now->used -= (bytes + 15) / 16 * 16;
-    return true;
-}
-
-void tl_bump_rewind(tl_bump *b, size_t used)
-{
-    b->now = b->first;
-    for (tl_bump_block *k = b->first; k != NULL; k = k->next) {
-        k->used = k->used < used ? k->used : used;
-        used -= k->used;
-        b->now = k->used > 0 ? k : b->now;
-    }
-}
-
-void tl_bump_reset(tl_bump *b) { tl_bump_rewind(b, 0); }
-
-size_t tl_bump_used(const tl_bump *b)
-{
-    size_t used = 0;
-    for (const tl_bump_block *k = b->first; k != NULL; k = k->next)
-        used += k->used;
-    return used;
-}
-
-void tl_bump_free(tl_bump *b)
-{
-    while (b->first != NULL) {
-        tl_bump_block *k = b->first;
-        b->first = k->next;
-        tl_free_raw(k);
-    }
-    b->now = NULL;
 }

@@ -9,18 +9,22 @@
 #include "tensor/kernels/half.h"
 #include "tensor/operands.h"
 
-const tl_dtype_facts tl_dtypes[] = {{"DEFAULT", 0, false},
+static const struct {
+    const char *name;
+    size_t size;
+    bool is_float;
+} dtypes[] = {{"DEFAULT", 0, false},
 #define X(id, text, bytes, is_float) {text, bytes, is_float},
-                                    TL_DTYPE_LIST(X)
+              TL_DTYPE_LIST(X)
 #undef X
 };
 
 const char *tl_dtype_name(tl_dtype d)
 {
-    return (unsigned)d < TL_DTYPE_COUNT ? tl_dtypes[d].name : "?";
+    return (unsigned)d < TL_DTYPE_COUNT ? dtypes[d].name : "?";
 }
-size_t tl_dtype_size(tl_dtype d) { return (unsigned)d < TL_DTYPE_COUNT ? tl_dtypes[d].size : 0; }
-bool tl_dtype_is_float(tl_dtype d) { return (unsigned)d < TL_DTYPE_COUNT && tl_dtypes[d].is_float; }
+size_t tl_dtype_size(tl_dtype d) { return (unsigned)d < TL_DTYPE_COUNT ? dtypes[d].size : 0; }
+bool tl_dtype_is_float(tl_dtype d) { return (unsigned)d < TL_DTYPE_COUNT && dtypes[d].is_float; }
 
 tl_dtype tl_dtype_compute(tl_dtype d) { return d == TL_F16 || d == TL_BF16 ? TL_F32 : d; }
 
@@ -130,7 +134,7 @@ void *tl_array_at(const tl_array *a, int64_t flat)
         off += flat % a->dim[i] * a->stride[i];
         flat /= a->dim[i];
     }
-    return (char *)a->data + off * (int64_t)tl_dtypes[a->dtype].size;
+    return (char *)a->data + off * (int64_t)dtypes[a->dtype].size;
 }
 
 char *tl_shape_text(char *buf, const tl_shape *s)
@@ -275,7 +279,7 @@ static void copy_inner(char *d, int64_t ds, const char *s, int64_t ss, int64_t n
 void tl_array_copy(const tl_array *dst, const tl_array *src)
 {
     tl_array v[2] = {*dst, *src};
-    size_t size = tl_dtypes[dst->dtype].size;
+    size_t size = dtypes[dst->dtype].size;
     if (tl_array_count(dst) == 0)
         return;
     tl_array_collapse(v, 2);
@@ -359,7 +363,7 @@ static tl_status lay(tl_array *a, bool strided, size_t *bytes, tl_err *err)
     if (a->ndim < 0 || a->ndim > TL_MAX_DIMS)
         return tl_fail(err, TL_ESHAPE, "%d dims given; 0 to %d are possible", a->ndim, TL_MAX_DIMS);
     /* Zero sizes do not excuse an overflow among the others: strides use them. */
-    const int64_t size = (int64_t)tl_dtypes[d].size;
+    const int64_t size = (int64_t)dtypes[d].size;
     int64_t span = size;
     bool empty = false;
     for (int i = a->ndim - 1; i >= 0; i--) {
@@ -370,7 +374,7 @@ static tl_status lay(tl_array *a, bool strided, size_t *bytes, tl_err *err)
         if (m > 1 && span > INT64_MAX / m) {
             char text[TL_SHAPE_TEXT];
             return tl_fail(err, TL_ESHAPE, "%s of %s is more bytes than a 64-bit size can count",
-                           tl_array_shape_text(text, a), tl_dtypes[d].name);
+                           tl_array_shape_text(text, a), dtypes[d].name);
         }
         if (!strided)
             a->stride[i] = span / size;

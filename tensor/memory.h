@@ -1,5 +1,5 @@
-/* memory.h: memory for records, names and texts: the C heap, where every allocation can be made to
- * fail. For all rooms. */
+/* memory.h: memory for records, names and texts, from the C heap; and bump memory, which is carved
+ * from large blocks of it. In tests every allocation can be made to fail. For all rooms. */
 #ifndef TL_MEMORY_H
 #define TL_MEMORY_H
 
@@ -15,12 +15,28 @@ void tl_free_raw(void *p);
 bool tl_grow(void *list, int *cap, int n, size_t size);
 char *tl_strdup(const char *s);
 
-#ifdef TL_TEST_HOOKS /* of the tests' arena.o; the library has none */
+/* Bump memory: a reset takes all of it back at once and keeps the blocks for the next step. */
+typedef struct tl_bump_block tl_bump_block;
+typedef struct {
+    tl_bump_block *first, *now;
+} tl_bump;
+void *tl_bump_get(tl_bump *b, size_t bytes); /* zeroed, 16-byte aligned; NULL when out of memory */
+/* Makes sure that the next `bytes` need no allocation; false when out of memory. */
+bool tl_bump_room(tl_bump *b, size_t bytes);
+size_t tl_bump_used(const tl_bump *b);
+/* Takes back all but the first `used` bytes, a number that tl_bump_used gave; 0 is a reset. */
+void tl_bump_rewind(tl_bump *b, size_t used);
+void tl_bump_free(tl_bump *b);
+
+#ifdef TL_TEST_HOOKS /* only in the tests' own arena.o and memory.o, not in the library */
 /* The n-th allocation from now fails (1 = the next), a tensor's as well; 0 switches it off. */
 void tl_alloc_fail_after(int64_t n);
-/* Counts the bytes of this memory from now on, or no longer; returns the most of them that were in
- * use at once since it was called last. */
+bool tl_alloc_fails(void); /* whether this one does */
+/* Starts or stops counting the bytes of this memory; returns the most that were in use at once
+ * since the last call. */
 int64_t tl_alloc_peak(bool watch);
+#else
+static inline bool tl_alloc_fails(void) { return false; }
 #endif
 
 #endif

@@ -41,7 +41,7 @@ enum { SIZES = sizeof sizes / sizeof sizes[0] };
 
 static void blocks_are_aligned_and_apart(void **unused)
 {
-    tl_arena *a = tl_arena_new("test");
+    tl_arena *a = tl_arena_new();
     tl_storage *s[SIZES];
     (void)unused;
     assert_non_null(a);
@@ -66,7 +66,7 @@ static void blocks_are_aligned_and_apart(void **unused)
 
 static void zeroed_means_zero(void **unused)
 {
-    tl_arena *a = tl_arena_new("test");
+    tl_arena *a = tl_arena_new();
     (void)unused;
     for (int round = 0; round < 3; round++)
         for (size_t i = 0; i < SIZES; i++) {
@@ -83,7 +83,7 @@ static void zeroed_means_zero(void **unused)
 
 static void nothing_has_an_address(void **unused)
 {
-    tl_arena *a = tl_arena_new("test");
+    tl_arena *a = tl_arena_new();
     tl_storage *s = tl_storage_new(a, 0, true);
     (void)unused;
     assert_non_null(s);
@@ -99,7 +99,7 @@ static void nothing_has_an_address(void **unused)
 
 static void references_are_counted(void **unused)
 {
-    tl_arena *a = tl_arena_new("test");
+    tl_arena *a = tl_arena_new();
     tl_storage *s = tl_storage_new(a, 1000, false);
     (void)unused;
     tl_storage_retain(s);
@@ -116,7 +116,7 @@ static void references_are_counted(void **unused)
 
 static void used_and_peak(void **unused)
 {
-    tl_arena *a = tl_arena_new("test"), *b = tl_arena_new("other");
+    tl_arena *a = tl_arena_new(), *b = tl_arena_new();
     tl_storage *s[3];
     (void)unused;
     s[0] = tl_storage_new(a, 100, false);
@@ -140,7 +140,7 @@ static void used_and_peak(void **unused)
 /* What the figures of jemalloc say: the pages are there, and stay when the blocks go. */
 static void jemalloc_holds_the_blocks(void **unused)
 {
-    tl_arena *a = tl_arena_new("test");
+    tl_arena *a = tl_arena_new();
     tl_storage *s = tl_storage_new(a, 3 << 20, true);
     size_t mapped = tl_arena_stats(a).mapped;
     (void)unused;
@@ -178,7 +178,7 @@ static void many_arenas_come_and_go(void **unused)
     for (int round = 0; round < 200; round++) {
         if (round == 10)
             before = address_pages();
-        tl_arena *a = tl_arena_new("test");
+        tl_arena *a = tl_arena_new();
         assert_non_null(a);
         tl_storage *s = tl_storage_new(a, 10000, true);
         assert_non_null(s);
@@ -191,7 +191,7 @@ static void many_arenas_come_and_go(void **unused)
 /* "Frees the arena and everything in it": a leak checker sees the rest. */
 static void an_arena_ends_with_its_blocks(void **unused)
 {
-    tl_arena *a = tl_arena_new("test");
+    tl_arena *a = tl_arena_new();
     (void)unused;
     for (size_t i = 0; i < SIZES; i++)
         assert_non_null(tl_storage_new(a, sizes[i], false));
@@ -200,7 +200,7 @@ static void an_arena_ends_with_its_blocks(void **unused)
 
 static void sizes_beyond_reason_are_refused(void **unused)
 {
-    tl_arena *a = tl_arena_new("test");
+    tl_arena *a = tl_arena_new();
     (void)unused;
     assert_null(tl_storage_new(a, SIZE_MAX, false));
     assert_null(tl_storage_new(a, SIZE_MAX / 2 + 1, false));
@@ -229,7 +229,7 @@ static bool nth_works(tl_arena *a, int which)
 
 static void the_nth_allocation_fails(void **unused)
 {
-    tl_arena *a = tl_arena_new("test");
+    tl_arena *a = tl_arena_new();
     (void)unused;
     for (int n = 1; n <= 12; n++) {
         tl_alloc_fail_after(n);
@@ -243,7 +243,7 @@ static void the_nth_allocation_fails(void **unused)
         assert_true(nth_works(a, i));
     assert_int_equal(tl_arena_stats(a).used, 0);
     tl_alloc_fail_after(1);
-    assert_null(tl_arena_new("test"));
+    assert_null(tl_arena_new());
     tl_alloc_fail_after(0);
     tl_arena_free(a);
 }

@@ -103,7 +103,7 @@ static int changed_at(const tl_storage *s, uint32_t since, const tl_array *a)
 
 static void changes_are_found_by_region_and_version(void **unused)
 {
-    tl_arena *arena = tl_arena_new("test");
+    tl_arena *arena = tl_arena_new();
     tl_storage *s = tl_storage_new(arena, 64, true);
     tl_shape four = {1, {4}};
     tl_array part[4];

@@ -15,7 +15,7 @@
 
 #include <tally_extend.h>
 
-#include "tensor/heap.h"
+#include "tensor/arena.h"
 #include "tests/support/expect.h"
 #include "tests/support/skip.h"
 #include "tests/temp_dir.h"
@@ -208,7 +208,7 @@ static void numbers_of_programs(void **unused)
 static void more_memory_than_there_is(void **unused)
 {
     char words[128];
-    const size_t most = tl_heap_most();
+    const size_t most = tl_machine_memory();
     if (most > SIZE_MAX / 4)
         TL_SKIP();
     tl_model *m = tl_model_new(.seed = 1);

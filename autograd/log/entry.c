@@ -159,7 +159,7 @@ void tl_log_drop_step(tl_run_log *l)
     l->n_passes = 0;
     l->compiled = false;
     tl_key_map_clear(&l->at);
-    tl_bump_reset(&l->bump);
+    tl_bump_rewind(&l->bump, 0);
 }
 
 /* ---- the values of one step, as they were hashed, in a safetensors file beside the log.
