@@ -1,13 +1,14 @@
-/* derived.c: values made of parameters and constants alone are differentiated once a step, however
- * many micro-batches it has (NUMERICS 10).
+/* derived.c: values made of parameters and constants alone (derived values) are differentiated once
+ * a step, however many micro-batches it has (NUMERICS 10.4).
  *
- * Where something else is made of such a value, it has accumulators, as a parameter has. How it was
- * made is noted on a tape inside the tape, which outlives tl_tape_reset, and known by a print: one
- * number for the expression. When a gradient is read, what has come to derived values is sent
- * through their expressions, in the order of their prints, to accumulators below (settle.c).
+ * A derived value of which something else is made has accumulators, as a parameter has. How it was
+ * made is noted on the lasting tape: a tape inside the tape, of shapes alone, which outlives
+ * tl_tape_reset. Values there are found by their prints: a print is one number for the whole
+ * expression. When a gradient is read, what has come to derived values is sent back through these
+ * expressions to the parameters (settle.c).
  *
- * They are computed once a step, too: as long as gradients wait, the noted values keep their
- * memory, and the same call of parameters that have not changed since takes it. */
+ * Derived values are computed once a step, too. While gradients wait, values of the lasting tape
+ * keep the memory of what was computed, and the same call of unchanged parameters takes it. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,15 +23,16 @@ static tl_tensor on(const tl_tape *l, uint32_t i)
 
 /* ---- prints: equal wherever the expression is, on whatever tape, in whatever process ---- */
 
-/* Eight bytes at a time of n elements, each lowest byte first on every host. */
+/* Mixes in n elements, eight bytes at a time. The lowest byte of an element comes first on every
+ * host; its size is a power of two. */
 static uint64_t mix_elements(uint64_t h, const void *p, size_t n, size_t size)
 {
     const unsigned char *byte = p;
-    const size_t turn = __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ ? 0 : size - 1;
+    const size_t flip = __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ ? 0 : size - 1;
     for (size_t i = 0; i < n * size; i += 8) {
         uint64_t x = 0;
         for (size_t k = i; k < i + 8 && k < n * size; k++)
-            x |= (uint64_t)byte[k - k % size + (turn ? turn - k % size : k % size)] << 8 * (k - i);
+            x |= (uint64_t)byte[k ^ flip] << 8 * (k - i);
         h = tl_mix(h, x);
     }
     return h;
@@ -69,15 +71,20 @@ uint64_t tl_print_of(const tl_tape *t, tl_tensor x)
                                         : tl_mix_text(1 + v->needs_grad, tl_leaf_name(t, x));
 }
 
-/* Of n's first result, its inputs having prints. */
-static uint64_t print_node(const tl_tape *t, const tl_node *n)
+/* The print of output j of a call whose inputs have prints. */
+static uint64_t print_out(const tl_tape *t, const tl_node *n, int j)
 {
     uint64_t print = mix_call(n);
     for (int k = 0; k < n->n_in; k++)
         print = tl_mix(print, tl_print_of(t, n->in[k]));
-    return print;
+    return tl_mix(print, (uint64_t)j) | 1;
 }
-static uint64_t print_out(uint64_t print, int j) { return tl_mix(print, (uint64_t)j) | 1; }
+
+static void print_outputs(tl_tape *t, const tl_node *n)
+{
+    for (int j = 0; j < n->n_out; j++)
+        tl_values_at(&t->values, n->out + (uint32_t)j)->print = print_out(t, n, j);
+}
 
 static uint64_t print_constant(const tl_array *a)
 {
@@ -89,8 +96,8 @@ static uint64_t print_constant(const tl_array *a)
 
 /* ---- the lasting tape ---- */
 
-/* The first value of that print there, or TL_NONE; made: that shows how it was made. Another may
- * stand for it from a checkpoint. */
+/* The first value of that print there; TL_NONE if there is none. made: the first that shows how it
+ * was made, as one that a checkpoint names does not. */
 static tl_tensor known(const tl_tape *l, uint64_t print, bool made)
 {
     for (uint32_t i = 0; i < atomic_load(&l->values.count); i++) {
@@ -106,6 +113,7 @@ tl_tensor tl_derived_made(const tl_tape *t, tl_tensor leaf)
     return known(t->lasting, tl_peek(t, leaf)->print, true);
 }
 
+/* The value of the lasting tape that x of this tape is; x itself if it is of the model. */
 static tl_tensor twin(const tl_tape *t, tl_tensor x)
 {
     return tl_is_none(x) || x.owner != t->values.owner ? x : tl_derived_made(t, x);
@@ -118,7 +126,6 @@ static tl_tape *lasting(tl_tape *t)
     return t->lasting;
 }
 
-/* With a copy, if it is new. */
 uint64_t tl_derived_constant(tl_tape *t, const tl_array *a)
 {
     tl_tape *l = lasting(t);
@@ -140,7 +147,7 @@ uint64_t tl_derived_constant(tl_tape *t, const tl_array *a)
     return tl_peek(l, y)->print = print;
 }
 
-/* x has a print, and is on the lasting tape if it is no node's. */
+/* Gives x a print and a place on the lasting tape, if it is a constant. */
 static tl_status note_leaf(tl_tape *t, tl_tensor x)
 {
     tl_value *v = tl_peek(t, x);
@@ -150,7 +157,7 @@ static tl_status note_leaf(tl_tape *t, tl_tensor x)
     return t->head.err.status;
 }
 
-/* What went wrong on the lasting tape is said by the user's, which can be cleared; that goes on. */
+/* Moves an error of the lasting tape to the user's tape, where it can be read and cleared. */
 static tl_status hand_up(tl_tape *t, tl_tape *l)
 {
     tl_status s = tl_fail(&t->head.err, tl_error_status(l), "%s", tl_error(l));
@@ -158,7 +165,7 @@ static tl_status hand_up(tl_tape *t, tl_tape *l)
     return s;
 }
 
-/* Records n there, if it is new. */
+/* Records n on the lasting tape, if it is new there. */
 static tl_status note_node(tl_tape *t, const tl_node *n)
 {
     tl_tape *l = t->lasting;
@@ -170,9 +177,7 @@ static tl_status note_node(tl_tape *t, const tl_node *n)
             TL_TRY(note_leaf(t, n->in[k]));
         in[k] = twin(t, n->in[k]);
     }
-    const uint64_t print = print_node(t, n);
-    for (int j = 0; j < n->n_out; j++)
-        tl_values_at(&t->values, n->out + (uint32_t)j)->print = print_out(print, j);
+    print_outputs(t, n);
     if (!tl_is_none(twin(t, tl_node_out(t, n, 0))))
         return TL_OK;
     tl_scope outer = tl_scope_of(l, n, n->mode | TL_TRACE | TL_APART);
@@ -183,7 +188,7 @@ static tl_status note_node(tl_tape *t, const tl_node *n)
     return tl_failed(l) ? hand_up(t, l) : TL_OK;
 }
 
-/* ---- their memory ---- */
+/* ---- the memory of derived values ---- */
 
 int32_t tl_derived_inside(void *l, const tl_node *n, int k)
 {
@@ -191,7 +196,7 @@ int32_t tl_derived_inside(void *l, const tl_node *n, int k)
     return own ? tl_peek(l, n->in[k])->node : -1;
 }
 
-/* Of a tensor of the model; in a trace, of what its nodes have changed. */
+/* How often a tensor of the model has been changed; in a trace, by which of its nodes. */
 static uint32_t version(tl_tape *t, tl_tensor x)
 {
     return t->recorder == NULL ? tl_peek(t, x)->st->version
@@ -208,10 +213,10 @@ uint32_t tl_derived_versions(tl_tape *t, tl_tensor x, bool reach)
     for (int32_t i; (i = tl_postorder_next(&o)) >= 0;)
         for (int k = 0; k < l->node[i].n_in; k++) {
             const tl_tensor in = l->node[i].in[k];
-            const tl_value *v = tl_is_none(in) || in.owner == l->values.owner ? NULL
-                                                                              : tl_peek(l, in);
-            tl_leaf_grad *g = reach && v != NULL && v->needs_grad ? tl_leaf_grad_get(t, in) : NULL;
-            sum += v == NULL ? 0 : version(t, in);
+            if (tl_is_none(in) || in.owner == l->values.owner)
+                continue;
+            sum += version(t, in);
+            tl_leaf_grad *g = reach && tl_peek(l, in)->needs_grad ? tl_leaf_grad_get(t, in) : NULL;
             if (g != NULL)
                 g->reached = true;
         }
@@ -224,13 +229,14 @@ void tl_derived_drop(tl_value *v)
     v->st = NULL;
 }
 
-static bool there(tl_tape *t, tl_tensor x)
+/* The contents of v of the lasting tape, made of parameters of those versions, are in memory. */
+static bool there(const tl_value *v, uint32_t versions)
 {
-    const tl_value *v = tl_peek(t->lasting, x);
-    return v->st != NULL && v->st->version == 0 && v->born == tl_derived_versions(t, x, false);
+    return v->st != NULL && v->st->version == 0 && v->born == versions;
 }
 
-/* What n has made is there for micro-batches to come, unless gradients wait for what was. */
+/* The results of n stay in memory for micro-batches to come, unless a gradient waits for what they
+ * were before the parameters were changed. */
 static void keep(tl_tape *t, const tl_node *n)
 {
     tl_tape *l = t->lasting;
@@ -238,14 +244,15 @@ static void keep(tl_tape *t, const tl_node *n)
         const tl_value *v = tl_values_at(&t->values, n->out + (uint32_t)j);
         const tl_tensor x = known(l, v->print, true);
         const tl_leaf_grad *g = tl_leaf_grad_find(t, known(l, v->print, false));
+        const uint32_t versions = tl_derived_versions(t, x, false);
         tl_value *to = tl_peek(l, x);
-        if (v->st == NULL || v->st->version != 0 || there(t, x) ||
-            (g != NULL && g->live && g->born != 0 && g->born != tl_derived_versions(t, x, false)))
+        if (v->st == NULL || v->st->version != 0 || there(to, versions) ||
+            (g != NULL && g->live && g->born != 0 && g->born != versions))
             continue;
         tl_derived_drop(to);
         tl_storage_retain(to->st = v->st);
         to->a = v->a;
-        to->born = tl_derived_versions(t, x, false);
+        to->born = versions;
     }
 }
 
@@ -267,8 +274,10 @@ void *tl_derived_room(tl_tape *t, uint32_t number, const tl_array *a, bool *full
 {
     const tl_tensor x = on(t->lasting, number);
     tl_value *v = tl_peek(t->lasting, x);
+    const uint32_t versions = tl_derived_versions(t, x, false);
     const size_t bytes = (size_t)tl_array_count(a) * tl_dtype_size(a->dtype);
-    if ((*full = there(t, x) && laid_alike(&v->a, a)))
+    *full = there(v, versions) && laid_alike(&v->a, a);
+    if (*full)
         return v->st->data;
     tl_derived_drop(v);
     v->st = tl_storage_new(t->arena, bytes, false);
@@ -278,7 +287,7 @@ void *tl_derived_room(tl_tape *t, uint32_t number, const tl_array *a, bool *full
     }
     v->a = *a;
     v->a.data = v->st->data;
-    v->born = tl_derived_versions(t, x, false);
+    v->born = versions;
     return v->st->data;
 }
 
@@ -289,27 +298,28 @@ void tl_derived_forget(tl_tape *t)
         tl_derived_drop(tl_values_at(v, i));
 }
 
-/* x has a print, and all that it is made of. */
+/* Gives a constant of the tape its print. */
+static void print_leaf(tl_tape *t, tl_tensor x)
+{
+    tl_value *v = tl_is_none(x) || x.owner != t->values.owner ? NULL : tl_peek(t, x);
+    if (v != NULL && v->node < 0 && v->print == 0)
+        v->print = print_constant(&v->a);
+}
+
+/* Gives prints to x and to all that it is made of. */
 static bool print_all(tl_tape *t, tl_tensor x)
 {
     uint32_t *order, n;
-    tl_value *v = tl_is_none(x) || x.owner != t->values.owner ? NULL : tl_peek(t, x);
-    if (v == NULL || v->print != 0)
+    print_leaf(t, x);
+    if (tl_is_none(x) || x.owner != t->values.owner || tl_peek(t, x)->print != 0)
         return true;
-    if (v->node < 0)
-        return v->print = print_constant(&v->a), true;
     if (tl_canonical_order(t, x, TL_TO_ALL, &order, &n) != TL_OK)
         return false;
     for (uint32_t i = 0; i < n; i++) {
         const tl_node *node = &t->node[order[i]];
-        for (int k = 0; k < node->n_in; k++) {
-            tl_value *in = tl_is_none(node->in[k]) ? NULL : tl_peek(t, node->in[k]);
-            if (in != NULL && in->node < 0 && node->in[k].owner == t->values.owner && !in->print)
-                in->print = print_constant(&in->a);
-        }
-        const uint64_t print = print_node(t, node);
-        for (int j = 0; j < node->n_out; j++)
-            tl_values_at(&t->values, node->out + (uint32_t)j)->print = print_out(print, j);
+        for (int k = 0; k < node->n_in; k++)
+            print_leaf(t, node->in[k]);
+        print_outputs(t, node);
     }
     return true;
 }
@@ -326,13 +336,12 @@ bool tl_derived_there(tl_tape *t, const tl_call *c, const tl_tensor *in, const t
     for (int k = 0; k < c->n_in; k++)
         if (!print_all(t, in[k]))
             return false;
-    const uint64_t print = print_node(t, &n);
     for (int j = 0; j < c->n_out; j++) {
-        const tl_tensor x = known(l, print_out(print, j), true);
+        const tl_tensor x = known(l, print_out(t, &n, j), true);
         const tl_value *v = before[j] = tl_is_none(x) ? NULL : tl_peek(l, x);
         if (v == NULL || v->node < 0 || l->node[v->node].op != c->op ||
             v->a.dtype != c->out[j].dtype || !tl_array_same_shape(&v->a, &c->out[j]) ||
-            !there(t, x))
+            !there(v, tl_derived_versions(t, x, false)))
             return false;
     }
     return c->n_out > 0;
@@ -340,8 +349,8 @@ bool tl_derived_there(tl_tape *t, const tl_call *c, const tl_tensor *in, const t
 
 /* ---- what the walk back asks ---- */
 
-/* What a node has read of the model is what is there: gradients go back through what is made anew.
- */
+/* What a node has read of the model has not been changed since: gradients go back through what the
+ * lasting tape makes of it anew. */
 static tl_status check_read(tl_tape *t, uint32_t node)
 {
     const tl_node *n = &t->node[node];
@@ -357,14 +366,7 @@ static tl_status check_read(tl_tape *t, uint32_t node)
     return TL_OK;
 }
 
-/* Its memory is what the lasting tape has, of parameters as they are. */
-static bool is_kept(tl_tape *t, tl_tensor x)
-{
-    const tl_tensor y = twin(t, x);
-    return tl_peek(t, x)->st == tl_peek(t->lasting, y)->st && there(t, y);
-}
-
-/* y, if it has that shape: from a checkpoint another may have come. */
+/* y, if it has that shape. (A checkpoint may name a value of another.) */
 static tl_tensor of_shape(tl_tape *t, tl_tensor y, const tl_shape *s, const char *name)
 {
     char a[TL_SHAPE_TEXT], b[TL_SHAPE_TEXT];
@@ -377,16 +379,26 @@ static tl_tensor of_shape(tl_tape *t, tl_tensor y, const tl_shape *s, const char
     return TL_NONE;
 }
 
+/* How x was made is noted, and its memory is what the lasting tape keeps, of parameters as they
+ * are now. */
+static bool is_noted(tl_tape *t, tl_tensor x)
+{
+    const tl_value *v = tl_peek(t, x);
+    const tl_tensor y = v->print == 0 ? TL_NONE : twin(t, x);
+    if (tl_is_none(y) || v->node < 0)
+        return !tl_is_none(y);
+    const tl_value *kept = tl_peek(t->lasting, y);
+    return v->st == kept->st && there(kept, tl_derived_versions(t, y, false));
+}
+
 tl_tensor tl_derived_leaf(tl_tape *t, tl_tensor x)
 {
-    uint32_t *order, n;
+    uint32_t *order, n = 0;
     tl_tape *l = lasting(t);
-    const bool noted = l != NULL && tl_peek(t, x)->print != 0 && !tl_is_none(twin(t, x)) &&
-                       (tl_peek(t, x)->node < 0 || is_kept(t, x));
     if (l == NULL || note_leaf(t, x) != TL_OK ||
-        (!noted && tl_canonical_order(t, x, TL_TO_ALL, &order, &n) != TL_OK))
+        (!is_noted(t, x) && tl_canonical_order(t, x, TL_TO_ALL, &order, &n) != TL_OK))
         return TL_NONE;
-    for (uint32_t i = 0; !noted && i < n; i++) {
+    for (uint32_t i = 0; i < n; i++) {
         if (check_read(t, order[i]) != TL_OK || note_node(t, &t->node[order[i]]) != TL_OK)
             return TL_NONE;
         if (t->recorder == NULL)
@@ -396,7 +408,7 @@ tl_tensor tl_derived_leaf(tl_tape *t, tl_tensor x)
     return of_shape(t, known(l, tl_peek(t, x)->print, false), &s, tl_leaf_name(t, x));
 }
 
-/* "=0123456789abcdef": where no program is at hand, of a checkpoint. */
+/* "=0123456789abcdef": what a checkpoint can name before a program has made the value. */
 const char *tl_derived_name(const tl_tape *t, tl_leaf_grad *g)
 {
     if (g->name == NULL && (g->name = tl_calloc(1, 18)) != NULL)
