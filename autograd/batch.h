@@ -5,23 +5,24 @@
 
 #include "autograd/internal.h"
 
-/* ---- rules.c ---- */
+/* ---- rules.c: how values depend on the batch ---- */
 
-/* How what a call has made depends on the batch, where some input does; in: room. */
+/* Says how the results of a call depend on the batch, some input of which does; in: room for the
+ * inputs' own. */
 void tl_batch_infer(tl_call *c, tl_value *const *value, tl_batch *in, tl_value *const *made);
-/* Why gradients behind a node of op, with inputs in[] (records: value[], NULL for absent ones)
- * depend on the split into micro-batches; false if they do not, or if a node before
- * it is to blame. b: mixed if any output is, else output 0's. Draws are to blame for values,
- * whether or not they need a gradient. */
+/* Whether op, with inputs in[] (their records: value[], NULL for absent ones), is to blame that
+ * gradients behind it depend on the split into micro-batches, and why. False if they do not, or if
+ * an op before it is to blame. b: TL_MIXED if any output is, else output 0's. Draws are to blame
+ * for values as well, whether or not these need a gradient. */
 bool tl_batch_blames(const tl_tape *t, const tl_op *op, const tl_tensor *in, tl_value *const *value,
                      int n_in, tl_batch b, char why[TL_MESSAGE_MAX]);
-/* Under TL_STRICT nothing is recorded that is outside the promise: the call is not, or an error. */
+/* Under TL_STRICT: refuses to record a call that is outside the promise. */
 tl_status tl_batch_strict(tl_at at, const tl_call *c, const tl_tensor *in, tl_value *const *value,
                           tl_value *const *made, bool needs_grad);
 
-/* What the call makes, of these inputs, is made of parameters and constants alone. */
+/* What a call makes of these inputs is made of parameters and constants alone. */
 bool tl_batch_fixed(const tl_op *op, tl_value *const *value, int n_in);
-/* A leaf that is a constant. */
+/* v, a leaf, is a constant. */
 static inline void tl_value_fix(tl_value *v)
 {
     tl_batch_set(v, TL_FREE);
@@ -68,73 +69,84 @@ tl_status tl_fold_visited(tl_walk *w, uint32_t i, const tl_node *n);
 /* In a trace: records all that waits, parameter by parameter. */
 tl_status tl_fold_recorded(tl_tape *t);
 
-/* ---- prints.c: the programs of a step's micro-batches ---- */
+/* ---- prints.c: micro-batches of a step run the same program ---- */
 
-/* It only shows or copies its input: whether it is there may depend on sizes. */
+/* n only shows or copies its input: whether a program has it may depend on sizes. */
 static inline bool tl_passes_on(const tl_node *n) { return n->op->traits & (TL_VIEW | TL_COPY); }
-/* The program is that of the micro-batches before, where nobody has asked for others. */
+/* Before a backward: the program is that of the micro-batches before (or .ragged allows others). */
 tl_status tl_prints_check(tl_walk *w);
-/* Before an optimizer's step, and at a reset: so many backwards are over. */
+/* Before an optimizer's step, and at a reset: the micro-batch had as many backwards as others. */
 tl_status tl_prints_step(tl_at at);
 void tl_prints_end(tl_tape *t);
+/* Gradients are dropped: micro-batches begin anew. */
 void tl_prints_clear(tl_tape *t);
-/* At a run of a graph: what its trace left. */
-tl_status tl_prints_run(tl_at at, const tl_prints *p);
+/* At a run of a graph: checks what its trace has left. */
+tl_status tl_prints_run(tl_at at, const tl_prints *traced);
 void tl_prints_free(tl_prints *p);
 
+/* Mixes x into the hash h. */
 static inline uint64_t tl_mix(uint64_t h, uint64_t x)
 {
     h = (h ^ x) * 0x9e3779b97f4a7c15u;
     return h ^ h >> 29;
 }
 
-/* ---- derived.c, settle.c: fixed values, differentiated once a step ---- */
+/* ---- derived.c, settle.c: derived values, made of parameters and constants alone ---- */
 
-/* The handle of a fixed value x on the lasting tape, where how it was made is noted; TL_NONE, with
- * an error, without memory. */
+/* The handle on the lasting tape of a derived value x, whose expression is noted there. TL_NONE,
+ * with an error, without memory. */
 tl_tensor tl_derived_leaf(tl_tape *t, tl_tensor x);
-/* What the call would make, of these inputs, is there, made before: before[j], on the lasting tape
- * (which there is). */
-bool tl_derived_there(tl_tape *t, const tl_call *c, const tl_tensor *in, const tl_value **before);
-/* For a graph: the number on the lasting tape of the value of that print, -1; and memory that keeps
- * it, laid out as a, which is to be filled unless it is full. NULL, with an error, without any. */
-int64_t tl_derived_number(const tl_tape *t, uint64_t print);
-void *tl_derived_room(tl_tape *t, uint32_t number, const tl_array *a, bool *full);
-/* Their memory is given back. */
-void tl_derived_forget(tl_tape *t);
-/* Its print. */
+/* Its print: a number for the expression. */
 static inline uint64_t tl_derived_print(tl_tape *t, tl_tensor x)
 {
     return tl_is_none(tl_derived_leaf(t, x)) ? 0 : tl_peek(t, x)->print;
 }
-/* The print of a constant, which is there from now on. */
+/* The print of a constant, of which the lasting tape has a copy from now on. */
 uint64_t tl_derived_constant(tl_tape *t, const tl_array *a);
-/* Its name in checkpoints, as long as its record; and what has such a name and that shape, whether
- * a program has made it yet or will (shape NULL: only if one has): TL_NONE if it is no such name,
- * or without memory. */
-const char *tl_derived_name(const tl_tape *t, tl_leaf_grad *g);
-tl_tensor tl_derived_named(tl_tape *t, const char *name, tl_dtype dtype, const tl_shape *shape);
-/* The leaf is one. */
+/* The leaf is a derived value. */
 static inline bool tl_derived(const tl_tape *t, tl_tensor leaf)
 {
     return t->lasting != NULL && leaf.owner == t->lasting->values.owner;
 }
-/* What lies below those that are reached is reached, too, and has not changed while they wait; or
- * the error that it has. */
+
+/* What the call would make of these inputs has been made before and is in memory: before[j], on the
+ * lasting tape (which there is). */
+bool tl_derived_there(tl_tape *t, const tl_call *c, const tl_tensor *in, const tl_value **before);
+/* For a graph: the number on the lasting tape of the value of that print; -1: none. */
+int64_t tl_derived_number(const tl_tape *t, uint64_t print);
+/* Memory that keeps value `number`, laid out as a. The graph fills it unless it is full. NULL, with
+ * an error, without memory. */
+void *tl_derived_room(tl_tape *t, uint32_t number, const tl_array *a, bool *full);
+/* Gives all that memory back. */
+void tl_derived_forget(tl_tape *t);
+
+/* The name of a derived value in checkpoints, which lives as long as its record. */
+const char *tl_derived_name(const tl_tape *t, tl_leaf_grad *g);
+/* The derived value of that name and shape, whether a program has made it yet or will (shape NULL:
+ * only if one has). TL_NONE if that is no such name, or without memory. */
+tl_tensor tl_derived_named(tl_tape *t, const char *name, tl_dtype dtype, const tl_shape *shape);
+
+/* After a walk's check: the parameters below the derived values that it reaches are reached, too.
+ * An error if they have changed while a gradient waits. */
 tl_status tl_derived_reach(tl_tape *t);
+/* That error. */
 tl_status tl_derived_waits(tl_tape *t, tl_tensor leaf);
-/* A run has left in theirs what its trace has in mine, of what there is now, or was. */
+/* A run has left in the user's record `theirs` what its trace has in `mine`: notes of which
+ * versions of the parameters that is. */
 void tl_derived_left(tl_tape *t, tl_leaf_grad *theirs, tl_tape *trace, const tl_leaf_grad *mine);
-/* Record i is of a derived value reached now, where micro-batches before had another in that call
- * or later: made alike, of other sizes or numbers. Then an error. */
+/* Record i is of a derived value that is reached now, where micro-batches before had another one in
+ * that call or a later one: made alike, of other sizes or numbers. */
 bool tl_derived_strays(tl_tape *t, int i, int call, char why[TL_MESSAGE_MAX]);
+/* Under TL_STRICT: none does. */
 tl_status tl_derived_agree(tl_at at, int call);
-/* What has come to them is sent on to what they are made of; or more is about to come. */
+/* Sends what has come to derived values back to the parameters, unless that has been done. */
 tl_status tl_derived_settle(tl_at at);
+/* More is about to come. */
 void tl_derived_unsettle(tl_tape *t);
-/* The tape is reset: they are forgotten, if nothing waits in them. */
+
+/* At a reset of the tape: forgets derived values, if no gradient waits in them. */
 void tl_derived_reset(tl_tape *t);
-/* Those of a trace are the user's; false without memory. */
+/* A trace has the user's lasting tape; false without memory. */
 bool tl_derived_share(tl_tape *trace, tl_tape *user);
 
 #endif

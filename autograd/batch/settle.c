@@ -1,5 +1,5 @@
-/* settle.c: what has come to values made of parameters alone (derived.c) is sent on, once a step;
- * and micro-batches of a step that make different ones in one place are noticed. */
+/* settle.c: what has come to derived values (derived.c) is sent back to the parameters, once a
+ * step; and micro-batches of a step are noticed that make different derived values in one place. */
 #include <stdio.h>
 
 #include "autograd/batch/derived.h"
@@ -14,13 +14,17 @@ tl_status tl_derived_waits(tl_tape *t, tl_tensor leaf)
 
 void tl_derived_left(tl_tape *t, tl_leaf_grad *theirs, tl_tape *trace, const tl_leaf_grad *mine)
 {
-    if (tl_derived(t, mine->leaf))
-        theirs->born = tl_derived_versions(t, tl_derived_made(t, mine->leaf), false) -
-                       (mine->born !=
-                        tl_derived_versions(trace, tl_derived_made(trace, mine->leaf), false));
+    if (!tl_derived(t, mine->leaf))
+        return;
+    const uint32_t now = tl_derived_versions(t, tl_derived_made(t, mine->leaf), false);
+    const uint32_t traced = tl_derived_versions(trace, tl_derived_made(trace, mine->leaf), false);
+    /* Other versions than there are now, if the program has changed the parameters since. */
+    theirs->born = mine->born == traced ? now : now - 1;
 }
 
-static tl_status check_below(tl_tape *t, tl_tensor leaf)
+/* Marks the parameters that a derived value is made of as reached. They must not have changed while
+ * a gradient waits in it. */
+static tl_status reach_below(tl_tape *t, tl_tensor leaf)
 {
     tl_value *v = tl_peek(t->lasting, leaf);
     const uint32_t versions = tl_derived_versions(t, tl_derived_made(t, leaf), true);
@@ -29,8 +33,10 @@ static tl_status check_below(tl_tape *t, tl_tensor leaf)
     if (g->live && g->born != 0 && g->born != versions)
         return tl_derived_waits(t, leaf);
     g->born = versions;
-    if (v->born != versions && t->recorder == NULL)
-        tl_derived_drop(v), v->born = versions;
+    if (v->born != versions && t->recorder == NULL) {
+        tl_derived_drop(v);
+        v->born = versions;
+    }
     return TL_OK;
 }
 
@@ -38,7 +44,7 @@ tl_status tl_derived_reach(tl_tape *t)
 {
     for (int i = t->first_grad; i < t->n_grads; i++) /* the list grows */
         if (tl_derived(t, t->grad[i].leaf) && t->grad[i].reached)
-            TL_TRY(check_below(t, t->grad[i].leaf));
+            TL_TRY(reach_below(t, t->grad[i].leaf));
     return TL_OK;
 }
 
@@ -51,6 +57,7 @@ void tl_derived_unsettle(tl_tape *t)
             t->grad[i].acc[k].open &= t->grad[i].acc[k].call < TL_BELOW;
 }
 
+/* For tl_rerun: constants of the lasting tape are made again, parameters are themselves. */
 static tl_tensor leaf_again(void *ctx, tl_tensor x)
 {
     tl_tape *t = ctx;
@@ -60,20 +67,19 @@ static tl_tensor leaf_again(void *ctx, tl_tensor x)
     return tl_constant(t, a->data, a->dtype, tl_array_shape(a));
 }
 
-static tl_status send_on(tl_at at, tl_leaf_grad *g)
+/* Runs the expression of a derived value again, and a backward through it. */
+static tl_status send_back(tl_at at, tl_tensor of)
 {
     tl_tape *t = at.tape;
-    const tl_tensor of = g->leaf;
     const unsigned mode = t->mode;
     const int calls = t->calls;
-    const tl_tensor leaf = tl_derived_made(t, g->leaf);
+    const tl_tensor leaf = tl_derived_made(t, of);
     if (tl_is_none(leaf))
         return tl_tape_fail(at, TL_EUSAGE,
                             "a gradient waits in a value made of parameters that no program has "
                             "made since it was loaded");
-    TL_TRY(check_below(t, of)); /* which may move the records */
-    g = tl_leaf_grad_find(t, of);
-    tl_tensor dy = tl_leaf_grad_sum(at, g, tl_peek(t, leaf)->a.dtype);
+    TL_TRY(reach_below(t, of));
+    tl_tensor dy = tl_leaf_grad_sum(at, tl_leaf_grad_find(t, of), tl_peek(t, leaf)->a.dtype);
     t->mode &= ~(unsigned)(TL_NO_GRAD | TL_FAST);
     tl_tensor y = tl_rerun(t, t->lasting, leaf, leaf_again, NULL, t);
     t->mode = mode;
@@ -87,16 +93,19 @@ static tl_status send_on(tl_at at, tl_leaf_grad *g)
     return s;
 }
 
-/* The record of the least print beyond that; NULL: no more. */
-static tl_leaf_grad *after(tl_tape *t, uint64_t last)
+/* The derived value with the least print above `last` in which a gradient waits; TL_NONE: no more.
+ */
+static tl_tensor next_after(tl_tape *t, uint64_t last)
 {
-    tl_leaf_grad *next = NULL;
+    tl_tensor next = TL_NONE;
     uint64_t least = UINT64_MAX;
     for (int i = t->first_grad; i < t->n_grads; i++) {
-        tl_leaf_grad *g = &t->grad[i];
+        const tl_leaf_grad *g = &t->grad[i];
         const uint64_t print = tl_derived(t, g->leaf) ? tl_peek(t, g->leaf)->print : 0;
-        if (g->live && print > last && print <= least)
-            least = print, next = g;
+        if (g->live && print > last && print <= least) {
+            least = print;
+            next = g->leaf;
+        }
     }
     return next;
 }
@@ -104,20 +113,18 @@ static tl_leaf_grad *after(tl_tape *t, uint64_t last)
 tl_status tl_derived_settle(tl_at at)
 {
     tl_tape *t = at.tape;
-    uint64_t last = 0;
     if (t->settled)
         return TL_OK;
     t->settled = true;
-    for (tl_leaf_grad *next = after(t, 0); next != NULL; next = after(t, last)) {
-        last = tl_peek(t, next->leaf)->print;
-        TL_TRY(send_on(at, next));
-    }
+    for (tl_tensor x = next_after(t, 0); !tl_is_none(x); x = next_after(t, tl_peek(t, x)->print))
+        TL_TRY(send_back(at, x));
     return TL_OK;
 }
 
-/* ---- micro-batches of a step that make different ones in one place ---- */
+/* ---- micro-batches that make different derived values in one place ---- */
 
-/* What x is made of, sizes and numbers aside, as prints.c has it; 0: not known. */
+/* A number for what x of the lasting tape is made of. As in prints.c, sizes do not count, nor do
+ * numbers, views and copies. 0: not known. */
 static uint64_t outline(tl_tape *t, tl_tensor x)
 {
     tl_tape *l = t->lasting;
@@ -144,7 +151,7 @@ static uint64_t outline(tl_tape *t, tl_tensor x)
     return of[tl_peek(l, x)->node] | 1;
 }
 
-/* The backward that is about to begin, or a later one, of micro-batches before has come to it. */
+/* In micro-batches before, backward number `call` or a later one has come to it. */
 static bool met(const tl_leaf_grad *g, int call)
 {
     bool any = false;
@@ -156,10 +163,10 @@ static bool met(const tl_leaf_grad *g, int call)
 bool tl_derived_strays(tl_tape *t, int i, int call, char why[TL_MESSAGE_MAX])
 {
     const tl_leaf_grad *g = &t->grad[i], *o = g;
-    const tl_tensor x = tl_derived(t, g->leaf) && g->reached && !met(g, call)
-                            ? tl_derived_made(t, g->leaf)
-                            : TL_NONE;
-    const uint64_t h = tl_is_none(x) ? 0 : outline(t, x);
+    if (!tl_derived(t, g->leaf) || !g->reached || met(g, call))
+        return false;
+    const tl_tensor x = tl_derived_made(t, g->leaf);
+    const uint64_t h = outline(t, x);
     char a[TL_SHAPE_TEXT], b[TL_SHAPE_TEXT];
     for (int k = t->first_grad; h != 0 && k < t->n_grads && o == g; k++)
         if (tl_derived(t, t->grad[k].leaf) && !t->grad[k].reached && met(&t->grad[k], call) &&
