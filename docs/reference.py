@@ -104,23 +104,32 @@ class Book:
                         html.escape(title), STYLE, html.escape(title), body))
 
     def card(self, op):
-        """(file, {field: text}) of the card that stands over the op's constructor."""
+        """(file, {field: text}) of the op's card: the last one above the op that names it, or the
+        first of its file."""
         made_by = re.search(r"#define tl_%s\(t, [^\n]*?(?:\\\n)?.*?(?:TL_OP\((\w+)|tl_(\w+)_at\()" % op,
                             self.headers["ops/ops.h"])
         name = made_by[1] or made_by[2] if made_by else op
-        for file, text in self.files.items():
-            if re.search(r"^tl_(tensor|status) tl_%s_at\(|_CALL\w*\(%s[,)]" % (name, name), text, re.M):
-                lines = [x[3:] for x in text[:text.index("*/")].split("\n")]
-                card, field = {"": [lines[0]]}, ""
-                for line in lines[1:]:
-                    met = re.match(r"(%s):\s+(.*)" % "|".join(FIELDS), line)
-                    if met:
-                        field, line = met[1], met[2]
-                    elif field and line[:1] not in (" ", ""):
-                        field = "Note"
-                    card.setdefault(field, []).append(line.strip())
-                return file, {k: " ".join(v).strip() for k, v in card.items()}
+        for made in (r"^tl_(tensor|status) tl_%s_at\(", r"^const tl_op tl_op_%s = ", r"^[A-Z_]+\(%s[,)]"):
+            for file, text in self.files.items():
+                met = re.search(made % name, text, re.M)
+                if met:
+                    return file, self.fields(name, text[:met.start()])
         return None, {}
+
+    def fields(self, op, text):
+        """{field: text} of the last card in the text that names the op, or of the first."""
+        cards = re.findall(r"/\*[- ]*((?:(?!\*/).)*?\n \* Shape:.*?)\*/", text, re.S)
+        named = [c for c in cards if re.search(r"\b%s\b" % op, c.split("Shape:")[0])]
+        lines = [x[3:] for x in ("   " + (named or cards[:1])[-1]).split("\n")]
+        card, field = {"": [lines[0]]}, ""
+        for line in lines[1:]:
+            met = re.match(r"(%s):\s+(.*)" % "|".join(FIELDS), line)
+            if met:
+                field, line = met[1], met[2]
+            elif field and line[:1] not in (" ", ""):
+                field = "Note"
+            card.setdefault(field, []).append(line.strip())
+        return {k: " ".join(v).strip() for k, v in card.items()}
 
     def call(self, op):
         """The macro, the function and the options of an op, as the headers have them."""

@@ -44,11 +44,6 @@ const tl_op tl_op_silu_grad = {TL_BINARY(silu_grad), .traits = TL_POINTWISE | TL
 const tl_op tl_op_softplus = {TL_UNARY(softplus), .traits = TL_POINTWISE | TL_HEAVY,
                               .vjp = softplus_vjp, .saves_in = 1};
 
-TL_UNARY_CALL(relu)
-TL_UNARY_CALL(silu)
-TL_UNARY_CALL(softplus)
-TL_BINARY_CALL(silu_grad)
-
 /* ---- gelu: x * Phi(x) by erf; gelu_tanh: its approximation by tanh; and their gradients
  * Shape:  as x; the gradients' operands broadcast
  * Dtype:  f16 bf16 f32 f64
@@ -105,8 +100,3 @@ const tl_op tl_op_gelu_grad = {TL_BINARY(gelu_grad), .traits = TL_POINTWISE | TL
                                .vjp = gelu_grad_vjp, .saves_in = 3};
 const tl_op tl_op_gelu_tanh_grad = {TL_BINARY(gelu_tanh_grad), .traits = TL_POINTWISE | TL_HEAVY,
                                     .vjp = gelu_tanh_grad_vjp, .saves_in = 3};
-
-TL_UNARY_CALL(gelu)
-TL_UNARY_CALL(gelu_tanh)
-TL_BINARY_CALL(gelu_grad)
-TL_BINARY_CALL(gelu_tanh_grad)

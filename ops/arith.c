@@ -3,7 +3,7 @@
  * Shape:  operands broadcast
  * Dtype:  f16 bf16 f32 f64; f32, f16 and bf16 meet in f32; add, sub and mul i64 too; the last two
  *         i64 alone
- * Bits:   one IEEE operation each (NUMERICS 1); of i64 modulo 2^64 (2.13)
+ * Bits:   one IEEE operation each (NUMERICS 1); i64 modulo 2^64 (2.13)
  * VJP:    the formulas at each op; the engine un-broadcasts
  * Errors: TL_ESHAPE TL_EDTYPE TL_EDOMAIN (i64 divided by 0)
  */
@@ -92,7 +92,8 @@ static void scale_vjp(tl_vjp *g)
 
 static void shift_vjp(tl_vjp *g) { g->dx[0] = g->dy[0]; }
 
-/* What leaves x as it is: x + -0, x - +0, x*1, x/1. Not x + +0 and x - -0, which make +0 of -0. */
+/* The rules for same_as. x + -0, x - +0, x*1 and x/1 are x; x + +0 and x - -0 are not, since they
+ * make +0 of -0. */
 static bool is(const double *c, double want)
 {
     return c != NULL && *c == want && !signbit(*c) == !signbit(want);
@@ -119,19 +120,17 @@ static int shift_same(const void *a, const double *const *c)
     return (void)c, is(&((const tl_const_attrs *)a)->c, -0.0) ? 0 : -1;
 }
 
-#define BINARY_OF(id, rule) .name = #id, .n_in = 2, .n_out = 1, .shape = rule, .slot = TL_TILE_##id
-#define INTEGER(id)                                                               \
-    const tl_op tl_op_##id = {BINARY_OF(id, integer_shape), .traits = TL_NONDIFF, \
-                              .forward = divide_forward, .batch = tl_batch_aligned};
-
-/* Linear in what is divided. */
+/* a/b is linear in a alone. */
 static void div_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
 {
     (in[1] == TL_FREE ? tl_batch_linear : tl_batch_aligned)(c, in, out);
 }
 
-INTEGER(floor_divide)
-INTEGER(remainder)
+#define BINARY_OF(id, rule) TL_NAMED(id, 2, 1), .shape = rule, .slot = TL_TILE_##id
+#define INTEGER(id)                                                               \
+    const tl_op tl_op_##id = {BINARY_OF(id, integer_shape), .traits = TL_NONDIFF, \
+                              .forward = divide_forward, .batch = tl_batch_aligned};
+
 const tl_op tl_op_add = {BINARY_OF(add, number_shape), .traits = TL_POINTWISE | TL_COMMUTATIVE,
                          .vjp = add_vjp, .batch = tl_batch_linear, .same_as = add_same};
 const tl_op tl_op_sub = {BINARY_OF(sub, number_shape), .traits = TL_POINTWISE, .vjp = sub_vjp,
@@ -143,6 +142,8 @@ const tl_op tl_op_mul = {BINARY_OF(mul, number_shape),
                          .saves_for = tl_saves_other,
                          .same_as = mul_same,
                          .batch = tl_batch_bilinear};
+INTEGER(floor_divide)
+INTEGER(remainder)
 const tl_op tl_op_div = {TL_BINARY(div), .traits = TL_POINTWISE, .vjp = div_vjp,    .saves_in = 2,
                          .saves_out = 1, .same_as = div_same,    .batch = div_batch};
 const tl_op tl_op_neg = {TL_UNARY(neg), .traits = TL_POINTWISE, .vjp = neg_vjp,
@@ -152,20 +153,12 @@ const tl_op tl_op_square = {TL_UNARY(square), .traits = TL_POINTWISE, .vjp = squ
                             .saves_in = 1};
 const tl_op tl_op_reciprocal = {TL_UNARY(reciprocal), .traits = TL_POINTWISE, .vjp = reciprocal_vjp,
                                 .saves_out = 1};
-const tl_op tl_op_scale = {TL_UNARY(scale),  .traits = TL_POINTWISE, TL_CONST_ATTRS,
+const tl_op tl_op_scale = {TL_UNARY(scale),  .traits = TL_POINTWISE, TL_ATTRS(tl_const),
                            .vjp = scale_vjp, .same_as = scale_same,  .batch = tl_batch_linear};
-const tl_op tl_op_shift = {TL_UNARY(shift),  .traits = TL_POINTWISE, TL_CONST_ATTRS,
+const tl_op tl_op_shift = {TL_UNARY(shift),  .traits = TL_POINTWISE, TL_ATTRS(tl_const),
                            .vjp = shift_vjp, .same_as = shift_same,  .batch = tl_batch_linear};
 
-TL_BINARY_CALL(add)
-TL_BINARY_CALL(sub)
-TL_BINARY_CALL(mul)
-TL_BINARY_CALL(div)
 TL_BINARY_CALL(floor_divide)
 TL_BINARY_CALL(remainder)
-TL_UNARY_CALL(neg)
-TL_UNARY_CALL(abs)
-TL_UNARY_CALL(square)
-TL_UNARY_CALL(reciprocal)
 TL_CONST_CALL(scale)
 TL_CONST_CALL(shift)

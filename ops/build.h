@@ -1,5 +1,5 @@
-/* build.h: what the files of ops/ share - shape rules, the usual op headers, and
- * one-line constructors. Private to ops/. */
+/* build.h: what the files of ops/ share - parts of an op's struct, checks for shape rules, small
+ * constructors, and ways to walk over strided arrays. Private to ops/. */
 #ifndef TL_OPS_BUILD_H
 #define TL_OPS_BUILD_H
 
@@ -16,15 +16,21 @@
 #include "tensor/isa.h"
 #include "tensor/threads.h"
 
-/* Pointwise over floats (tl_pointwise_shape, and TL_EDTYPE for i64 and bool). */
-tl_status tl_float_shape(tl_call *c);
-extern const tl_attr tl_const_schema[]; /* {"c"} */
+/* ---- parts of an op's struct ---- */
 
-#define TL_UNARY(id) \
-    .name = #id, .n_in = 1, .n_out = 1, .shape = tl_float_shape, .slot = TL_TILE_##id
-#define TL_BINARY(id) \
-    .name = #id, .n_in = 2, .n_out = 1, .shape = tl_float_shape, .slot = TL_TILE_##id
-#define TL_CONST_ATTRS .attr = tl_const_schema, .attr_size = sizeof(tl_const_attrs)
+/* An op's name and its numbers of inputs and outputs. */
+#define TL_NAMED(id, inputs, outputs) .name = #id, .n_in = inputs, .n_out = outputs
+/* Its attributes, of type id_attrs, with the schema id_schema; and a field of such a schema. */
+#define TL_ATTRS(id) .attr = id##_schema, .attr_size = sizeof(id##_attrs)
+#define TL_FIELD(id, field, kind)                           \
+    {                                                       \
+#field, TL_ATTR_##kind, offsetof(id##_attrs, field) \
+    }
+
+/* A pointwise op over floats; TL_ATTRS(tl_const) if a constant c is its attribute. */
+#define TL_UNARY(id) TL_NAMED(id, 1, 1), .shape = tl_float_shape, .slot = TL_TILE_##id
+#define TL_BINARY(id) TL_NAMED(id, 2, 1), .shape = tl_float_shape, .slot = TL_TILE_##id
+extern const tl_attr tl_const_schema[];
 
 #define TL_UNARY_CALL(id)                               \
     tl_tensor tl_##id##_at(tl_at at, tl_tensor x)       \
@@ -36,54 +42,108 @@ extern const tl_attr tl_const_schema[]; /* {"c"} */
     {                                                                    \
         return tl_apply1(at, &tl_op_##id, NULL, (tl_tensor[]){a, b}, 2); \
     }
-#define TL_CONST_CALL(id)                                   \
-    tl_tensor tl_##id##_at(tl_at at, tl_tensor x, double c) \
-    {                                                       \
-        tl_const_attrs a = {c};                             \
-        return tl_apply1(at, &tl_op_##id, &a, &x, 1);       \
+#define TL_CONST_CALL(id)                                               \
+    tl_tensor tl_##id##_at(tl_at at, tl_tensor x, double c)             \
+    {                                                                   \
+        return tl_apply1(at, &tl_op_##id, &(tl_const_attrs){c}, &x, 1); \
     }
 
-/* Of cross_entropy, its gradient and nll. */
-typedef struct {
-    int64_t reduction, ignore_index;
-    bool ignore;
-    double smoothing; /* cross_entropy's; 0 for nll */
-} tl_loss_attrs;
+/* ---- shape rules ---- */
 
-/* n contiguous elements, each rounded once, by all threads. */
-void tl_cast_all(int64_t n, tl_dtype from, const void *x, tl_dtype to, void *y);
+/* The shape rule of a pointwise op over floats. */
+tl_status tl_float_shape(tl_call *c);
+/* TL_EDTYPE unless x, which the message calls `name`, is of a floating dtype. */
+tl_status tl_need_float(tl_call *c, const tl_array *x, const char *name);
 
-/* A rule for `batch`: samples lie along axis 0, of all inputs that have any and of the outputs. */
-void tl_first_axis(const tl_call *c, const tl_batch *in, tl_batch *out);
-
-/* dim counted from the end if negative; -1 and an error if out of range. */
+/* dim of ndim, counted from the end if negative. It may be out of range. */
+static inline int tl_dim_from_front(int64_t dim, int ndim)
+{
+    return (int)(dim < 0 ? dim + ndim : dim);
+}
+/* The same, or -1 and an error if it is out of range. */
 int tl_find_dim(tl_call *c, int ndim, int64_t dim);
-
-/* The same for the dims of x in a call of `op`, a name: -1 with an error that names op, the dim and
- * x's shape. 0 for a handle that is no good: the op says so. */
+/* The dims of x as a bit mask, for a constructor. -1 and an error that names op, the dim and x's
+ * shape if one is out of range or listed twice. 0 for an unusable handle, which the op reports. */
 int64_t tl_dims_of(tl_at at, const char *op, tl_tensor x, tl_shape dims);
 
-/* v as a 0-d i64, exactly: a fill holds a double. */
+/* Reductions over dims (sum.c). The shape rule drops the reduced dims, or keeps them as 1. */
+typedef struct {
+    int64_t dims; /* bit i: dim i is reduced */
+    bool keepdims;
+} tl_reduce_attrs;
+extern const tl_attr tl_reduce_schema[];
+tl_status tl_reduce_shape(tl_call *c);
+void tl_reduce_batch(const tl_call *c, const tl_batch *in, tl_batch *out);
+/* x's shape with the reduced dims as 1. */
+tl_shape tl_reduce_kept(tl_tape *t, tl_tensor x, int64_t dims);
+/* Records such an op. */
+tl_tensor tl_reduce_at(tl_at at, const tl_op *op, tl_tensor x, tl_shape dims, bool keepdims);
+
+/* A rule for `batch`: samples lie along axis 0 of the outputs and of all inputs that have any. */
+void tl_first_axis(const tl_call *c, const tl_batch *in, tl_batch *out);
+
+/* ---- constructors ---- */
+
+/* Records an error on the tape, like tl_tape_fail; returns TL_NONE. */
+tl_tensor tl_reject(tl_at at, tl_status s, const char *fmt, ...) TL_PRINTF(3, 4);
+/* Records an op that runs along the last dim, of one input and output, along another dim: views
+ * bring that dim to the end and back. */
+tl_tensor tl_apply_along(tl_at at, const tl_op *op, const void *attrs, tl_tensor x, int dim);
+/* v as a 0-d i64, exactly. (A fill holds a double.) */
 tl_tensor tl_integer(tl_at at, int64_t v);
 /* x cast to a dtype; x itself where it has that already, which a cast would copy. */
 static inline tl_tensor tl_in_dtype(tl_at at, tl_tensor x, tl_dtype dtype)
 {
     return tl_is_none(x) || tl_dtype_of(at.tape, x) == dtype ? x : tl_cast_at(at, x, dtype);
 }
-/* x summed over its last dim, kept as size 1, by lanes - also when that dim is axis 0. */
+/* a + b, where either may be TL_NONE. */
+static inline tl_tensor tl_plus(tl_tape *t, tl_tensor a, tl_tensor b)
+{
+    return tl_is_none(a) ? b : tl_is_none(b) ? a : tl_add(t, a, b);
+}
+/* A tensor of x's dtype and shape that is `value` everywhere. */
+static inline tl_tensor tl_filled_like(tl_tape *t, tl_tensor x, double value)
+{
+    return tl_fill(t, tl_dtype_of(t, x), tl_shape_of(t, x), value);
+}
+/* x summed by lanes over its last dim, kept as size 1 - also when that dim is axis 0, which sum
+ * would fold. */
 tl_tensor tl_sum_rows_last(tl_tape *t, tl_tensor x);
 
-/* ---- the rows of a strided array one after another, without a division a row: a row is the last
- * dim, or one element (rows of no dims) ---- */
+/* Attributes of cross_entropy, nll and their gradients. */
+typedef struct {
+    int64_t reduction, ignore_index;
+    bool ignore;
+    double smoothing; /* cross_entropy's; 0 for nll */
+} tl_loss_attrs;
 
+/* ---- elements ---- */
+
+/* Converts n contiguous elements, each rounded once, on all threads. */
+void tl_cast_all(int64_t n, tl_dtype from, const void *x, tl_dtype to, void *y);
+
+/* n elements of a along a dim: start, start + step, ... (no data in a trace). */
+static inline tl_array tl_part_of(const tl_array *a, int dim, int64_t start, int64_t step,
+                                  int64_t n)
+{
+    tl_array part = *a;
+    if (part.data != NULL)
+        part.data = (char *)part.data + start * a->stride[dim] * (int64_t)tl_dtype_size(a->dtype);
+    part.stride[dim] *= step;
+    part.dim[dim] = n;
+    return part;
+}
+
+/* Visits the rows of a strided array in row-major order, without a division for each. The first
+ * `lead` dims count the rows; a row is what the other dims hold. */
 typedef struct {
     const tl_array *a;
-    int lead;                /* dims before the row */
+    int lead;
     int64_t at[TL_MAX_DIMS]; /* index of the row */
     int64_t offset;          /* of its first element */
 } tl_cursor;
 
-/* At row number `row` of a, counted row-major over its first `lead` dims. */
+/* At row number `row` of a. */
 static inline tl_cursor tl_cursor_at(const tl_array *a, int lead, int64_t row)
 {
     tl_cursor c = {.a = a, .lead = lead};

@@ -36,8 +36,9 @@ static void widen_range(void *ctx, int64_t begin, int64_t end, int thread)
                     j->to + begin * (int64_t)tl_dtype_size(j->from.tile), false);
 }
 
-/* To the compute type of x a tile would be the result already. Else the tile's loop writes the
- * storage dtype itself: one rounding, also from f64 to f16. */
+/* Widening to the compute type of x needs no tile: what a tile would be filled with is the result.
+ * For the rest the tile's loop writes the storage dtype itself, so that even f64 to f16 rounds
+ * once. */
 static tl_status cast_forward(tl_call *c)
 {
     const tl_array *x = c->in[0];
@@ -83,32 +84,21 @@ static void cast_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
     (floats ? tl_batch_linear : tl_batch_aligned)(c, in, out);
 }
 
-/* From a dtype to itself. */
+/* The engine asks only where the dtypes agree: then nothing is rounded. */
 static int cast_same(const void *attrs, const double *const *constant)
 {
     return (void)attrs, (void)constant, 0;
 }
 
-static const tl_attr cast_schema[] = {{"dtype", TL_ATTR_DTYPE, offsetof(tl_cast_attrs, dtype)},
-                                      {0}};
+static const tl_attr tl_cast_schema[] = {TL_FIELD(tl_cast, dtype, DTYPE), {0}};
 
-const tl_op tl_op_cast = {.name = "cast",
-                          .n_in = 1,
-                          .n_out = 1,
-                          .shape = cast_shape,
-                          .traits = TL_STORES,
-                          .forward = cast_forward,
-                          .slot = TL_TILE_cast,
-                          .attr = cast_schema,
-                          .attr_size = sizeof(tl_cast_attrs),
-                          .vjp = cast_vjp,
-                          .same_as = cast_same,
-                          .batch = cast_batch};
+const tl_op tl_op_cast = {TL_NAMED(cast, 1, 1),    .traits = TL_STORES,  .shape = cast_shape,
+                          .forward = cast_forward, .slot = TL_TILE_cast, TL_ATTRS(tl_cast),
+                          .vjp = cast_vjp,         .same_as = cast_same, .batch = cast_batch};
 
 tl_tensor tl_cast_at(tl_at at, tl_tensor x, tl_dtype dtype)
 {
-    tl_cast_attrs a = {dtype};
-    return tl_apply1(at, &tl_op_cast, &a, &x, 1);
+    return tl_apply1(at, &tl_op_cast, &(tl_cast_attrs){dtype}, &x, 1);
 }
 
 static tl_status fill_shape(tl_call *c)
@@ -127,40 +117,33 @@ static tl_status fill_shape(tl_call *c)
 static tl_status fill_forward(tl_call *c)
 {
     const tl_fill_attrs *a = c->attrs;
-    int64_t n = tl_array_count(&c->out[0]);
-    size_t size = tl_dtype_size(c->out[0].dtype);
-    if (n == 0)
+    char *y = c->out[0].data;
+    const size_t size = tl_dtype_size(c->out[0].dtype),
+                 all = (size_t)tl_array_count(&c->out[0]) * size;
+    if (all == 0)
         return TL_OK;
-    tl_isa_now()->convert->cast(1, TL_F64, &a->value, c->out[0].dtype, c->out[0].data);
-    char *p = c->out[0].data;
-    const size_t all = (size_t)n * size;
-    for (size_t have = size; have < all; have *= 2) /* what is there is doubled until it fills */
-        memcpy(p + have, p, have < all - have ? have : all - have);
+    tl_isa_now()->convert->cast(1, TL_F64, &a->value, c->out[0].dtype, y);
+    for (size_t have = size; have < all; have *= 2) /* copies what is there until y is full */
+        memcpy(y + have, y, have < all - have ? have : all - have);
     return TL_OK;
 }
 
-static const tl_attr fill_schema[] = {{"shape", TL_ATTR_SHAPE, offsetof(tl_fill_attrs, shape)},
-                                      {"dtype", TL_ATTR_DTYPE, offsetof(tl_fill_attrs, dtype)},
-                                      {"value", TL_ATTR_F64, offsetof(tl_fill_attrs, value)},
-                                      {0}};
+static const tl_attr tl_fill_schema[] = {TL_FIELD(tl_fill, shape, SHAPE),
+                                         TL_FIELD(tl_fill, dtype, DTYPE),
+                                         TL_FIELD(tl_fill, value, F64),
+                                         {0}};
 
-const tl_op tl_op_fill = {.name = "fill",
-                          .n_in = 0,
-                          .n_out = 1,
-                          .traits = TL_NONDIFF,
-                          .shape = fill_shape,
-                          .forward = fill_forward,
-                          .attr = fill_schema,
-                          .attr_size = sizeof(tl_fill_attrs)};
+const tl_op tl_op_fill = {TL_NAMED(fill, 0, 1), .traits = TL_NONDIFF, .shape = fill_shape,
+                          .forward = fill_forward, TL_ATTRS(tl_fill)};
 
 tl_tensor tl_fill_at(tl_at at, tl_dtype dtype, tl_shape shape, double value)
 {
-    tl_fill_attrs a = {shape, dtype, value};
-    return tl_apply1(at, &tl_op_fill, &a, NULL, 0);
+    return tl_apply1(at, &tl_op_fill, &(tl_fill_attrs){shape, dtype, value}, NULL, 0);
 }
 
 tl_tensor tl_integer(tl_at at, int64_t v)
 {
+    /* Up to 2^53 a double holds v; beyond, v is the sum of two that it does. */
     const int64_t low = v >= -(INT64_C(1) << 53) && v <= INT64_C(1) << 53 ? 0 : v & 0xffffffff;
     tl_tensor x = tl_fill_at(at, TL_I64, TL_SCALAR, (double)(v - low));
     return low == 0 ? x : tl_add_at(at, x, tl_fill_at(at, TL_I64, TL_SCALAR, (double)low));

@@ -1,10 +1,11 @@
-/* compare: eq ne lt le gt ge -> bool; where(cond, a, b); maximum, minimum; logical_and, or, not
+/* compare: eq ne lt le gt ge -> bool; where(cond, a, b); maximum, minimum; logical_and, logical_or,
+ * logical_not
  * Shape:  operands broadcast
  * Dtype:  comparisons: floats, or i64 with i64; where: floats, i64 or bool; maximum: floats;
- *         logical: any, of which what is not 0 is true
- * Bits:   comparisons with NaN are false, but ne; maximum: NaN wins, +0 > -0 (NUMERICS 4.2)
- * VJP:    comparisons are not differentiable; where sends dy to the chosen side;
- *         maximum to the larger one, half to each at a tie
+ *         logical: any; what is not 0 is true
+ * Bits:   with a NaN only ne is true; maximum: NaN wins, +0 > -0 (NUMERICS 4.2)
+ * VJP:    comparisons are not differentiable; where sends dy to the chosen side; maximum to the
+ *         larger one, half to each at a tie
  * Errors: TL_ESHAPE TL_EDTYPE
  */
 #include "ops/build.h"
@@ -67,18 +68,19 @@ static void minimum_vjp(tl_vjp *g)
     choose_vjp(g, tl_lt(g->t, g->in[0], g->in[1]), tl_gt(g->t, g->in[0], g->in[1]));
 }
 
-/* One side everywhere. */
+/* Where the condition is one number, the result is one of the sides. */
 static int where_same(const void *attrs, const double *const *constant)
 {
     return (void)attrs, constant[0] == NULL ? -1 : *constant[0] != 0 ? 1 : 2;
 }
 
-#define COMPARE(id, more)                             \
-    const tl_op tl_op_##id = {.name = #id,            \
-                              .n_in = 2,              \
-                              .n_out = 1,             \
-                              .slot = TL_TILE_##id,   \
-                              .shape = compare_shape, \
+static void where_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
+{
+    (in[0] == TL_FREE ? tl_batch_linear : tl_batch_aligned)(c, in, out);
+}
+
+#define COMPARE(id, more)                                                                       \
+    const tl_op tl_op_##id = {TL_NAMED(id, 2, 1), .slot = TL_TILE_##id, .shape = compare_shape, \
                               .traits = TL_POINTWISE | TL_NONDIFF | (more)};
 
 COMPARE(eq, TL_COMMUTATIVE)
@@ -87,34 +89,13 @@ COMPARE(lt, 0)
 COMPARE(le, 0)
 COMPARE(gt, 0)
 COMPARE(ge, 0)
-static void where_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
-{
-    (in[0] == TL_FREE ? tl_batch_linear : tl_batch_aligned)(c, in, out);
-}
-
-const tl_op tl_op_where = {.name = "where",
-                           .n_in = 3,
-                           .n_out = 1,
-                           .shape = where_shape,
-                           .slot = TL_TILE_where,
-                           .traits = TL_POINTWISE,
-                           .vjp = where_vjp,
-                           .saves_in = 1,
-                           .same_as = where_same,
-                           .batch = where_batch};
+const tl_op tl_op_where = {TL_NAMED(where, 3, 1),  .shape = where_shape, .slot = TL_TILE_where,
+                           .traits = TL_POINTWISE, .vjp = where_vjp,     .saves_in = 1,
+                           .same_as = where_same,  .batch = where_batch};
 const tl_op tl_op_maximum = {TL_BINARY(maximum), .traits = TL_POINTWISE | TL_COMMUTATIVE,
                              .vjp = maximum_vjp, .saves_in = 3};
 const tl_op tl_op_minimum = {TL_BINARY(minimum), .traits = TL_POINTWISE | TL_COMMUTATIVE,
                              .vjp = minimum_vjp, .saves_in = 3};
-
-TL_BINARY_CALL(eq)
-TL_BINARY_CALL(ne)
-TL_BINARY_CALL(lt)
-TL_BINARY_CALL(le)
-TL_BINARY_CALL(gt)
-TL_BINARY_CALL(ge)
-TL_BINARY_CALL(maximum)
-TL_BINARY_CALL(minimum)
 
 tl_tensor tl_where_at(tl_at at, tl_tensor cond, tl_tensor a, tl_tensor b)
 {
@@ -151,9 +132,9 @@ tl_tensor tl_logical_not_at(tl_at at, tl_tensor x)
  * Errors: TL_EDTYPE TL_EDOMAIN (lo > hi, or a NaN)
  */
 
-static const tl_attr clamp_schema[] = {{"lo", TL_ATTR_F64, offsetof(tl_clamp_attrs, lo)},
-                                       {"hi", TL_ATTR_F64, offsetof(tl_clamp_attrs, hi)},
-                                       {0}};
+static const tl_attr tl_clamp_schema[] = {TL_FIELD(tl_clamp, lo, F64),
+                                          TL_FIELD(tl_clamp, hi, F64),
+                                          {0}};
 
 static tl_status clamp_shape(tl_call *c)
 {
@@ -174,21 +155,13 @@ static void clamp_vjp(tl_vjp *g)
     g->dx[0] = tl_where(t, tl_ge(t, x, tl_scalar(t, c, a->lo)), below, zero);
 }
 
-const tl_op tl_op_clamp = {.name = "clamp",
-                           .n_in = 1,
-                           .n_out = 1,
-                           .shape = clamp_shape,
-                           .slot = TL_TILE_clamp,
-                           .traits = TL_POINTWISE,
-                           .attr = clamp_schema,
-                           .attr_size = sizeof(tl_clamp_attrs),
-                           .vjp = clamp_vjp,
+const tl_op tl_op_clamp = {TL_NAMED(clamp, 1, 1), .traits = TL_POINTWISE, .shape = clamp_shape,
+                           .slot = TL_TILE_clamp, TL_ATTRS(tl_clamp),     .vjp = clamp_vjp,
                            .saves_in = 1};
 
 tl_tensor tl_clamp_at(tl_at at, tl_tensor x, double lo, double hi)
 {
-    tl_clamp_attrs a = {lo, hi};
-    return tl_apply1(at, &tl_op_clamp, &a, &x, 1);
+    return tl_apply1(at, &tl_op_clamp, &(tl_clamp_attrs){lo, hi}, &x, 1);
 }
 
 tl_tensor tl_masked_fill_at(tl_at at, tl_tensor x, tl_tensor mask, double value)

@@ -94,20 +94,7 @@ const tl_op tl_op_log1p = {TL_UNARY(log1p), .traits = HEAVY, .vjp = log1p_vjp, .
 const tl_op tl_op_expm1 = {TL_UNARY(expm1), .traits = HEAVY, .vjp = expm1_vjp, .saves_out = 1};
 const tl_op tl_op_exp2 = {TL_UNARY(exp2), .traits = HEAVY, .vjp = exp2_vjp, .saves_out = 1};
 const tl_op tl_op_log2 = {TL_UNARY(log2), .traits = HEAVY, .vjp = log2_vjp, .saves_in = 1};
-const tl_op tl_op_pow = {TL_UNARY(pow), .traits = HEAVY, TL_CONST_ATTRS, .vjp = pow_vjp,
+const tl_op tl_op_pow = {TL_UNARY(pow), .traits = HEAVY, TL_ATTRS(tl_const), .vjp = pow_vjp,
                          .saves_in = 1};
 
-TL_UNARY_CALL(sqrt)
-TL_UNARY_CALL(rsqrt)
-TL_UNARY_CALL(exp)
-TL_UNARY_CALL(log)
-TL_UNARY_CALL(sin)
-TL_UNARY_CALL(cos)
-TL_UNARY_CALL(tanh)
-TL_UNARY_CALL(sigmoid)
-TL_UNARY_CALL(erf)
-TL_UNARY_CALL(log1p)
-TL_UNARY_CALL(expm1)
-TL_UNARY_CALL(exp2)
-TL_UNARY_CALL(log2)
 TL_CONST_CALL(pow)

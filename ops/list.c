@@ -1,7 +1,8 @@
-/* list.c: the registry, and the small things that op files share. */
-#include "ops/list.h"
-
+/* list.c: the registry of ops, kernels and probes; the constructors of pointwise ops, which are all
+ * alike; and the small things that op files share. */
 #include "ops/matmul.h"
+
+#include <stdarg.h>
 
 static const tl_op *const all[] = {
 #define X(name) &tl_op_##name,
@@ -32,7 +33,24 @@ const tl_kernel *const tl_kernels_shipped[] = {
 
 const tl_op_probe tl_probes_shipped[] = {{"matmul", tl_matmul_probe}, {NULL, NULL}};
 
-const tl_attr tl_const_schema[] = {{"c", TL_ATTR_F64, offsetof(tl_const_attrs, c)}, {0}};
+/* ---- what op files share: see build.h ---- */
+
+const tl_attr tl_const_schema[] = {TL_FIELD(tl_const, c, F64), {0}};
+
+#define X(id) TL_UNARY_CALL(id)
+TL_UNARY_OPS(X)
+#undef X
+#define X(id) TL_BINARY_CALL(id)
+TL_BINARY_OPS(X)
+#undef X
+
+tl_status tl_need_float(tl_call *c, const tl_array *x, const char *name)
+{
+    if (tl_dtype_is_float(x->dtype))
+        return TL_OK;
+    return tl_call_fail(c, TL_EDTYPE, "%s is %s; floats are needed (cast it)", name,
+                        tl_dtype_name(x->dtype));
+}
 
 tl_status tl_float_shape(tl_call *c)
 {
@@ -52,18 +70,32 @@ int tl_find_dim(tl_call *c, int ndim, int64_t dim)
     return -1;
 }
 
-/* The dims as a bit mask (TL_ALL: every one); -1 for one out of range or listed twice. */
-static int64_t dim_mask(tl_shape dims, int ndim)
+int64_t tl_dims_of(tl_at at, const char *op, tl_tensor x, tl_shape dims)
 {
+    tl_array a;
+    char text[TL_SHAPE_TEXT];
     int64_t mask = 0;
+    if (!tl_array_of(at.tape, x, &a))
+        return 0;
     if (dims.ndim == TL_ALL.ndim)
-        return ((int64_t)1 << ndim) - 1;
-    if (dims.ndim < 0 || dims.ndim > TL_MAX_DIMS)
+        return ((int64_t)1 << a.ndim) - 1;
+    if (dims.ndim < 0 || dims.ndim > TL_MAX_DIMS) {
+        tl_tape_fail(at, TL_ESHAPE, "%s: %d dims are listed; 0 to %d are possible", op, dims.ndim,
+                     TL_MAX_DIMS);
         return -1;
+    }
     for (int i = 0; i < dims.ndim; i++) {
-        int64_t d = dims.dim[i] < 0 ? dims.dim[i] + ndim : dims.dim[i];
-        if (d < 0 || d >= ndim || mask >> d & 1)
+        int64_t d = dims.dim[i] < 0 ? dims.dim[i] + a.ndim : dims.dim[i];
+        if (d < 0 || d >= a.ndim) {
+            tl_tape_fail(at, TL_ESHAPE, "%s: dim %lld does not exist in %s, which has %d", op,
+                         (long long)dims.dim[i], tl_array_shape_text(text, &a), a.ndim);
             return -1;
+        }
+        if (mask >> d & 1) {
+            tl_tape_fail(at, TL_ESHAPE, "%s: dim %lld of %s is listed twice", op, (long long)d,
+                         tl_array_shape_text(text, &a));
+            return -1;
+        }
         mask |= (int64_t)1 << d;
     }
     return mask;
@@ -75,28 +107,24 @@ void tl_first_axis(const tl_call *c, const tl_batch *in, tl_batch *out)
     memset(out, a == 0 ? 0 : TL_MIXED, (size_t)c->n_out);
 }
 
-int64_t tl_dims_of(tl_at at, const char *op, tl_tensor x, tl_shape dims)
+tl_tensor tl_reject(tl_at at, tl_status s, const char *fmt, ...)
 {
-    tl_array a;
-    char text[TL_SHAPE_TEXT];
-    if (!tl_array_of(at.tape, x, &a))
-        return 0;
-    int64_t mask = dim_mask(dims, a.ndim), seen = 0;
-    if (mask < 0 && (dims.ndim < 0 || dims.ndim > TL_MAX_DIMS)) {
-        tl_tape_fail(at, TL_ESHAPE, "%s: %d dims are listed; 0 to %d are possible", op, dims.ndim,
-                     TL_MAX_DIMS);
-        return mask;
-    }
-    for (int i = 0; mask < 0 && i < dims.ndim; i++) {
-        int64_t d = dims.dim[i] < 0 ? dims.dim[i] + a.ndim : dims.dim[i];
-        bool there = d >= 0 && d < a.ndim;
-        if (!there)
-            tl_tape_fail(at, TL_ESHAPE, "%s: dim %lld does not exist in %s, which has %d", op,
-                         (long long)dims.dim[i], tl_array_shape_text(text, &a), a.ndim);
-        else if (seen >> d & 1)
-            tl_tape_fail(at, TL_ESHAPE, "%s: dim %lld of %s is listed twice", op, (long long)d,
-                         tl_array_shape_text(text, &a));
-        seen |= there ? (int64_t)1 << d : 0;
-    }
-    return mask;
+    tl_err e = {.status = TL_OK};
+    va_list args;
+    va_start(args, fmt);
+    tl_vfail(&e, s, fmt, args);
+    va_end(args);
+    tl_tape_fail(at, s, "%s", e.message);
+    return TL_NONE;
+}
+
+tl_tensor tl_apply_along(tl_at at, const tl_op *op, const void *attrs, tl_tensor x, int dim)
+{
+    int nd = tl_shape_of(at.tape, x).ndim;
+    if (nd == 0 || dim == -1 || dim == nd - 1)
+        return tl_apply1(at, op, attrs, &x, 1);
+    if (tl_dims_of(at, op->name, x, TL_DIMS(dim)) < 0)
+        return TL_NONE;
+    tl_tensor last = tl_transpose_at(at, x, dim, -1);
+    return tl_transpose_at(at, tl_apply1(at, op, attrs, &last, 1), dim, -1);
 }

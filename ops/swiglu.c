@@ -10,8 +10,8 @@
  */
 #include "ops/build.h"
 
-/* A fused gradient gives what the two products would: in f16 and bf16 these are rounded on the way.
- */
+/* Whether swiglu_grad gives what the two products would. In f16 and bf16 it does not, since the
+ * first of them is rounded on the way. */
 static bool alike(tl_vjp *g)
 {
     tl_dtype d = tl_dtype_of(g->t, g->dy[0]);
@@ -40,8 +40,6 @@ static void swiglu_vjp(tl_vjp *g)
 const tl_op tl_op_swiglu = {TL_BINARY(swiglu), .traits = TL_POINTWISE | TL_HEAVY, .vjp = swiglu_vjp,
                             .saves_in = 3};
 
-TL_BINARY_CALL(swiglu)
-
 static tl_status grad_shape(tl_call *c)
 {
     char s0[TL_SHAPE_TEXT], s1[TL_SHAPE_TEXT];
@@ -58,7 +56,7 @@ static tl_status grad_shape(tl_call *c)
     return TL_OK;
 }
 
-/* c->out[2], y, is there where a graph asks for it. */
+/* A graph may ask for a third output, the result of swiglu (.result_of). */
 static void grad_range(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const tl_call *c = ctx;
@@ -82,11 +80,6 @@ static tl_status grad_forward(tl_call *c)
     return TL_OK;
 }
 
-static tl_tensor plus(tl_tape *t, tl_tensor x, tl_tensor y)
-{
-    return tl_is_none(x) ? y : tl_is_none(y) ? x : tl_add(t, x, y);
-}
-
 /* With s = sigmoid(a), h = s*(1 + a*(1-s)), h' = s*(1-s)*(2 + a*(1-2s)); da = dy*b*h, db = dy*a*s.
  * Cotangents u of da, w of db:
  *   d_dy = u*b*h + w*a*s,   d_a = u*dy*b*h' + w*dy*h,   d_b = u*dy*h */
@@ -100,24 +93,21 @@ static void grad_vjp(tl_vjp *g)
     tl_tensor udy = tl_is_none(u) ? u : tl_mul(t, u, dy),
               wdy = tl_is_none(w) ? w : tl_mul(t, w, dy);
     if (g->wants[0])
-        g->dx[0] = plus(t, tl_is_none(u) ? u : tl_mul(t, tl_mul(t, u, b), h),
-                        tl_is_none(w) ? w : tl_mul(t, w, tl_mul(t, a, s)));
+        g->dx[0] = tl_plus(t, tl_is_none(u) ? u : tl_mul(t, tl_mul(t, u, b), h),
+                           tl_is_none(w) ? w : tl_mul(t, w, tl_mul(t, a, s)));
     if (g->wants[1]) {
         tl_tensor from_da = TL_NONE;
         if (!tl_is_none(u)) {
             tl_tensor bend = tl_shift(t, tl_mul(t, a, tl_shift(t, tl_scale(t, s, -2), 1)), 2);
             from_da = tl_mul(t, tl_mul(t, udy, b), tl_mul(t, tl_mul(t, s, rest), bend));
         }
-        g->dx[1] = plus(t, from_da, tl_is_none(w) ? w : tl_mul(t, wdy, h));
+        g->dx[1] = tl_plus(t, from_da, tl_is_none(w) ? w : tl_mul(t, wdy, h));
     }
     if (g->wants[2])
-        g->dx[2] = tl_is_none(u) ? tl_fill(t, tl_dtype_of(t, b), tl_shape_of(t, b), 0)
-                                 : tl_mul(t, udy, h);
+        g->dx[2] = tl_is_none(u) ? tl_filled_like(t, b, 0) : tl_mul(t, udy, h);
 }
 
-const tl_op tl_op_swiglu_grad = {.name = "swiglu_grad",
-                                 .n_in = 3,
-                                 .n_out = 2,
+const tl_op tl_op_swiglu_grad = {TL_NAMED(swiglu_grad, 3, 2),
                                  .traits = TL_HEAVY | TL_ELEMENTWISE | TL_WIDENED,
                                  .shape = grad_shape,
                                  .forward = grad_forward,
