@@ -24,14 +24,9 @@ static tl_status contiguous_forward(tl_call *c)
 
 static void contiguous_vjp(tl_vjp *g) { g->dx[0] = g->dy[0]; }
 
-const tl_op tl_op_contiguous = {.name = "contiguous",
-                                .n_in = 1,
-                                .n_out = 1,
-                                .traits = TL_COPY,
-                                .shape = contiguous_shape,
-                                .forward = contiguous_forward,
-                                .vjp = contiguous_vjp,
-                                .batch = tl_batch_linear};
+const tl_op tl_op_contiguous = {TL_NAMED(contiguous, 1, 1), .traits = TL_COPY,
+                                .shape = contiguous_shape,  .forward = contiguous_forward,
+                                .vjp = contiguous_vjp,      .batch = tl_batch_linear};
 
 tl_tensor tl_contiguous_at(tl_at at, tl_tensor x)
 {
@@ -41,11 +36,13 @@ tl_tensor tl_contiguous_at(tl_at at, tl_tensor x)
     return tl_apply1(at, &tl_op_contiguous, NULL, &x, 1);
 }
 
+/* ---- concat ---- */
+
 typedef struct {
     int64_t dim;
 } concat_attrs;
 
-static const tl_attr concat_schema[] = {{"dim", TL_ATTR_I64, offsetof(concat_attrs, dim)}, {0}};
+static const tl_attr concat_schema[] = {TL_FIELD(concat, dim, I64), {0}};
 
 static tl_status concat_shape(tl_call *c)
 {
@@ -77,12 +74,10 @@ static tl_status concat_shape(tl_call *c)
 
 static tl_status concat_forward(tl_call *c)
 {
-    int64_t dim = ((const concat_attrs *)c->attrs)->dim, at = 0;
-    int d = (int)(dim < 0 ? dim + c->out[0].ndim : dim);
+    const int d = tl_dim_from_front(((const concat_attrs *)c->attrs)->dim, c->out[0].ndim);
+    int64_t at = 0;
     for (int i = 0; i < c->n_in; i++) {
-        tl_array part = c->out[0];
-        part.dim[d] = c->in[i]->dim[d];
-        part.data = (char *)part.data + at * part.stride[d] * (int64_t)tl_dtype_size(part.dtype);
+        tl_array part = tl_part_of(&c->out[0], d, at, 1, c->in[i]->dim[d]);
         tl_array_copy(&part, c->in[i]);
         at += part.dim[d];
     }
@@ -94,7 +89,7 @@ static void concat_vjp(tl_vjp *g)
     int64_t dim = ((const concat_attrs *)g->attrs)->dim, at = 0;
     for (int i = 0; i < g->n_in; i++) {
         tl_shape s = tl_shape_of(g->t, g->in[i]);
-        int64_t size = s.dim[dim < 0 ? dim + s.ndim : dim];
+        int64_t size = s.dim[tl_dim_from_front(dim, s.ndim)];
         if (g->wants[i])
             g->dx[i] = tl_slice(g->t, g->dy[0], (int)dim, at, at + size, 1);
         at += size;
@@ -108,33 +103,26 @@ static void concat_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
     out[0] = tl_batch_beside(tl_batch_meet(c, in, TL_ALL_INPUTS, nd), nd, dim);
 }
 
-const tl_op tl_op_concat = {.name = "concat",
-                            .n_in = -1,
-                            .n_out = 1,
-                            .shape = concat_shape,
-                            .forward = concat_forward,
-                            .attr = concat_schema,
-                            .attr_size = sizeof(concat_attrs),
-                            .vjp = concat_vjp,
-                            .batch = concat_batch};
+const tl_op tl_op_concat = {TL_NAMED(concat, -1, 1),   .shape = concat_shape,
+                            .forward = concat_forward, TL_ATTRS(concat),
+                            .vjp = concat_vjp,         .batch = concat_batch};
 
 tl_tensor tl_concat_at(tl_at at, const tl_tensor *xs, int n, int dim)
 {
-    concat_attrs a = {dim};
-    return tl_apply1(at, &tl_op_concat, &a, xs, n);
+    return tl_apply1(at, &tl_op_concat, &(concat_attrs){dim}, xs, n);
 }
 
-/* ---- stack_samples: of u inputs of one shape, sample from + s of input i is sample s*u + i of y;
- * each is as many elements along axis, which stay there, or come first. Not differentiated:
- * backward alone calls it. ---- */
+/* ---- stack_samples: the samples of u inputs of one shape, interleaved: sample from + s of input i
+ * becomes sample s*u + i of the result. A sample is `each` elements along an axis; in the result
+ * they lie along the same axis or along a new first one. Only backward calls it, so it has no
+ * gradient. ---- */
 
-static const tl_attr samples_schema[] = {
-    {"axis", TL_ATTR_I64, offsetof(tl_stack_samples_attrs, axis)},
-    {"to", TL_ATTR_I64, offsetof(tl_stack_samples_attrs, to)},
-    {"from", TL_ATTR_I64, offsetof(tl_stack_samples_attrs, from)},
-    {"n", TL_ATTR_I64, offsetof(tl_stack_samples_attrs, n)},
-    {"each", TL_ATTR_I64, offsetof(tl_stack_samples_attrs, each)},
-    {0}};
+static const tl_attr tl_stack_samples_schema[] = {TL_FIELD(tl_stack_samples, axis, I64),
+                                                  TL_FIELD(tl_stack_samples, to, I64),
+                                                  TL_FIELD(tl_stack_samples, from, I64),
+                                                  TL_FIELD(tl_stack_samples, n, I64),
+                                                  TL_FIELD(tl_stack_samples, each, I64),
+                                                  {0}};
 
 static tl_status stack_samples_shape(tl_call *c)
 {
@@ -166,23 +154,13 @@ static tl_status stack_samples_shape(tl_call *c)
     return TL_OK;
 }
 
-/* Elements first, first + step, ... of an axis, n of them. */
-static tl_array every(const tl_array *x, int axis, int64_t first, int64_t step, int64_t n)
-{
-    tl_array y = *x;
-    y.data = (char *)y.data + first * y.stride[axis] * (int64_t)tl_dtype_size(y.dtype);
-    y.stride[axis] *= step;
-    y.dim[axis] = n;
-    return y;
-}
-
 static tl_status stack_samples_forward(tl_call *c)
 {
     const tl_stack_samples_attrs *at = c->attrs;
     const int axis = (int)at->axis;
     const int64_t each = at->each, n = at->n;
     tl_array all = c->out[0];
-    if (at->to != axis) { /* y's samples, too, where x has them */
+    if (at->to != axis) { /* move the new first dim to where x has its samples */
         all.dim[axis + 1] = all.dim[0];
         all.stride[axis + 1] = all.stride[0];
         all.ndim--;
@@ -190,39 +168,37 @@ static tl_status stack_samples_forward(tl_call *c)
         memmove(all.stride, all.stride + 1, (size_t)all.ndim * sizeof all.stride[0]);
     }
     for (int i = 0; i < c->n_in; i++)
-        for (int64_t k = 0; k < (n < each ? n : each); k++) { /* by sample, or by element of each */
+        for (int64_t k = 0; k < (n < each ? n : each); k++) {
+            /* Whole sample k, or element k of every sample, whichever takes fewer copies. */
             const tl_array *x = c->in[i];
-            tl_array to = n < each ? every(&all, axis, (k * c->n_in + i) * each, 1, each)
-                                   : every(&all, axis, i * each + k, c->n_in * each, n),
-                     from = n < each ? every(x, axis, (at->from + k) * each, 1, each)
-                                     : every(x, axis, at->from * each + k, each, n);
+            tl_array to = n < each ? tl_part_of(&all, axis, (k * c->n_in + i) * each, 1, each)
+                                   : tl_part_of(&all, axis, i * each + k, c->n_in * each, n),
+                     from = n < each ? tl_part_of(x, axis, (at->from + k) * each, 1, each)
+                                     : tl_part_of(x, axis, at->from * each + k, each, n);
             tl_array_copy(&to, &from);
         }
     return TL_OK;
 }
 
-const tl_op tl_op_stack_samples = {.name = "stack_samples",
-                                   .n_in = -1,
-                                   .n_out = 1,
-                                   .traits = TL_NONDIFF,
-                                   .shape = stack_samples_shape,
-                                   .forward = stack_samples_forward,
-                                   .attr = samples_schema,
-                                   .attr_size = sizeof(tl_stack_samples_attrs)};
+const tl_op tl_op_stack_samples = {TL_NAMED(stack_samples, -1, 1), .traits = TL_NONDIFF,
+                                   .shape = stack_samples_shape, .forward = stack_samples_forward,
+                                   TL_ATTRS(tl_stack_samples)};
+
+/* ---- slice_grad ---- */
 
 typedef struct {
     int64_t size, dim, start, step;
-} place_attrs;
+} slice_grad_attrs;
 
-static const tl_attr place_schema[] = {{"size", TL_ATTR_I64, offsetof(place_attrs, size)},
-                                       {"dim", TL_ATTR_I64, offsetof(place_attrs, dim)},
-                                       {"start", TL_ATTR_I64, offsetof(place_attrs, start)},
-                                       {"step", TL_ATTR_I64, offsetof(place_attrs, step)},
-                                       {0}};
+static const tl_attr slice_grad_schema[] = {TL_FIELD(slice_grad, size, I64),
+                                            TL_FIELD(slice_grad, dim, I64),
+                                            TL_FIELD(slice_grad, start, I64),
+                                            TL_FIELD(slice_grad, step, I64),
+                                            {0}};
 
 static tl_status slice_grad_shape(tl_call *c)
 {
-    const place_attrs *a = c->attrs;
+    const slice_grad_attrs *a = c->attrs;
     const tl_array *x = c->in[0];
     int d = tl_find_dim(c, x->ndim, a->dim);
     if (d < 0)
@@ -240,61 +216,50 @@ static tl_status slice_grad_shape(tl_call *c)
 
 static tl_status slice_grad_forward(tl_call *c)
 {
-    const place_attrs *a = c->attrs;
-    tl_array part = c->out[0];
-    int d = (int)(a->dim < 0 ? a->dim + part.ndim : a->dim);
-    size_t size = tl_dtype_size(part.dtype);
-    if (tl_array_count(&part) == 0)
-        return TL_OK;
-    memset(part.data, 0, (size_t)tl_array_count(&part) * size);
-    if (c->in[0]->dim[d] == 0)
-        return TL_OK;
-    part.dim[d] = c->in[0]->dim[d];
-    part.data = (char *)part.data + a->start * part.stride[d] * (int64_t)size;
-    part.stride[d] *= a->step;
-    tl_array_copy(&part, c->in[0]);
+    const slice_grad_attrs *a = c->attrs;
+    const tl_array *x = c->in[0], *y = &c->out[0];
+    const int d = tl_dim_from_front(a->dim, y->ndim);
+    if (tl_array_count(y) > 0)
+        memset(y->data, 0, (size_t)tl_array_count(y) * tl_dtype_size(y->dtype));
+    if (tl_array_count(x) > 0) {
+        tl_array part = tl_part_of(y, d, a->start, a->step, x->dim[d]);
+        tl_array_copy(&part, x);
+    }
     return TL_OK;
 }
 
 static void slice_grad_vjp(tl_vjp *g)
 {
-    const place_attrs *a = g->attrs;
+    const slice_grad_attrs *a = g->attrs;
     tl_shape s = tl_shape_of(g->t, g->in[0]);
-    int64_t n = s.dim[a->dim < 0 ? a->dim + s.ndim : a->dim];
+    int64_t n = s.dim[tl_dim_from_front(a->dim, s.ndim)];
     int64_t stop = n == 0 ? a->start : a->start + (n - 1) * a->step + 1;
     g->dx[0] = tl_slice(g->t, g->dy[0], (int)a->dim, a->start, stop, a->step);
 }
 
 static void slice_grad_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
 {
-    const place_attrs *a = c->attrs;
+    const slice_grad_attrs *a = c->attrs;
     const bool whole = in[0] >= 0 && a->step == 1 && a->size == c->in[0]->dim[in[0]];
     out[0] = whole ? in[0] : tl_batch_beside(in[0], c->out[0].ndim, a->dim);
 }
 
-const tl_op tl_op_slice_grad = {.name = "slice_grad",
-                                .n_in = 1,
-                                .n_out = 1,
-                                .shape = slice_grad_shape,
-                                .forward = slice_grad_forward,
-                                .attr = place_schema,
-                                .attr_size = sizeof(place_attrs),
-                                .vjp = slice_grad_vjp,
-                                .batch = slice_grad_batch};
+const tl_op tl_op_slice_grad = {TL_NAMED(slice_grad, 1, 1),    .shape = slice_grad_shape,
+                                .forward = slice_grad_forward, TL_ATTRS(slice_grad),
+                                .vjp = slice_grad_vjp,         .batch = slice_grad_batch};
 
 tl_tensor tl_slice_grad_at(tl_at at, tl_tensor dy, int64_t size, int dim, int64_t start,
                            int64_t step)
 {
-    place_attrs a = {size, dim, start, step};
-    return tl_apply1(at, &tl_op_slice_grad, &a, &dy, 1);
+    return tl_apply1(at, &tl_op_slice_grad, &(slice_grad_attrs){size, dim, start, step}, &dy, 1);
 }
 
 /* ---- assign(dst, x): dst = x, for tensors that a program writes itself (running means, averaged
  * weights)
- * Shape:  x as dst, whatever their strides; x may show elements of dst
+ * Shape:  x as dst, of any strides; x may overlap dst
  * Dtype:  any, the same
  * Bits:   copied
- * VJP:    none: x counts as a number, and dst is changed in place
+ * VJP:    none: x counts as a constant, and dst is changed in place
  * Errors: TL_ESHAPE
  */
 
@@ -311,28 +276,20 @@ static tl_status assign_shape(tl_call *c)
 
 static tl_status assign_forward(tl_call *c)
 {
-    tl_array dst = *c->in[0], apart;
-    const tl_array *x = c->in[1];
-    if (!tl_arrays_overlap(&dst, x)) {
-        tl_array_copy(&dst, x);
+    const tl_array *dst = c->in[0], *x = c->in[1];
+    if (!tl_arrays_overlap(dst, x)) {
+        tl_array_copy(dst, x);
         return TL_OK;
     }
     tl_shape shape = tl_array_shape(x);
-    tl_storage *st = tl_storage_new(c->arena, (size_t)tl_array_count(x) * tl_dtype_size(x->dtype),
-                                    false);
-    if (st == NULL)
-        return tl_call_fail(c, TL_ENOMEM, "no memory for a copy of %s", tl_dtype_name(x->dtype));
-    apart = tl_array_make(x->dtype, &shape, st->data);
+    void *copy = tl_scratch(c, (size_t)tl_array_count(x) * tl_dtype_size(x->dtype), false);
+    if (copy == NULL)
+        return TL_ENOMEM;
+    tl_array apart = tl_array_make(x->dtype, &shape, copy);
     tl_array_copy(&apart, x);
-    tl_array_copy(&dst, &apart);
-    tl_storage_release(st);
+    tl_array_copy(dst, &apart);
     return TL_OK;
 }
 
-const tl_op tl_op_assign = {.name = "assign",
-                            .n_in = 2,
-                            .n_out = 1,
-                            .traits = TL_MUTATES | TL_NONDIFF,
-                            .mutates = 0,
-                            .shape = assign_shape,
-                            .forward = assign_forward};
+const tl_op tl_op_assign = {TL_NAMED(assign, 2, 1), .traits = TL_MUTATES | TL_NONDIFF, .mutates = 0,
+                            .shape = assign_shape, .forward = assign_forward};

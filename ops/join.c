@@ -1,7 +1,7 @@
 /* join: stack, split, split_sizes, chunk - compositions of reshape, concat and slice
- * Shape:  stack: n of one shape, along a new dim. split: slices of a size along a dim, the last the
- *         rest; chunk: n slices of ceil(size/n), the last the rest; split_sizes: of those sizes
- * Dtype:  any; those to be stacked alike
+ * Shape:  stack: n tensors of one shape, along a new dim. Slices along a dim: split of one size,
+ *         chunk n of size ceil(size/n), both with a smaller last one; split_sizes of given sizes
+ * Dtype:  any; stack needs one dtype
  * Bits:   none computed
  * VJP:    those of concat and slice
  * Errors: TL_ESHAPE, and those of the ops they are made of
@@ -13,17 +13,13 @@ tl_tensor tl_stack_at(tl_at at, const tl_tensor *xs, int n, int dim)
     if (TL_NEED_N_AT(at, xs, n) != TL_OK)
         return TL_NONE;
     tl_shape s = n > 0 ? tl_shape_of(at.tape, xs[0]) : TL_SCALAR, first = s;
-    int d = dim < 0 ? dim + s.ndim + 1 : dim;
-    if (n < 1 || d < 0 || d > s.ndim || s.ndim == TL_MAX_DIMS) {
-        tl_tape_fail(at, TL_ESHAPE, "stack: %d tensors of %d dims along a new dim %d", n, s.ndim,
-                     dim);
-        return TL_NONE;
-    }
+    int d = tl_dim_from_front(dim, s.ndim + 1);
+    if (n < 1 || d < 0 || d > s.ndim || s.ndim == TL_MAX_DIMS)
+        return tl_reject(at, TL_ESHAPE, "stack: %d tensors of %d dims along a new dim %d", n,
+                         s.ndim, dim);
     tl_tensor *lifted = tl_calloc((size_t)n, sizeof *lifted);
-    if (lifted == NULL) {
-        tl_tape_fail(at, TL_ENOMEM, "stack: no memory for %d tensors", n);
-        return TL_NONE;
-    }
+    if (lifted == NULL)
+        return tl_reject(at, TL_ENOMEM, "stack: no memory for %d tensors", n);
     for (int i = s.ndim++; i > d; i--)
         s.dim[i] = s.dim[i - 1];
     s.dim[d] = 1;
@@ -34,8 +30,10 @@ tl_tensor tl_stack_at(tl_at at, const tl_tensor *xs, int n, int dim)
             tl_tape_fail(at, TL_ESHAPE, "stack: input %d has shape %s, input 0 %s", i,
                          tl_shape_text(a, &own), tl_shape_text(b, &first));
         lifted[i] = tl_reshape_at(at, xs[i], s);
+        /* Where x is one sample, reshape may take the new dim for the batch axis: say which it is.
+         */
         const tl_batch b0 = tl_batch_of(at.tape, xs[i]);
-        const int b1 = b0 + (b0 >= d); /* one sample may as well be along the new dim */
+        const int b1 = b0 + (b0 >= d);
         if (b0 >= 0 && !tl_is_none(lifted[i]) && tl_batch_of(at.tape, lifted[i]) != b1)
             tl_batch_axis_tape_at(at.tape, lifted[i], b1, at.file, at.line);
     }
@@ -44,11 +42,11 @@ tl_tensor tl_stack_at(tl_at at, const tl_tensor *xs, int n, int dim)
     return y;
 }
 
-/* The size of dim (counted from the end if negative); -1 with an error if there is none. */
+/* Sets out[0 .. n) to TL_NONE; returns the size of dim, or -1 with an error if there is none. */
 static int64_t size_of(tl_at at, const char *name, tl_tensor x, int dim, tl_tensor *out, int n)
 {
     tl_shape s = tl_shape_of(at.tape, x);
-    int d = dim < 0 ? dim + s.ndim : dim;
+    int d = tl_dim_from_front(dim, s.ndim);
     if (tl_tape_need(at, name, "out", out != NULL, n) != TL_OK)
         return -1;
     for (int i = 0; i < n; i++)
@@ -78,9 +76,10 @@ tl_status tl_split_sizes_at(tl_at at, tl_tensor x, const int64_t *sizes, int n, 
                             (long long)sum, dim, (long long)size);
     for (int i = 0; i < n; start += sizes[i++])
         out[i] = tl_slice_at(at, x, dim, start, start + sizes[i], 1);
-    return tl_failed(at.tape) ? tl_error_status(at.tape) : TL_OK;
+    return tl_error_status(at.tape);
 }
 
+/* x in n slices of `each`, the last of which may be shorter. */
 static tl_status pieces(tl_at at, const char *name, tl_tensor x, int64_t each, int64_t size,
                         int dim, tl_tensor *out, int n)
 {
@@ -91,7 +90,7 @@ static tl_status pieces(tl_at at, const char *name, tl_tensor x, int64_t each, i
                             name, dim, (long long)size, (long long)each, (long long)count, n);
     for (int i = 0; i < n; i++)
         out[i] = tl_slice_at(at, x, dim, i * each, i + 1 < n ? (i + 1) * each : size, 1);
-    return tl_failed(at.tape) ? tl_error_status(at.tape) : TL_OK;
+    return tl_error_status(at.tape);
 }
 
 tl_status tl_split_at(tl_at at, tl_tensor x, int64_t each, int dim, tl_tensor *out, int n)
@@ -103,8 +102,9 @@ tl_status tl_split_at(tl_at at, tl_tensor x, int64_t each, int dim, tl_tensor *o
 tl_status tl_chunk_at(tl_at at, tl_tensor x, int n, int dim, tl_tensor *out)
 {
     int64_t size = size_of(at, "chunk", x, dim, out, n);
-    if (size < 0 || n < 1)
-        return size < 0 ? tl_error_status(at.tape)
-                        : tl_tape_fail(at, TL_ESHAPE, "chunk: %d pieces", n);
+    if (size < 0)
+        return tl_error_status(at.tape);
+    if (n < 1)
+        return tl_tape_fail(at, TL_ESHAPE, "chunk: %d pieces", n);
     return pieces(at, "chunk", x, size == 0 ? 1 : (size - 1) / n + 1, size, dim, out, n);
 }

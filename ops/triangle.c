@@ -1,8 +1,8 @@
-/* triangle: arange; tril, triu, diagonal - compositions of positions, comparisons and views; and
- * causal_mask, an op
- * Shape:  arange: (n), n = ceil((stop - start)/step), 0 if that is less; tril, triu of x (..., m,
- *         n): as x; diagonal of x: its other dims, then the elements (i, i + offset) of two;
- *         causal_mask: (queries, keys), or one for each sample of ranges (b)
+/* triangle: arange, tril, triu, diagonal - compositions of positions, comparisons and views; and
+ * the op causal_mask
+ * Shape:  arange: (n), n = max(0, ceil((stop - start)/step)); tril, triu of x (..., m, n): as x;
+ *         diagonal of x: its other dims, then the elements (i, i + offset) of two; causal_mask:
+ *         (queries, keys), or (b, queries, keys) with ranges (b)
  * Dtype:  any
  * Bits:   arange: i*step + start, each in f64, then cast; elements copied, or +0 (NUMERICS 9.4)
  * VJP:    those of where and slice
@@ -17,7 +17,7 @@ static tl_tensor count(tl_at at, double first, int64_t n)
     return tl_reshape_at(at, tl_positions_at(at, from, TL_NONE, n), TL_DIMS(n));
 }
 
-/* A call of its own, so that no division leaves the environment it is made in. */
+/* Not inlined, so that the division stays between tl_fpenv_enter and tl_fpenv_leave. */
 static __attribute__((noinline)) void count_of(double start, double stop, double step, double *n)
 {
     *n = ceil((stop - start) / step);
@@ -26,27 +26,23 @@ static __attribute__((noinline)) void count_of(double start, double stop, double
 tl_tensor tl_arange_at(tl_at at, tl_dtype dtype, double start, double stop, double step)
 {
     double n;
-    tl_fpenv saved = tl_fpenv_enter(); /* no op yet: the caller's rounding is on */
+    tl_fpenv saved = tl_fpenv_enter(); /* no op has set the rounding mode yet */
     count_of(start, stop, step, &n);
     tl_fpenv_leave(saved);
-    if (step == 0 || !(n < 0x1p53)) {
-        tl_tape_fail(at, TL_EDOMAIN, "arange: from %g to %g by %g%s", start, stop, step,
-                     step == 0 ? "; the step must not be 0" : "");
-        return TL_NONE;
-    }
+    if (step == 0 || !(n < 0x1p53))
+        return tl_reject(at, TL_EDOMAIN, "arange: from %g to %g by %g%s", start, stop, step,
+                         step == 0 ? "; the step must not be 0" : "");
     tl_tensor i = tl_cast_at(at, count(at, 0, n > 0 ? (int64_t)n : 0), TL_F64);
     return tl_cast_at(at, tl_shift_at(at, tl_scale_at(at, i, step), start), dtype);
 }
 
-/* x with +0 where `drop` finds column j and row i + k in that order. */
+/* x with +0 where drop(column, row + k) is true. */
 static tl_tensor triangle(tl_at at, const char *name, tl_tensor x, int64_t k,
                           tl_tensor drop(tl_at, tl_tensor, tl_tensor))
 {
     tl_shape s = tl_shape_of(at.tape, x);
-    if (s.ndim < 2) {
-        tl_tape_fail(at, TL_ESHAPE, "%s: x has %d dims; two at least are needed", name, s.ndim);
-        return TL_NONE;
-    }
+    if (s.ndim < 2)
+        return tl_reject(at, TL_ESHAPE, "%s: x has %d dims; two at least are needed", name, s.ndim);
     int64_t m = s.dim[s.ndim - 2], n = s.dim[s.ndim - 1];
     k = k < -m ? -m : k > n ? n : k;
     tl_tensor row = tl_reshape_at(at, count(at, (double)k, m), TL_DIMS(m, 1));
@@ -66,18 +62,19 @@ tl_tensor tl_diagonal_at(tl_at at, tl_tensor x, int64_t offset, int dim1, int di
 {
     tl_shape s = tl_shape_of(at.tape, x), order = {.ndim = s.ndim};
     int64_t mask = tl_dims_of(at, "diagonal", x, TL_DIMS(dim1, dim2));
-    if (mask <= 0) /* permute says of a handle that it is no good */
+    if (mask <= 0) /* permute reports an unusable handle */
         return mask < 0 ? TL_NONE : tl_permute_at(at, x, order);
-    int d1 = dim1 < 0 ? dim1 + s.ndim : dim1, d2 = dim2 < 0 ? dim2 + s.ndim : dim2, at_dim = 0;
+    int d1 = tl_dim_from_front(dim1, s.ndim), d2 = tl_dim_from_front(dim2, s.ndim), place = 0;
     for (int i = 0; i < s.ndim; i++)
         if (!(mask >> i & 1))
-            order.dim[at_dim++] = i;
+            order.dim[place++] = i;
     order.dim[s.ndim - 2] = d1;
     order.dim[s.ndim - 1] = d2;
     int64_t m = s.dim[d1], n = s.dim[d2];
     offset = offset < -m ? -m : offset > n ? n : offset;
     int64_t i = offset < 0 ? -offset : 0, j = offset < 0 ? 0 : offset,
             length = m - i < n - j ? m - i : n - j, first = i * n + j;
+    /* In (..., m*n) the diagonal is every (n + 1)-th element from (i, j) on. */
     x = tl_permute_at(at, x, order);
     s = tl_shape_of(at.tape, x);
     s.ndim = order.ndim - 1;
@@ -93,9 +90,9 @@ typedef struct {
     bool full;
 } mask_attrs;
 
-static const tl_attr mask_schema[] = {{"queries", TL_ATTR_I64, offsetof(mask_attrs, queries)},
-                                      {"keys", TL_ATTR_I64, offsetof(mask_attrs, keys)},
-                                      {"full", TL_ATTR_BOOL, offsetof(mask_attrs, full)},
+static const tl_attr mask_schema[] = {TL_FIELD(mask, queries, I64),
+                                      TL_FIELD(mask, keys, I64),
+                                      TL_FIELD(mask, full, BOOL),
                                       {0}};
 
 static tl_status mask_shape(tl_call *c)
@@ -138,19 +135,14 @@ static tl_status mask_forward(tl_call *c)
     return TL_OK;
 }
 
-const tl_op tl_op_causal_mask = {.name = "causal_mask",
-                                 .n_in = 2,
-                                 .n_out = 1,
-                                 .optional = 3,
-                                 .traits = TL_NONDIFF,
-                                 .shape = mask_shape,
-                                 .forward = mask_forward,
-                                 .attr = mask_schema,
-                                 .attr_size = sizeof(mask_attrs),
+const tl_op tl_op_causal_mask = {TL_NAMED(causal_mask, 2, 1), .optional = 3,
+                                 .traits = TL_NONDIFF,        .shape = mask_shape,
+                                 .forward = mask_forward,     TL_ATTRS(mask),
                                  .batch = tl_first_axis};
 
 tl_tensor tl_causal_mask_at(tl_at at, int64_t queries, int64_t keys, tl_attention_options o)
 {
+    /* With offsets the op gives the ranges alone; the diagonal of each sample is made of ops. */
     bool moved = !o.full && !tl_is_none(o.offset);
     mask_attrs a = {queries, keys, o.full || moved};
     tl_tensor mask = tl_apply1(at, &tl_op_causal_mask, &a, (tl_tensor[]){o.key_start, o.key_end},

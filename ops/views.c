@@ -1,10 +1,9 @@
-/* views: reshape, permute (and transpose), slice, select, expand - the same storage, seen
- * differently
+/* views: reshape, permute (and transpose), slice, select, expand - x's storage, seen differently
  * Shape:  at each op; dims may be counted from the end
  * Dtype:  any
  * Bits:   none computed
- * VJP:    reshape and permute undo themselves; slice and select put dy among zeros
- *         (slice_grad); expand hands dy on and the engine folds it down
+ * VJP:    reshape and permute undo themselves; slice and select put dy among zeros (slice_grad);
+ *         expand passes dy on and the engine folds it down
  * Errors: TL_ESHAPE TL_EINDEX
  */
 #include "ops/build.h"
@@ -15,8 +14,9 @@ typedef struct {
     tl_shape shape;
 } shape_attrs;
 
-static const tl_attr shape_schema[] = {{"shape", TL_ATTR_SHAPE, offsetof(shape_attrs, shape)}, {0}};
+static const tl_attr shape_schema[] = {TL_FIELD(shape, shape, SHAPE), {0}};
 
+/* Replaces the -1 in s, if any, and checks that x has as many elements as s. */
 static tl_status complete(tl_call *c, tl_shape *s)
 {
     const tl_array *x = c->in[0];
@@ -55,13 +55,15 @@ static tl_status reshape_shape(tl_call *c)
     return TL_OK;
 }
 
-/* Samples stay blocks in a row, in their order: along the axis before which there is as much as
- * before, merged with what follows as little as possible. Several are never one element. */
+/* In row-major order the samples are consecutive blocks, and reshape keeps that order. They are
+ * along a dim of the result if as many blocks come before it as before, and if it divides into as
+ * many parts as there are samples. Of several such dims (all but one are of size 1) the smallest
+ * merges samples least with what follows; at a tie we take the place of the old axis. */
 static void reshape_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
 {
     const tl_array *x = c->in[0], *y = &c->out[0];
     int64_t before = 1, ahead = 1, least = INT64_MAX;
-    const int behind = in[0] - (x->ndim > y->ndim ? x->ndim - y->ndim : 0); /* of dims of 1 */
+    const int behind = in[0] - (x->ndim > y->ndim ? x->ndim - y->ndim : 0); /* if dims of 1 went */
     out[0] = in[0] < 0 ? in[0] : TL_MIXED;
     for (int i = 0; i < in[0]; i++)
         before *= x->dim[i];
@@ -80,15 +82,8 @@ static void reshape_vjp(tl_vjp *g)
     g->dx[0] = tl_reshape(g->t, g->dy[0], tl_shape_of(g->t, g->in[0]));
 }
 
-const tl_op tl_op_reshape = {.name = "reshape",
-                             .n_in = 1,
-                             .n_out = 1,
-                             .traits = TL_VIEW,
-                             .shape = reshape_shape,
-                             .attr = shape_schema,
-                             .attr_size = sizeof(shape_attrs),
-                             .vjp = reshape_vjp,
-                             .batch = reshape_batch};
+const tl_op tl_op_reshape = {TL_NAMED(reshape, 1, 1), .traits = TL_VIEW,  .shape = reshape_shape,
+                             TL_ATTRS(shape),         .vjp = reshape_vjp, .batch = reshape_batch};
 
 tl_tensor tl_reshape_at(tl_at at, tl_tensor x, tl_shape shape)
 {
@@ -100,8 +95,7 @@ tl_tensor tl_reshape_at(tl_at at, tl_tensor x, tl_shape shape)
     if (tl_array_of(at.tape, x, &a) && complete(&c, &shape) == TL_OK &&
         !tl_array_reshape_view(&a, &shape, &out))
         x = tl_contiguous_at(at, x);
-    shape_attrs attrs = {shape};
-    return tl_apply1(at, &tl_op_reshape, &attrs, &x, 1);
+    return tl_apply1(at, &tl_op_reshape, &(shape_attrs){shape}, &x, 1);
 }
 
 /* ---- permute: out dim i is in dim dims[i] ---- */
@@ -131,7 +125,7 @@ static void permute_vjp(tl_vjp *g)
 {
     tl_shape p = ((const shape_attrs *)g->attrs)->shape, back = p;
     for (int i = 0; i < p.ndim; i++)
-        back.dim[p.dim[i] < 0 ? p.dim[i] + p.ndim : p.dim[i]] = i;
+        back.dim[tl_dim_from_front(p.dim[i], p.ndim)] = i;
     g->dx[0] = tl_permute(g->t, g->dy[0], back);
 }
 
@@ -140,24 +134,16 @@ static void permute_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
     const tl_shape *p = &((const shape_attrs *)c->attrs)->shape;
     out[0] = in[0];
     for (int i = 0; i < p->ndim && in[0] >= 0; i++)
-        if ((p->dim[i] < 0 ? p->dim[i] + p->ndim : p->dim[i]) == in[0])
+        if (tl_dim_from_front(p->dim[i], p->ndim) == in[0])
             out[0] = (tl_batch)i;
 }
 
-const tl_op tl_op_permute = {.name = "permute",
-                             .n_in = 1,
-                             .n_out = 1,
-                             .traits = TL_VIEW,
-                             .shape = permute_shape,
-                             .attr = shape_schema,
-                             .attr_size = sizeof(shape_attrs),
-                             .vjp = permute_vjp,
-                             .batch = permute_batch};
+const tl_op tl_op_permute = {TL_NAMED(permute, 1, 1), .traits = TL_VIEW,  .shape = permute_shape,
+                             TL_ATTRS(shape),         .vjp = permute_vjp, .batch = permute_batch};
 
 tl_tensor tl_permute_at(tl_at at, tl_tensor x, tl_shape dims)
 {
-    shape_attrs a = {dims};
-    return tl_apply1(at, &tl_op_permute, &a, &x, 1);
+    return tl_apply1(at, &tl_op_permute, &(shape_attrs){dims}, &x, 1);
 }
 
 tl_tensor tl_transpose_at(tl_at at, tl_tensor x, int d0, int d1)
@@ -168,8 +154,8 @@ tl_tensor tl_transpose_at(tl_at at, tl_tensor x, int d0, int d1)
     if (tl_dims_of(at, "transpose", x, TL_DIMS(d0)) < 0 ||
         tl_dims_of(at, "transpose", x, TL_DIMS(d1)) < 0)
         return TL_NONE;
-    if (p.ndim > 0) { /* a handle that is no good has none: permute says so */
-        int a = d0 < 0 ? d0 + p.ndim : d0, b = d1 < 0 ? d1 + p.ndim : d1;
+    if (p.ndim > 0) { /* an unusable handle has no dims; permute reports it */
+        int a = tl_dim_from_front(d0, p.ndim), b = tl_dim_from_front(d1, p.ndim);
         p.dim[a] = b;
         p.dim[b] = a;
     }
@@ -178,17 +164,11 @@ tl_tensor tl_transpose_at(tl_at at, tl_tensor x, int d0, int d1)
 
 /* ---- slice: elements start, start+step, ... below stop; select: one, dim dropped ---- */
 
-static const tl_attr slice_schema[] = {{"dim", TL_ATTR_I64, offsetof(tl_slice_attrs, dim)},
-                                       {"start", TL_ATTR_I64, offsetof(tl_slice_attrs, start)},
-                                       {"stop", TL_ATTR_I64, offsetof(tl_slice_attrs, stop)},
-                                       {"step", TL_ATTR_I64, offsetof(tl_slice_attrs, step)},
-                                       {0}};
-
-static void move_data(tl_array *a, int64_t elements)
-{
-    if (a->data != NULL)
-        a->data = (char *)a->data + elements * (int64_t)tl_dtype_size(a->dtype);
-}
+static const tl_attr tl_slice_schema[] = {TL_FIELD(tl_slice, dim, I64),
+                                          TL_FIELD(tl_slice, start, I64),
+                                          TL_FIELD(tl_slice, stop, I64),
+                                          TL_FIELD(tl_slice, step, I64),
+                                          {0}};
 
 static tl_status slice_shape(tl_call *c)
 {
@@ -204,13 +184,8 @@ static tl_status slice_shape(tl_call *c)
                             s->step == 0  ? "; the step must not be 0"
                             : s->step < 0 ? "; the step must be above 0"
                                           : "");
-    c->out[0] = *x;
-    int64_t n = s->stop - s->start;
-    c->out[0].dim[d] = n == 0 ? 0 : (n - 1) / s->step + 1;
-    if (c->out[0].dim[d] > 1)
-        c->out[0].stride[d] *= s->step;
-    if (c->out[0].dim[d] > 0)
-        move_data(&c->out[0], s->start * x->stride[d]);
+    const int64_t length = s->stop - s->start, n = length == 0 ? 0 : (length - 1) / s->step + 1;
+    c->out[0] = tl_part_of(x, d, n > 0 ? s->start : 0, n > 1 ? s->step : 1, n);
     return TL_OK;
 }
 
@@ -218,27 +193,20 @@ static void slice_vjp(tl_vjp *g)
 {
     const tl_slice_attrs *s = g->attrs;
     tl_shape in = tl_shape_of(g->t, g->in[0]);
-    int d = (int)(s->dim < 0 ? s->dim + in.ndim : s->dim);
+    int d = tl_dim_from_front(s->dim, in.ndim);
     g->dx[0] = tl_slice_grad(g->t, g->dy[0], in.dim[d], d, s->start, s->step);
 }
 
-/* Some of the samples: the engine asks whose. */
+/* A slice along the batch axis holds some of the samples; the engine works out which. */
 static void slice_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
 {
     (void)c, out[0] = in[0];
 }
 
-const tl_op tl_op_slice = {.name = "slice",
-                           .n_in = 1,
-                           .n_out = 1,
-                           .traits = TL_VIEW,
-                           .shape = slice_shape,
-                           .attr = slice_schema,
-                           .attr_size = sizeof(tl_slice_attrs),
-                           .vjp = slice_vjp,
-                           .batch = slice_batch};
+const tl_op tl_op_slice = {TL_NAMED(slice, 1, 1), .traits = TL_VIEW, .shape = slice_shape,
+                           TL_ATTRS(tl_slice),    .vjp = slice_vjp,  .batch = slice_batch};
 
-/* A bound as in Python: counted from the end below 0, and brought within [0, size]. */
+/* A bound as in Python: negative from the end, then cut to [0, size]. */
 static int64_t bound(int64_t i, int64_t size)
 {
     i += i < 0 ? size : 0;
@@ -248,8 +216,8 @@ static int64_t bound(int64_t i, int64_t size)
 tl_tensor tl_slice_at(tl_at at, tl_tensor x, int dim, int64_t start, int64_t stop, int64_t step)
 {
     tl_shape s = tl_shape_of(at.tape, x);
-    int d = dim < 0 ? dim + s.ndim : dim;
-    if (d >= 0 && d < s.ndim) { /* else the op says what is wrong */
+    int d = tl_dim_from_front(dim, s.ndim);
+    if (d >= 0 && d < s.ndim) { /* otherwise the shape rule reports it */
         start = bound(start, s.dim[d]);
         stop = bound(stop, s.dim[d]);
         stop = stop < start ? start : stop;
@@ -262,8 +230,8 @@ typedef struct {
     int64_t dim, index;
 } select_attrs;
 
-static const tl_attr select_schema[] = {{"dim", TL_ATTR_I64, offsetof(select_attrs, dim)},
-                                        {"index", TL_ATTR_I64, offsetof(select_attrs, index)},
+static const tl_attr select_schema[] = {TL_FIELD(select, dim, I64),
+                                        TL_FIELD(select, index, I64),
                                         {0}};
 
 static tl_status select_shape(tl_call *c)
@@ -277,8 +245,7 @@ static tl_status select_shape(tl_call *c)
         return tl_call_fail(c, TL_EINDEX, "index %lld of dim %d, which has size %lld",
                             (long long)s->index, d, (long long)x->dim[d]);
     tl_array *o = &c->out[0];
-    *o = *x;
-    move_data(o, (s->index < 0 ? s->index + x->dim[d] : s->index) * x->stride[d]);
+    *o = tl_part_of(x, d, s->index < 0 ? s->index + x->dim[d] : s->index, 1, 1);
     for (int i = d; i + 1 < o->ndim; i++) {
         o->dim[i] = o->dim[i + 1];
         o->stride[i] = o->stride[i + 1];
@@ -291,7 +258,7 @@ static void select_vjp(tl_vjp *g)
 {
     const select_attrs *s = g->attrs;
     tl_shape in = tl_shape_of(g->t, g->in[0]), one = in;
-    int d = (int)(s->dim < 0 ? s->dim + in.ndim : s->dim);
+    int d = tl_dim_from_front(s->dim, in.ndim);
     one.dim[d] = 1;
     g->dx[0] = tl_slice_grad(g->t, tl_reshape(g->t, g->dy[0], one), in.dim[d], d,
                              s->index < 0 ? s->index + in.dim[d] : s->index, 1);
@@ -299,29 +266,22 @@ static void select_vjp(tl_vjp *g)
 
 static void select_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
 {
-    const int64_t dim = ((const select_attrs *)c->attrs)->dim, nd = c->in[0]->ndim;
-    out[0] = tl_batch_beside(in[0], (int)nd, dim);
-    if (out[0] > (dim < 0 ? dim + nd : dim))
+    const int nd = c->in[0]->ndim;
+    const int dim = tl_dim_from_front(((const select_attrs *)c->attrs)->dim, nd);
+    out[0] = tl_batch_beside(in[0], nd, dim);
+    if (out[0] > dim)
         out[0]--;
 }
 
-const tl_op tl_op_select = {.name = "select",
-                            .n_in = 1,
-                            .n_out = 1,
-                            .traits = TL_VIEW,
-                            .shape = select_shape,
-                            .attr = select_schema,
-                            .attr_size = sizeof(select_attrs),
-                            .vjp = select_vjp,
-                            .batch = select_batch};
+const tl_op tl_op_select = {TL_NAMED(select, 1, 1), .traits = TL_VIEW, .shape = select_shape,
+                            TL_ATTRS(select),       .vjp = select_vjp, .batch = select_batch};
 
 tl_tensor tl_select_at(tl_at at, tl_tensor x, int dim, int64_t index)
 {
-    select_attrs a = {dim, index};
-    return tl_apply1(at, &tl_op_select, &a, &x, 1);
+    return tl_apply1(at, &tl_op_select, &(select_attrs){dim, index}, &x, 1);
 }
 
-/* ---- expand: sizes of 1 (and missing leading dims) repeated by zero strides ---- */
+/* ---- expand: dims of size 1, and missing leading dims, repeated by zero strides ---- */
 
 static tl_status expand_shape(tl_call *c)
 {
@@ -349,18 +309,11 @@ static void expand_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
         out[0] = TL_MIXED;
 }
 
-const tl_op tl_op_expand = {.name = "expand",
-                            .n_in = 1,
-                            .n_out = 1,
-                            .traits = TL_VIEW | TL_REPEATS,
-                            .shape = expand_shape,
-                            .attr = shape_schema,
-                            .attr_size = sizeof(shape_attrs),
-                            .vjp = expand_vjp,
-                            .batch = expand_batch};
+const tl_op tl_op_expand = {TL_NAMED(expand, 1, 1), .traits = TL_VIEW | TL_REPEATS,
+                            .shape = expand_shape,  TL_ATTRS(shape),
+                            .vjp = expand_vjp,      .batch = expand_batch};
 
 tl_tensor tl_expand_at(tl_at at, tl_tensor x, tl_shape shape)
 {
-    shape_attrs a = {shape};
-    return tl_apply1(at, &tl_op_expand, &a, &x, 1);
+    return tl_apply1(at, &tl_op_expand, &(shape_attrs){shape}, &x, 1);
 }
