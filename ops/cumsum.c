@@ -1,11 +1,10 @@
-/* cumsum over a dim: y_i = x_0 + ... + x_i; reversed: y_i = x_i + ... + x_last, from the end
+/* cumsum over a dim: y_i = x_0 + ... + x_i; reverse: y_i = x_last + ... + x_i, from the end
  * Shape:  as x
  * Dtype:  f16 bf16 f32 f64
- * Bits:   a left fold in f64 from +0 (reversed: from the last), each partial rounded once (NUMERICS
- *         4.6)
+ * Bits:   a left fold in f64 from +0, each partial sum rounded once (NUMERICS 4.6)
  * VJP:    the same of dy, the other way round
  * Errors: TL_ESHAPE TL_EDTYPE
- * The op runs over the last dim; another dim is brought there by a view.
+ * The op runs along the last dim; a view brings another dim there.
  */
 #include "ops/build.h"
 
@@ -13,14 +12,11 @@ typedef struct {
     bool reverse;
 } cumsum_attrs;
 
-static const tl_attr cumsum_schema[] = {{"reverse", TL_ATTR_BOOL, offsetof(cumsum_attrs, reverse)},
-                                        {0}};
+static const tl_attr cumsum_schema[] = {TL_FIELD(cumsum, reverse, BOOL), {0}};
 
 static tl_status cumsum_shape(tl_call *c)
 {
-    if (!tl_dtype_is_float(c->in[0]->dtype))
-        return tl_call_fail(c, TL_EDTYPE, "x is %s; floats are needed (cast it)",
-                            tl_dtype_name(c->in[0]->dtype));
+    TL_TRY(tl_need_float(c, c->in[0], "x"));
     if (c->in[0]->ndim == 0)
         return tl_call_fail(c, TL_ESHAPE, "a 0-d tensor has no dim to sum along");
     c->out[0] = *c->in[0];
@@ -36,7 +32,7 @@ typedef struct {
 
 enum { BLOCK = 256 };
 
-/* m partials from `at` of a row on, acc continued. */
+/* Continues acc by m partial sums of a row, those from element `at` on; returns it. */
 static double block(const job *j, int64_t row, int64_t at, int64_t m, double acc)
 {
     double part[BLOCK];
@@ -73,8 +69,7 @@ static tl_status cumsum_forward(tl_call *c)
              .n = c->in[0]->dim[c->in[0]->ndim - 1],
              .reverse = ((const cumsum_attrs *)c->attrs)->reverse};
     TL_TRY(tl_as_compute(c, c->in[0], &j.x));
-    if (tl_array_count(&j.x) > 0)
-        tl_parallel_for(tl_array_count(&j.x) / j.n, 1 + 8192 / j.n, cumsum_rows, &j);
+    tl_parallel_for(tl_array_count(&j.x) / j.n, 1 + 8192 / j.n, cumsum_rows, &j);
     return TL_OK;
 }
 
@@ -84,23 +79,12 @@ static void cumsum_vjp(tl_vjp *g)
     g->dx[0] = tl_apply1(TL_AT(g->t), &tl_op_cumsum, &a, g->dy, 1);
 }
 
-const tl_op tl_op_cumsum = {.name = "cumsum",
-                            .n_in = 1,
-                            .n_out = 1,
-                            .traits = TL_REDUCTION,
-                            .shape = cumsum_shape,
-                            .forward = cumsum_forward,
-                            .attr = cumsum_schema,
-                            .attr_size = sizeof(cumsum_attrs),
-                            .vjp = cumsum_vjp,
+const tl_op tl_op_cumsum = {TL_NAMED(cumsum, 1, 1), .traits = TL_REDUCTION,
+                            .shape = cumsum_shape,  .forward = cumsum_forward,
+                            TL_ATTRS(cumsum),       .vjp = cumsum_vjp,
                             .batch = tl_batch_rows};
 
 tl_tensor tl_cumsum_at(tl_at at, tl_tensor x, int dim, bool reverse)
 {
-    cumsum_attrs a = {reverse};
-    int nd = tl_shape_of(at.tape, x).ndim;
-    if (nd == 0 || dim == -1 || dim == nd - 1)
-        return tl_apply1(at, &tl_op_cumsum, &a, &x, 1);
-    tl_tensor last = tl_transpose_at(at, x, dim, -1);
-    return tl_transpose_at(at, tl_apply1(at, &tl_op_cumsum, &a, &last, 1), dim, -1);
+    return tl_apply_along(at, &tl_op_cumsum, &(cumsum_attrs){reverse}, x, dim);
 }

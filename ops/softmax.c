@@ -1,75 +1,54 @@
-/* softmax, log_softmax over a dim
- * Shape:  as x
+/* softmax, log_softmax along a dim; logsumexp over dims
+ * Shape:  as x; logsumexp: the reduced dims go, or stay as 1
  * Dtype:  f16 bf16 f32 f64
  * Bits:   m = max, e = exp(x - m), l = lanes(e), y = e*(1/l); log: y = (x - m) - log(l) (NUMERICS
  *         6.3, 6.4)
  * VJP:    softmax dx = y*(dy - sum(dy*y)); log_softmax dx = dy - exp(y)*sum(dy).   Saves y.
  * Errors: TL_EDTYPE TL_ESHAPE
- * The kernels run over the last dim; another dim is brought there by a view.
+ * The kernels run along the last dim; a view brings another dim there.
  */
 #include "ops/build.h"
 
 static tl_status row_shape(tl_call *c)
 {
     for (int i = 0; i < c->n_in; i++)
-        if (!tl_dtype_is_float(c->in[i]->dtype))
-            return tl_call_fail(c, TL_EDTYPE, "input %d is %s; floats are needed", i,
-                                tl_dtype_name(c->in[i]->dtype));
+        TL_TRY(tl_need_float(c, c->in[i], i == 0 ? "input 0" : "input 1"));
     if (c->in[0]->ndim == 0)
         return tl_call_fail(c, TL_ESHAPE, "a 0-d tensor has no rows");
     c->out[0] = *c->in[0];
     return TL_OK;
 }
 
-static tl_tensor row_grad(tl_vjp *g, const tl_op *op)
+static void softmax_vjp(tl_vjp *g)
 {
-    return tl_apply1(TL_AT(g->t), op, NULL, (tl_tensor[]){g->dy[0], g->out[0]}, 2);
+    g->dx[0] = tl_apply1(TL_AT(g->t), &tl_op_softmax_grad, NULL, (tl_tensor[]){g->dy[0], g->out[0]},
+                         2);
+}
+static void log_softmax_vjp(tl_vjp *g)
+{
+    g->dx[0] = tl_apply1(TL_AT(g->t), &tl_op_log_softmax_grad, NULL,
+                         (tl_tensor[]){g->dy[0], g->out[0]}, 2);
 }
 
-static void softmax_vjp(tl_vjp *g) { g->dx[0] = row_grad(g, &tl_op_softmax_grad); }
-static void log_softmax_vjp(tl_vjp *g) { g->dx[0] = row_grad(g, &tl_op_log_softmax_grad); }
-
-const tl_op tl_op_softmax = {.name = "softmax",
-                             .n_in = 1,
-                             .n_out = 1,
-                             .traits = TL_HEAVY | TL_BY_ROWS,
-                             .shape = row_shape,
-                             .slot = TL_ROW_softmax,
-                             .vjp = softmax_vjp,
-                             .saves_out = 1,
-                             .batch = tl_batch_rows};
-const tl_op tl_op_log_softmax = {.name = "log_softmax",
-                                 .n_in = 1,
-                                 .n_out = 1,
-                                 .traits = TL_HEAVY | TL_BY_ROWS,
-                                 .shape = row_shape,
-                                 .slot = TL_ROW_log_softmax,
-                                 .vjp = log_softmax_vjp,
-                                 .saves_out = 1,
-                                 .batch = tl_batch_rows};
-
-static tl_tensor over_dim(tl_at at, const tl_op *op, tl_tensor x, int dim)
-{
-    int nd = tl_shape_of(at.tape, x).ndim;
-    if (nd == 0 || dim == -1 || dim == nd - 1)
-        return tl_apply1(at, op, NULL, &x, 1);
-    if (tl_dims_of(at, op->name, x, TL_DIMS(dim)) < 0)
-        return TL_NONE;
-    tl_tensor last = tl_transpose_at(at, x, dim, -1);
-    return tl_transpose_at(at, tl_apply1(at, op, NULL, &last, 1), dim, -1);
-}
+/* clang-format off */
+#define ROWS(id)                                                                                 \
+    TL_NAMED(id, 1, 1), .traits = TL_HEAVY | TL_BY_ROWS, .shape = row_shape,                     \
+    .slot = TL_ROW_##id, .vjp = id##_vjp, .saves_out = 1, .batch = tl_batch_rows
+/* clang-format on */
+const tl_op tl_op_softmax = {ROWS(softmax)};
+const tl_op tl_op_log_softmax = {ROWS(log_softmax)};
 
 tl_tensor tl_softmax_at(tl_at at, tl_tensor x, int dim)
 {
-    return over_dim(at, &tl_op_softmax, x, dim);
+    return tl_apply_along(at, &tl_op_softmax, NULL, x, dim);
 }
 tl_tensor tl_log_softmax_at(tl_at at, tl_tensor x, int dim)
 {
-    return over_dim(at, &tl_op_log_softmax, x, dim);
+    return tl_apply_along(at, &tl_op_log_softmax, NULL, x, dim);
 }
 
-/* logsumexp: log(sum(e^(x - m))) + m, m = max(x), or 0 where that is infinite; in the compute type
- * and rounded once (NUMERICS 6.13). m is a constant to the gradient, which it does not change. */
+/* logsumexp: log(sum(e^(x - m))) + m with m = max(x), or 0 where that is infinite, in the compute
+ * type and rounded once (NUMERICS 6.13). The gradient does not depend on m, which is detached. */
 tl_tensor tl_logsumexp_at(tl_at at, tl_tensor x, tl_shape dims, bool keepdims)
 {
     tl_dtype own = tl_dtype_of(at.tape, x), c = tl_dtype_compute(own);
@@ -85,7 +64,7 @@ tl_tensor tl_logsumexp_at(tl_at at, tl_tensor x, tl_shape dims, bool keepdims)
     return tl_in_dtype(at, tl_add_at(at, tl_log_at(at, y), m), own);
 }
 
-/* ---- softmax_grad(dy, y), log_softmax_grad(dy, y), all in the compute type ---- */
+/* ---- softmax_grad(dy, y), log_softmax_grad(dy, y): the formulas are in the card ---- */
 
 static tl_status grad_shape(tl_call *c)
 {
@@ -121,21 +100,10 @@ static void log_softmax_grad_vjp(tl_vjp *g)
         g->dx[1] = tl_neg(t, tl_mul(t, ue, tl_sum_rows_last(t, g->in[0])));
 }
 
-const tl_op tl_op_softmax_grad = {.name = "softmax_grad",
-                                  .n_in = 2,
-                                  .n_out = 1,
-                                  .traits = TL_HEAVY | TL_BY_ROWS,
-                                  .shape = grad_shape,
-                                  .slot = TL_ROW_softmax_grad,
-                                  .vjp = softmax_grad_vjp,
-                                  .saves_in = 3,
-                                  .batch = tl_batch_rows};
-const tl_op tl_op_log_softmax_grad = {.name = "log_softmax_grad",
-                                      .n_in = 2,
-                                      .n_out = 1,
-                                      .traits = TL_HEAVY | TL_BY_ROWS,
-                                      .shape = grad_shape,
-                                      .slot = TL_ROW_log_softmax_grad,
-                                      .vjp = log_softmax_grad_vjp,
-                                      .saves_in = 3,
-                                      .batch = tl_batch_rows};
+/* clang-format off */
+#define ROWS_GRAD(id)                                                                            \
+    TL_NAMED(id, 2, 1), .traits = TL_HEAVY | TL_BY_ROWS, .shape = grad_shape,                    \
+    .slot = TL_ROW_##id, .vjp = id##_vjp, .saves_in = 3, .batch = tl_batch_rows
+/* clang-format on */
+const tl_op tl_op_softmax_grad = {ROWS_GRAD(softmax_grad)};
+const tl_op tl_op_log_softmax_grad = {ROWS_GRAD(log_softmax_grad)};

@@ -7,35 +7,35 @@
  */
 #include "ops/build.h"
 
-/* ---- the two ways a sum runs over an array (NUMERICS 3): lanes within rows, an f64 left fold
- * across them, in parallel over what is kept ---- */
+/* ---- sums within rows, by lanes (NUMERICS 3.1), in parallel over the rows ---- */
 
 typedef struct {
     const tl_array *x, *out;
+    int n_row; /* dims of a row */
     int64_t n; /* elements of a row */
-    int n_row;
-    char *buf; /* a row of compute type for each thread, where rows are not direct */
+    char *buf; /* for each thread a row in the compute type */
 } row_job;
 
-/* Row number `row` of x in its compute type: in place, or gathered into buf. */
+/* Row number `row` of x in its compute type: where it lies, or gathered into buf. */
 static const void *row_of(const row_job *j, int64_t row, int thread)
 {
     const tl_array *x = j->x;
-    tl_dtype d = j->out->dtype;
+    const tl_dtype d = j->out->dtype;
+    const int lead = x->ndim - j->n_row;
     tl_array part = {.dtype = x->dtype, .ndim = j->n_row};
-    int lead = x->ndim - j->n_row;
     memcpy(part.dim, x->dim + lead, (size_t)j->n_row * sizeof part.dim[0]);
     memcpy(part.stride, x->stride + lead, (size_t)j->n_row * sizeof part.stride[0]);
     part.data = tl_array_at(x, row * j->n);
     tl_array_collapse(&part, 1);
     if (x->dtype == d && tl_array_contiguous(&part))
         return part.data;
-    char *to = j->buf + (size_t)thread * (size_t)j->n * tl_dtype_size(d);
-    int64_t inner = part.ndim ? part.dim[part.ndim - 1] : 1,
-            step = part.ndim ? part.stride[part.ndim - 1] : 1;
-    for (int64_t at = 0; at < j->n; at += inner)
-        tl_isa_now()->convert->widen(inner, x->dtype, tl_array_at(&part, at), step,
-                                     to + at * (int64_t)tl_dtype_size(d));
+    const int last = part.ndim - 1;
+    const int64_t inner = last >= 0 ? part.dim[last] : 1, step = last >= 0 ? part.stride[last] : 1,
+                  size = (int64_t)tl_dtype_size(d);
+    char *to = j->buf + thread * j->n * size;
+    tl_cursor from = tl_cursor_at(&part, last, 0);
+    for (int64_t at = 0; at < j->n; at += inner, tl_cursor_next(&from))
+        tl_isa_now()->convert->widen(inner, x->dtype, tl_cursor_data(&from), step, to + at * size);
     return to;
 }
 
@@ -52,18 +52,13 @@ static void sum_range(void *ctx, int64_t begin, int64_t end, int thread)
     }
 }
 
-/* Sums the last n_row dims of x by lanes. out: contiguous, x's compute type, x's other dims. */
+/* Sums the last n_row dims of x into out, which has x's other dims and compute type. */
 static tl_status sum_rows(tl_call *c, const tl_array *x, int n_row, const tl_array *out)
 {
     row_job j = {.x = x, .out = out, .n = 1, .n_row = n_row};
     int64_t rows = tl_array_count(out);
     for (int i = x->ndim - n_row; i < x->ndim; i++)
         j.n *= x->dim[i];
-    if (j.n == 0 || rows == 0) {
-        if (rows > 0)
-            memset(out->data, 0, (size_t)rows * tl_dtype_size(out->dtype));
-        return TL_OK;
-    }
     int64_t grain = 1 + 16384 / (j.n + 1);
     int width = tl_parallel_width(rows, grain);
     j.buf = tl_scratch(c, (size_t)width * (size_t)j.n * tl_dtype_size(out->dtype), false);
@@ -73,24 +68,27 @@ static tl_status sum_rows(tl_call *c, const tl_array *x, int n_row, const tl_arr
     return TL_OK;
 }
 
+/* ---- sums across rows: a left fold in f64, in row-major order (NUMERICS 3.2), in parallel over
+ * the elements that remain ---- */
+
 typedef struct {
-    tl_array v[2]; /* x and acc, acc with zero strides where elements meet */
-    int split;     /* a kept dim, cut between threads */
+    tl_array v[2]; /* x, and the accumulators with stride 0 along the dims that are folded */
+    int split;     /* a dim that is not folded, divided among the threads */
 } fold_job;
 
 enum { GATHER = 256, DEEP = 8 };
 
-/* Rows of n elements of x, stride apart, into one row of acc. Narrower ones are widened piece by
- * piece first. */
+/* Folds rows of n elements of x, `stride` elements apart, into one row of accumulators. What the
+ * kernel cannot read where it lies is widened block by block first. */
 static void fold_rows(const tl_array *x, const char *from, int64_t rows, int64_t stride, int64_t n,
                       double *to)
 {
-    const int64_t xs = x->ndim > 0 ? x->stride[x->ndim - 1] : 1,
+    const int64_t step = x->ndim > 0 ? x->stride[x->ndim - 1] : 1,
                   size = (int64_t)tl_dtype_size(x->dtype);
     const tl_isa *isa = tl_isa_now();
     const bool wide = x->dtype == TL_F64;
     tl_range_fn *fold = wide ? isa->row->fold64 : isa->row->fold32;
-    if (xs == 1 && (wide || x->dtype == TL_F32)) {
+    if (step == 1 && (wide || x->dtype == TL_F32)) {
         fold(&(tl_norm_rows){.n = stride, .rows = rows, .x = from, .fold = to}, 0, n, 0);
         return;
     }
@@ -103,16 +101,17 @@ static void fold_rows(const tl_array *x, const char *from, int64_t rows, int64_t
             const int64_t deep = rows - r < DEEP ? rows - r : DEEP,
                           m = n - at < GATHER ? n - at : GATHER;
             for (int64_t k = 0; k < deep; k++)
-                isa->convert->widen(m, x->dtype, from + ((r + k) * stride + at * xs) * size, xs,
+                isa->convert->widen(m, x->dtype, from + ((r + k) * stride + at * step) * size, step,
                                     wide ? (void *)t.d[k] : t.f[k]);
             fold(&(tl_norm_rows){.n = GATHER, .rows = deep, .x = &t, .fold = to + at}, 0, m, 0);
         }
 }
 
-/* n elements of the innermost dim of x into acc, whose elements they share or meet out of order. */
-static void fold_inner(const tl_array *x, const char *from, int64_t n, double *to, int64_t as)
+/* Folds n elements of the innermost dim of x into accumulators that are acc_step apart: 0 if one
+ * takes them all. */
+static void fold_inner(const tl_array *x, const char *from, int64_t n, double *to, int64_t acc_step)
 {
-    const int64_t xs = x->stride[x->ndim - 1], size = (int64_t)tl_dtype_size(x->dtype);
+    const int64_t step = x->stride[x->ndim - 1], size = (int64_t)tl_dtype_size(x->dtype);
     const bool wide = x->dtype == TL_F64;
     union {
         float f[GATHER];
@@ -120,8 +119,8 @@ static void fold_inner(const tl_array *x, const char *from, int64_t n, double *t
     } t;
     for (int64_t at = 0; at < n; at += GATHER) {
         const int64_t m = n - at < GATHER ? n - at : GATHER;
-        tl_isa_now()->convert->widen(m, x->dtype, from + at * xs * size, xs, &t);
-        if (as == 0) { /* +0 once: no sum that begins with it is -0 */
+        tl_isa_now()->convert->widen(m, x->dtype, from + at * step * size, step, &t);
+        if (acc_step == 0) { /* +0 is added once: a sum that begins with +0 never becomes -0 */
             double sum = *to + 0;
             for (int64_t i = 0; i < m; i++)
                 sum += wide ? t.d[i] : (double)t.f[i];
@@ -129,50 +128,40 @@ static void fold_inner(const tl_array *x, const char *from, int64_t n, double *t
             continue;
         }
         for (int64_t i = 0; i < m; i++)
-            to[(at + i) * as] = (to[(at + i) * as] + (wide ? t.d[i] : (double)t.f[i])) + 0;
+            to[(at + i) * acc_step] = (to[(at + i) * acc_step] + (wide ? t.d[i] : (double)t.f[i])) +
+                                      0;
     }
 }
 
 static void fold_range(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const fold_job *j = ctx;
-    tl_array v[2] = {j->v[0], j->v[1]};
+    tl_array x = j->v[0], acc = j->v[1];
     (void)thread;
-    if (v[0].ndim > 0) {
-        for (int k = 0; k < 2; k++)
-            v[k].data = (char *)v[k].data +
-                        begin * v[k].stride[j->split] * (int64_t)tl_dtype_size(v[k].dtype);
-        v[0].dim[j->split] = v[1].dim[j->split] = end - begin;
+    if (x.ndim > 0) {
+        x = tl_part_of(&j->v[0], j->split, begin, 1, end - begin);
+        acc = tl_part_of(&j->v[1], j->split, begin, 1, end - begin);
     }
-    /* The innermost dim alone, or, where it is kept and lies in order in acc, as a row of the one
-     * before it, which is folded. */
-    const int last = v[0].ndim - 1;
-    const bool in_order = last < 0 || v[1].stride[last] == 1,
-               deep = last > 0 && in_order && v[1].stride[last - 1] == 0;
-    const int loops = last - (int)deep;
-    const int64_t inner = last < 0 ? 1 : v[0].dim[last], rows = deep ? v[0].dim[last - 1] : 1,
-                  stride = deep ? v[0].stride[last - 1] : 0;
-    int64_t outer = 1, at[TL_MAX_DIMS] = {0};
-    for (int i = 0; i < loops; i++)
-        outer *= v[0].dim[i];
-    for (int64_t r = 0; r < outer; r++) {
-        int64_t off[2] = {0, 0};
-        for (int i = 0; i < loops; i++)
-            for (int k = 0; k < 2; k++)
-                off[k] += at[i] * v[k].stride[i];
-        const char *from = (const char *)v[0].data + off[0] * (int64_t)tl_dtype_size(v[0].dtype);
-        double *to = (double *)v[1].data + off[1];
+    /* Each step folds the innermost dim. Where its accumulators lie side by side and the dim before
+     * it is folded, a step takes both dims: rows into one row. */
+    const int last = x.ndim - 1;
+    const bool in_order = last < 0 || acc.stride[last] == 1,
+               deep = last > 0 && in_order && acc.stride[last - 1] == 0;
+    const int outer_dims = last - (int)deep;
+    const int64_t n = last < 0 ? 1 : x.dim[last], rows = deep ? x.dim[last - 1] : 1,
+                  stride = deep ? x.stride[last - 1] : 0;
+    int64_t steps = 1;
+    for (int i = 0; i < outer_dims; i++)
+        steps *= x.dim[i];
+    tl_cursor from = tl_cursor_at(&x, outer_dims, 0), to = tl_cursor_at(&acc, outer_dims, 0);
+    for (int64_t i = 0; i < steps; i++, tl_cursor_next(&from), tl_cursor_next(&to))
         if (in_order)
-            fold_rows(&v[0], from, rows, stride, inner, to);
+            fold_rows(&x, tl_cursor_data(&from), rows, stride, n, tl_cursor_data(&to));
         else
-            fold_inner(&v[0], from, inner, to, v[1].stride[last]);
-        for (int i = loops - 1; i >= 0 && ++at[i] == v[0].dim[i]; i--)
-            at[i] = 0;
-    }
+            fold_inner(&x, tl_cursor_data(&from), n, tl_cursor_data(&to), acc.stride[last]);
 }
 
-/* acc (f64, any strides, x's ndim with sizes 1 where elements meet) continues with x's elements
- * in row-major order. */
+/* Folds x into acc: f64, of any strides, with x's ndim and 1 for the dims that are folded. */
 static void fold_into(const tl_array *x, const tl_array *acc)
 {
     fold_job j = {.v = {*x, *acc}};
@@ -184,7 +173,7 @@ static void fold_into(const tl_array *x, const tl_array *acc)
         j.v[1].dim[i] = x->dim[i];
     }
     tl_array_collapse(j.v, 2);
-    /* The widest kept dim is what threads may divide: no element of acc is shared then. */
+    /* Threads divide the widest dim that is not folded, so that no two share an accumulator. */
     int64_t widest = 0;
     for (int i = 0; i < j.v[0].ndim; i++)
         if (j.v[1].stride[i] != 0 && j.v[0].dim[i] > widest) {
@@ -197,8 +186,7 @@ static void fold_into(const tl_array *x, const tl_array *acc)
         tl_parallel_for(widest, 1 + 32768 * widest / (tl_array_count(x) + 1), fold_range, &j);
 }
 
-/* Rounds contiguous f64 values, each divided by *n first if n is given, once to out (contiguous).
- */
+/* Rounds x (f64, contiguous), divided by *n unless that is NULL, once to out (contiguous). */
 static void round_from_f64(const double *x, const double *n, const tl_array *out)
 {
     const int64_t count = tl_array_count(out), size = (int64_t)tl_dtype_size(out->dtype);
@@ -212,7 +200,7 @@ static void round_from_f64(const double *x, const double *n, const tl_array *out
     }
 }
 
-/* A fold of one term an element, rounded to out: x and out are contiguous and of one shape. */
+/* The fold of one term for each element, rounded to out: both contiguous, of as many elements. */
 static void fold_one(const tl_array *x, const tl_array *out)
 {
     const int64_t count = tl_array_count(out), size = (int64_t)tl_dtype_size(out->dtype),
@@ -228,22 +216,15 @@ static void fold_one(const tl_array *x, const tl_array *out)
 
 /* ---- sum, mean ---- */
 
-typedef struct {
-    int64_t dims; /* bit i: dim i is reduced */
-    bool keepdims;
-} sum_attrs;
+const tl_attr tl_reduce_schema[] = {TL_FIELD(tl_reduce, dims, I64),
+                                    TL_FIELD(tl_reduce, keepdims, BOOL),
+                                    {0}};
 
-static const tl_attr sum_schema[] = {{"dims", TL_ATTR_I64, offsetof(sum_attrs, dims)},
-                                     {"keepdims", TL_ATTR_BOOL, offsetof(sum_attrs, keepdims)},
-                                     {0}};
-
-static tl_status sum_shape(tl_call *c)
+tl_status tl_reduce_shape(tl_call *c)
 {
-    const sum_attrs *a = c->attrs;
+    const tl_reduce_attrs *a = c->attrs;
     const tl_array *x = c->in[0];
-    if (!tl_dtype_is_float(x->dtype))
-        return tl_call_fail(c, TL_EDTYPE, "x is %s; floats are needed (cast it)",
-                            tl_dtype_name(x->dtype));
+    TL_TRY(tl_need_float(c, x, "x"));
     if (a->dims < 0 || a->dims >> x->ndim)
         return tl_call_fail(c, TL_ESHAPE,
                             "a dim beyond the %d of x is listed, or one is listed twice", x->ndim);
@@ -258,7 +239,7 @@ static tl_status sum_shape(tl_call *c)
     return TL_OK;
 }
 
-/* Trailing reduced dims, axis 0 excepted: the row. */
+/* The number of reduced dims at the end, which form the row. Axis 0 is never among them. */
 static int row_dims(const tl_array *x, int64_t dims)
 {
     int n = 0;
@@ -267,27 +248,28 @@ static int row_dims(const tl_array *x, int64_t dims)
     return n;
 }
 
+/* Rows by lanes into scratch, then a fold of their sums. Without rows the fold takes x itself;
+ * without a fold each accumulator takes one row's sum, which is exact. */
 static tl_status reduce(tl_call *c, bool mean)
 {
-    int64_t dims = ((const sum_attrs *)c->attrs)->dims;
+    const int64_t dims = ((const tl_reduce_attrs *)c->attrs)->dims;
     const tl_array *x = c->in[0];
-    int n_row = row_dims(x, dims);
+    const int n_row = row_dims(x, dims);
+    const bool any = tl_array_count(x) > 0; /* an empty x may still have results: +0 */
     double count = 1;
-    tl_array rows = *x, acc = *x;
+    tl_array rows = *x, acc;
     rows.ndim -= n_row;
-    acc.ndim = rows.ndim;
+    acc = rows;
     acc.dtype = TL_F64;
     for (int i = 0; i < x->ndim; i++)
         if (dims >> i & 1) {
             count *= (double)x->dim[i];
-            if (i < acc.ndim)
-                acc.dim[i] = 1;
+            acc.dim[i] = 1;
         }
     tl_array_set_contiguous(&acc);
     acc.data = tl_scratch(c, (size_t)tl_array_count(&acc) * 8, true);
     if (acc.data == NULL)
         return TL_ENOMEM;
-    bool any = tl_array_count(x) > 0; /* without elements there are no rows, however many it has */
     if (n_row > 0 && any) {
         rows.dtype = tl_dtype_compute(x->dtype);
         tl_array_set_contiguous(&rows);
@@ -296,7 +278,7 @@ static tl_status reduce(tl_call *c, bool mean)
             return TL_ENOMEM;
         TL_TRY(sum_rows(c, x, n_row, &rows));
     }
-    if (any) /* where nothing folds an accumulator takes one row, exactly, and rounds back to it */
+    if (any)
         fold_into(&rows, &acc);
     round_from_f64(acc.data, mean ? &count : NULL, &c->out[0]);
     return TL_OK;
@@ -305,15 +287,20 @@ static tl_status reduce(tl_call *c, bool mean)
 static tl_status sum_forward(tl_call *c) { return reduce(c, false); }
 static tl_status mean_forward(tl_call *c) { return reduce(c, true); }
 
-/* dy with the reduced dims back, seen in x's shape. */
+tl_shape tl_reduce_kept(tl_tape *t, tl_tensor x, int64_t dims)
+{
+    tl_shape s = tl_shape_of(t, x);
+    for (int i = 0; i < s.ndim; i++)
+        if (dims >> i & 1)
+            s.dim[i] = 1;
+    return s;
+}
+
+/* dy expanded to x's shape. */
 static tl_tensor spread(tl_vjp *g)
 {
-    int64_t dims = ((const sum_attrs *)g->attrs)->dims;
-    tl_shape full = tl_shape_of(g->t, g->in[0]), kept = full;
-    for (int i = 0; i < kept.ndim; i++)
-        if (dims >> i & 1)
-            kept.dim[i] = 1;
-    return tl_expand(g->t, tl_reshape(g->t, g->dy[0], kept), full);
+    tl_shape kept = tl_reduce_kept(g->t, g->in[0], ((const tl_reduce_attrs *)g->attrs)->dims);
+    return tl_expand(g->t, tl_reshape(g->t, g->dy[0], kept), tl_shape_of(g->t, g->in[0]));
 }
 
 static void sum_vjp(tl_vjp *g) { g->dx[0] = spread(g); }
@@ -326,47 +313,48 @@ static void mean_vjp(tl_vjp *g)
                       tl_scalar(g->t, tl_dtype_compute(tl_dtype_of(g->t, g->dy[0])), (double)n));
 }
 
-/* A mean over samples divides by the number of those at hand. */
-static void mean_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
+void tl_reduce_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
 {
-    const sum_attrs *a = c->attrs;
+    const tl_reduce_attrs *a = c->attrs;
     out[0] = tl_batch_reduced(in[0], a->dims, a->keepdims);
 }
+
+/* A sum over samples is a total. A mean is not: it divides by the number of samples at hand. */
 static void sum_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
 {
-    mean_batch(c, in, out);
+    tl_reduce_batch(c, in, out);
     out[0] = out[0] == TL_MIXED ? TL_TOTAL : out[0];
 }
 
-#define SUM(id)                                                                                   \
-    .name = #id, .n_in = 1, .n_out = 1, .traits = TL_REDUCTION, .shape = sum_shape,               \
-    .forward = id##_forward, .attr = sum_schema, .attr_size = sizeof(sum_attrs), .vjp = id##_vjp, \
-    .batch = id##_batch
-const tl_op tl_op_sum = {SUM(sum)};
-const tl_op tl_op_mean = {SUM(mean)};
+const tl_op tl_op_sum = {TL_NAMED(sum, 1, 1),    .traits = TL_REDUCTION, .shape = tl_reduce_shape,
+                         .forward = sum_forward, TL_ATTRS(tl_reduce),    .vjp = sum_vjp,
+                         .batch = sum_batch};
+const tl_op tl_op_mean = {TL_NAMED(mean, 1, 1),    .traits = TL_REDUCTION, .shape = tl_reduce_shape,
+                          .forward = mean_forward, TL_ATTRS(tl_reduce),    .vjp = mean_vjp,
+                          .batch = tl_reduce_batch};
 
-static tl_tensor reduced(tl_at at, const tl_op *op, tl_tensor x, tl_shape dims, bool keepdims)
+tl_tensor tl_reduce_at(tl_at at, const tl_op *op, tl_tensor x, tl_shape dims, bool keepdims)
 {
-    sum_attrs a = {tl_dims_of(at, op->name, x, dims), keepdims};
+    tl_reduce_attrs a = {tl_dims_of(at, op->name, x, dims), keepdims};
     return a.dims < 0 ? TL_NONE : tl_apply1(at, op, &a, &x, 1);
 }
 
 tl_tensor tl_sum_at(tl_at at, tl_tensor x, tl_shape dims, bool keepdims)
 {
-    return reduced(at, &tl_op_sum, x, dims, keepdims);
+    return tl_reduce_at(at, &tl_op_sum, x, dims, keepdims);
 }
 tl_tensor tl_mean_at(tl_at at, tl_tensor x, tl_shape dims, bool keepdims)
 {
-    return reduced(at, &tl_op_mean, x, dims, keepdims);
+    return tl_reduce_at(at, &tl_op_mean, x, dims, keepdims);
 }
 
 tl_tensor tl_sum_rows_last(tl_tape *t, tl_tensor x)
 {
-    tl_shape s = tl_shape_of(t, x), one = s;
+    tl_shape s = tl_shape_of(t, x);
     if (s.ndim != 1)
         return tl_sum(t, x, TL_DIMS(-1), true);
-    one = (tl_shape){2, {1, s.dim[0]}};
-    return tl_reshape(t, tl_sum(t, tl_reshape(t, x, one), TL_DIMS(1), true), TL_DIMS(1));
+    tl_tensor row = tl_reshape(t, x, TL_DIMS(1, s.dim[0]));
+    return tl_reshape(t, tl_sum(t, row, TL_DIMS(1), true), TL_DIMS(1));
 }
 
 /* ---- sum_to ---- */
@@ -398,7 +386,7 @@ static tl_status sum_to_shape(tl_call *c)
     return TL_OK;
 }
 
-/* A f32 accumulator of x's own shape: acc = acc + x, x rounded to f32 if it is wider. */
+/* acc = acc + x, with acc f32 and of x's shape; x is rounded to f32 first if it is wider. */
 static tl_status accumulate(tl_call *c)
 {
     const tl_array *x = c->in[0];
@@ -450,11 +438,11 @@ static void sum_to_vjp(tl_vjp *g)
     g->dx[0] = tl_expand(g->t, g->dy[0], tl_shape_of(g->t, g->in[0]));
 }
 
-static const tl_attr sum_to_schema[] = {{"shape", TL_ATTR_SHAPE, offsetof(tl_sum_to_attrs, shape)},
-                                        {"dtype", TL_ATTR_DTYPE, offsetof(tl_sum_to_attrs, dtype)},
-                                        {0}};
+static const tl_attr tl_sum_to_schema[] = {TL_FIELD(tl_sum_to, shape, SHAPE),
+                                           TL_FIELD(tl_sum_to, dtype, DTYPE),
+                                           {0}};
 
-/* A sample axis that is folded away adds up. */
+/* Folding the batch axis away gives a total. */
 static void sum_to_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
 {
     const tl_array *x = c->in[0], *y = &c->out[0];
@@ -463,22 +451,13 @@ static void sum_to_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
     out[0] = tl_batch_continuing(out[0], c, in, 1);
 }
 
-const tl_op tl_op_sum_to = {.name = "sum_to",
-                            .n_in = 2,
-                            .n_out = 1,
-                            .optional = TL_BIT(1),
-                            .traits = TL_REDUCTION | TL_MUTATES,
-                            .mutates = 1,
-                            .shape = sum_to_shape,
-                            .forward = sum_to_forward,
-                            .attr = sum_to_schema,
-                            .attr_size = sizeof(tl_sum_to_attrs),
-                            .vjp = sum_to_vjp,
-                            .batch = sum_to_batch};
+const tl_op tl_op_sum_to = {
+    TL_NAMED(sum_to, 2, 1), .optional = TL_BIT(1), .traits = TL_REDUCTION | TL_MUTATES,
+    .mutates = 1,           .shape = sum_to_shape, .forward = sum_to_forward,
+    TL_ATTRS(tl_sum_to),    .vjp = sum_to_vjp,     .batch = sum_to_batch};
 
 tl_tensor tl_sum_to_at(tl_at at, tl_tensor x, tl_shape shape, tl_tensor acc)
 {
-    tl_sum_to_attrs a = {shape,
-                         tl_is_none(acc) ? tl_dtype_of(at.tape, x) : tl_dtype_of(at.tape, acc)};
+    tl_sum_to_attrs a = {shape, tl_dtype_of(at.tape, tl_is_none(acc) ? x : acc)};
     return tl_apply1(at, &tl_op_sum_to, &a, (tl_tensor[]){x, acc}, 2);
 }

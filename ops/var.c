@@ -31,10 +31,8 @@ tl_tensor tl_var_at(tl_at at, tl_tensor x, tl_shape dims, int correction, bool k
     double n = 1;
     if (mask < 0 || not_floats(at, "var", x))
         return TL_NONE;
-    if (correction != 0 && correction != 1) {
-        tl_tape_fail(at, TL_EDOMAIN, "var: correction is %d; 0 and 1 are possible", correction);
-        return TL_NONE;
-    }
+    if (correction != 0 && correction != 1)
+        return tl_reject(at, TL_EDOMAIN, "var: correction is %d; 0 and 1 are possible", correction);
     for (int i = 0; i < s.ndim; i++)
         n *= mask >> i & 1 ? (double)s.dim[i] : 1;
     tl_tensor wide = widened(at, x), mean = tl_mean_at(at, wide, dims, true);
@@ -52,16 +50,15 @@ tl_tensor tl_mse_at(tl_at at, tl_tensor a, tl_tensor b)
     if (not_floats(at, "mse", a) || not_floats(at, "mse", b))
         return TL_NONE;
     if (tl_array_of(at.tape, a, &x) && tl_array_of(at.tape, b, &y)) {
+        /* One operand must have the shape of both: (n, 1) against (n) is hardly ever meant. */
         if (tl_shape_broadcast(&both, &x, &y, &e) == TL_OK &&
             tl_shape_count(&both) > tl_array_count(&x) &&
-            tl_shape_count(&both) > tl_array_count(&y)) /* (n, 1) and (n): not what was meant */
+            tl_shape_count(&both) > tl_array_count(&y))
             tl_fail(&e, TL_ESHAPE, "neither %s nor %s has the shape of both, %s",
                     tl_array_shape_text(text[0], &x), tl_array_shape_text(text[1], &y),
                     tl_shape_text(text[2], &both));
-        if (e.status != TL_OK) {
-            tl_tape_fail(at, e.status, "mse: %.300s", e.message);
-            return TL_NONE;
-        }
+        if (e.status != TL_OK)
+            return tl_reject(at, e.status, "mse: %.300s", e.message);
     }
     return tl_mean_at(at, tl_square_at(at, tl_sub_at(at, widened(at, a), widened(at, b))), TL_ALL,
                       false);
