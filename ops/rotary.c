@@ -8,14 +8,19 @@
  * Errors: TL_ESHAPE TL_EDTYPE TL_EDOMAIN (pairing)
  * Source: Su et al. 2021, eq. 34
  */
-#include "ops/rotary.h"
+#include "ops/build.h"
 
-static const tl_attr rotary_schema[] = {{"pairing", TL_ATTR_I64,
-                                         offsetof(tl_rotary_attrs, pairing)},
-                                        {"turned", TL_ATTR_BOOL, offsetof(tl_rotary_attrs, turned)},
+typedef struct {
+    int64_t pairing;
+    bool turned; /* y = r1*x - R(r2*x) */
+} rotary_attrs;
+
+static const tl_attr rotary_schema[] = {TL_FIELD(rotary, pairing, I64),
+                                        TL_FIELD(rotary, turned, BOOL),
                                         {0}};
 
-tl_status tl_rotary_check_table(tl_call *c, const tl_array *x, const tl_array *r, int64_t n)
+/* A table r whose last dim is n broadcasts to x and has a dtype that goes with x's. */
+static tl_status check_table(tl_call *c, const tl_array *x, const tl_array *r, int64_t n)
 {
     char sx[TL_SHAPE_TEXT], sr[TL_SHAPE_TEXT];
     int lead = x->ndim - r->ndim;
@@ -31,17 +36,15 @@ tl_status tl_rotary_check_table(tl_call *c, const tl_array *x, const tl_array *r
     return TL_OK;
 }
 
-/* x, r1, r2 and the pairing fit together; out[0] is like x. */
 static tl_status rotary_shape(tl_call *c)
 {
-    const tl_rotary_attrs *a = c->attrs;
+    const rotary_attrs *a = c->attrs;
     const tl_array *x = c->in[0], *r1 = c->in[1];
     if (a->pairing != TL_ROTARY_HALF && a->pairing != TL_ROTARY_INTERLEAVED)
         return tl_call_fail(c, TL_EDOMAIN,
                             "pairing %lld; say TL_ROTARY_HALF or TL_ROTARY_INTERLEAVED",
                             (long long)a->pairing);
-    if (!tl_dtype_is_float(x->dtype))
-        return tl_call_fail(c, TL_EDTYPE, "x is %s; floats are needed", tl_dtype_name(x->dtype));
+    TL_TRY(tl_need_float(c, x, "x"));
     if (x->ndim == 0 || r1->ndim == 0)
         return tl_call_fail(c, TL_ESHAPE, "x and its tables need at least one dim");
     int64_t n = r1->dim[r1->ndim - 1], d = x->dim[x->ndim - 1];
@@ -49,108 +52,130 @@ static tl_status rotary_shape(tl_call *c)
         return tl_call_fail(c, TL_ESHAPE,
                             "%lld rotated dims; an even number up to x's %lld is needed",
                             (long long)n, (long long)d);
-    TL_TRY(tl_rotary_check_table(c, x, r1, n));
-    TL_TRY(tl_rotary_check_table(c, x, c->in[2], n));
+    TL_TRY(check_table(c, x, r1, n));
+    TL_TRY(check_table(c, x, c->in[2], n));
     c->out[0] = *x;
     return TL_OK;
 }
 
+/* A call of one of the three ops that rotate, row by row. */
+enum { MOST_IN = 4 };
 typedef struct {
-    const tl_rotary_attrs *a;
-    tl_array x, r[2]; /* the same leading dims */
-    const tl_array *y;
+    int n_in;
+    int lead;             /* dims before a row */
+    tl_array in[MOST_IN]; /* (x, r1, r2) or (x1, x2, c, s), expanded to the same leading dims */
+    const tl_array *out;
+    tl_dtype compute;
+    bool interleaved, turned;
+    double *scratch; /* four rows for each thread */
 } job;
 
-tl_status tl_rotary_run(tl_call *c, int64_t rows, int64_t n, tl_range_fn *body, void *ctx,
-                        void **scratch)
+static job job_of(const tl_call *c, bool interleaved, bool turned)
 {
-    const int64_t grain = 1 + 8192 / n;
-    *scratch = tl_scratch(c, (size_t)tl_parallel_width(rows, grain) * 4 * (size_t)n * 8, false);
-    if (*scratch == NULL)
-        return TL_ENOMEM;
-    tl_parallel_for(rows, grain, body, ctx);
-    return TL_OK;
+    job j = {.n_in = c->n_in,
+             .lead = c->in[0]->ndim - 1,
+             .out = c->out,
+             .compute = tl_dtype_compute(c->in[0]->dtype),
+             .interleaved = interleaved,
+             .turned = turned};
+    tl_shape s = tl_array_shape(c->in[0]);
+    for (int i = 0; i < c->n_in; i++) {
+        s.dim[j.lead] = c->in[i]->dim[c->in[i]->ndim - 1];
+        j.in[i] = tl_array_expand(c->in[i], &s);
+    }
+    return j;
 }
 
-/* Bytes that are asked for ahead where x does not fit the second cache: rows of it, of the result
- * and of two tables are more streams than a processor foresees. */
+static void begin_at(const job *j, int64_t row, tl_cursor at[MOST_IN])
+{
+    for (int i = 0; i < j->n_in; i++)
+        at[i] = tl_cursor_at(&j->in[i], j->lead, row);
+}
+static void next_row(const job *j, tl_cursor at[MOST_IN])
+{
+    for (int i = 0; i < j->n_in; i++)
+        tl_cursor_next(&at[i]);
+}
+
+/* y = r1*x + r2*R(x) or, turned, r1*x - R(r2*x), of one row of n elements in the compute type. */
+static void rotate_row(const job *j, int64_t n, const void *x, const void *r1, const void *r2,
+                       void *y)
+{
+    const tl_row_table *k = tl_isa_now()->row;
+    if (j->compute == TL_F64)
+        k->rotary64(n, x, r1, r2, j->interleaved, j->turned, y);
+    else
+        k->rotary32(n, x, r1, r2, j->interleaved, j->turned, y);
+}
+
+/* Where x does not fit the second cache we prefetch this many bytes ahead: rows of x, of the result
+ * and of two tables are more streams than a processor follows by itself. */
 enum { AHEAD = 4096, FAR = 1 << 20 };
 
 static void rotary_rows(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const job *j = ctx;
-    bool inter = j->a->pairing == TL_ROTARY_INTERLEAVED;
-    int lead = j->x.ndim - 1;
-    int64_t d = j->x.dim[lead], n = j->r[0].dim[lead];
-    size_t unit = tl_dtype_size(j->x.dtype);
-    tl_cursor cx = tl_cursor_at(&j->x, lead, begin), c1 = tl_cursor_at(&j->r[0], lead, begin),
-              c2 = tl_cursor_at(&j->r[1], lead, begin);
-    const bool ask = tl_array_contiguous(&j->x) && tl_array_count(&j->x) * (int64_t)unit > FAR;
+    const int64_t d = j->in[0].dim[j->lead], n = j->in[1].dim[j->lead];
+    const size_t unit = tl_dtype_size(j->compute), all = (size_t)d * unit,
+                 turned = (size_t)n * unit;
+    const bool ask = tl_array_contiguous(&j->in[0]) &&
+                     tl_array_count(&j->in[0]) * (int64_t)unit > FAR;
+    tl_cursor at[MOST_IN];
     (void)thread;
-    for (int64_t r = begin; r < end; r++) {
-        const void *x = tl_cursor_data(&cx), *r1 = tl_cursor_data(&c1), *r2 = tl_cursor_data(&c2);
-        char *y = (char *)j->y->data + (size_t)(r * d) * unit;
-        for (size_t i = AHEAD; ask && i < AHEAD + (size_t)d * unit; i += 64) {
-            __builtin_prefetch((const char *)x + i);
+    begin_at(j, begin, at);
+    for (int64_t r = begin; r < end; r++, next_row(j, at)) {
+        const char *x = tl_cursor_data(&at[0]);
+        char *y = (char *)j->out->data + (size_t)r * all;
+        for (size_t i = AHEAD; ask && i < AHEAD + all; i += 64) {
+            __builtin_prefetch(x + i);
             __builtin_prefetch(y + i, 1);
         }
-        if (j->x.dtype == TL_F64)
-            tl_isa_now()->row->rotary64(n, x, r1, r2, inter, j->a->turned, (double *)(void *)y);
-        else
-            tl_isa_now()->row->rotary32(n, x, r1, r2, inter, j->a->turned, (float *)(void *)y);
-        memcpy(y + (size_t)n * unit, (const char *)x + (size_t)n * unit, (size_t)(d - n) * unit);
-        tl_cursor_next(&cx);
-        tl_cursor_next(&c1);
-        tl_cursor_next(&c2);
+        rotate_row(j, n, x, tl_cursor_data(&at[1]), tl_cursor_data(&at[2]), y);
+        memcpy(y + turned, x + turned, all - turned);
     }
 }
 
 static tl_status rotary_forward(tl_call *c)
 {
-    job j = {.a = c->attrs, .x = *c->in[0], .y = &c->out[0]};
-    tl_shape s = tl_array_shape(&j.x);
-    int64_t d = s.dim[s.ndim - 1];
-    s.dim[s.ndim - 1] = c->in[1]->dim[c->in[1]->ndim - 1];
-    j.r[0] = tl_array_expand(c->in[1], &s);
-    j.r[1] = tl_array_expand(c->in[2], &s);
-    tl_parallel_for(tl_array_count(&j.x) / d, 1 + 8192 / d, rotary_rows, &j);
+    const rotary_attrs *a = c->attrs;
+    job j = job_of(c, a->pairing == TL_ROTARY_INTERLEAVED, a->turned);
+    const int64_t d = j.in[0].dim[j.lead];
+    tl_parallel_for(tl_array_count(c->in[0]) / d, 1 + 8192 / d, rotary_rows, &j);
     return TL_OK;
 }
 
 static tl_tensor rotate(tl_at at, tl_tensor x, tl_tensor r1, tl_tensor r2, int64_t pairing,
                         bool turned)
 {
-    tl_rotary_attrs a = {pairing, turned};
-    return tl_apply1(at, &tl_op_rotary, &a, (tl_tensor[]){x, r1, r2}, 3);
-}
-
-/* The rotated dims of x. */
-static tl_tensor rotated_part(tl_tape *t, tl_tensor x, tl_tensor r)
-{
-    tl_shape sx = tl_shape_of(t, x), sr = tl_shape_of(t, r);
-    int64_t n = sr.dim[sr.ndim - 1];
-    return n == sx.dim[sx.ndim - 1] ? x : tl_slice(t, x, -1, 0, n, 1);
+    return tl_apply1(at, &tl_op_rotary, &(rotary_attrs){pairing, turned}, (tl_tensor[]){x, r1, r2},
+                     3);
 }
 
 static tl_tensor turn(tl_tape *t, tl_tensor x, int64_t pairing)
 {
-    tl_rotary_attrs a = {pairing, false};
-    return tl_apply1(TL_AT(t), &tl_op_rotary_turn, &a, &x, 1);
+    return tl_apply1(TL_AT(t), &tl_op_rotary_turn, &(rotary_attrs){pairing, false}, &x, 1);
 }
 
-/* Forward y = r1*x + r2*R(x); turned y = r1*x - R(r2*x), so d r2 = R(g)*x there. */
+/* The dims of x that are rotated, in the compute type, so that no product is rounded to f16 before
+ * the fold. */
+static tl_tensor rotated_part(tl_tape *t, tl_tensor x, tl_tensor r)
+{
+    tl_shape sx = tl_shape_of(t, x), sr = tl_shape_of(t, r);
+    int64_t n = sr.dim[sr.ndim - 1];
+    tl_tensor part = n == sx.dim[sx.ndim - 1] ? x : tl_slice(t, x, -1, 0, n, 1);
+    return tl_cast(t, part, tl_dtype_compute(tl_dtype_of(t, x)));
+}
+
+/* Turned, y = r1*x - R(r2*x); therefore dr2 = R(g)*x. */
 static void rotary_vjp(tl_vjp *g)
 {
-    const tl_rotary_attrs *a = g->attrs;
+    const rotary_attrs *a = g->attrs;
     tl_tape *t = g->t;
     if (g->wants[0])
         g->dx[0] = rotate(TL_AT(t), g->dy[0], g->in[1], g->in[2], a->pairing, !a->turned);
     if (!g->wants[1] && !g->wants[2])
         return;
-    tl_dtype c = tl_dtype_compute(tl_dtype_of(
-        t, g->in[0])); /* products in the compute type: no rounding to f16 before the fold */
-    tl_tensor x = tl_cast(t, rotated_part(t, g->in[0], g->in[1]), c),
-              dy = tl_cast(t, rotated_part(t, g->dy[0], g->in[1]), c);
+    tl_tensor x = rotated_part(t, g->in[0], g->in[1]), dy = rotated_part(t, g->dy[0], g->in[1]);
     if (g->wants[1])
         g->dx[1] = tl_mul(t, dy, x);
     if (g->wants[2])
@@ -158,17 +183,16 @@ static void rotary_vjp(tl_vjp *g)
                              : tl_mul(t, dy, turn(t, x, a->pairing));
 }
 
-/* x is read for the tables' gradients alone. */
+/* Only the tables' gradients read x. */
 static unsigned saves(unsigned wanted) { return (wanted & 6 ? 1u : 0) | 6u; }
 
 /* clang-format off */
 #define ROTARY(id)                                                                               \
-    .name = #id, .n_in = 3, .n_out = 1, .attr = rotary_schema,                                   \
-    .attr_size = sizeof(tl_rotary_attrs), .vjp = rotary_vjp, .saves_in = 7, .saves_for = saves,  \
+    TL_NAMED(id, 3, 1), TL_ATTRS(rotary), .vjp = rotary_vjp, .saves_in = 7, .saves_for = saves,  \
     .batch = tl_batch_rows
+/* clang-format on */
 const tl_op tl_op_rotary = {ROTARY(rotary), .traits = TL_ROWS, .shape = rotary_shape,
                             .forward = rotary_forward};
-/* clang-format on */
 
 tl_tensor tl_rotary_at(tl_at at, tl_tensor x, tl_tensor r1, tl_tensor r2, tl_rotary_pairing pairing)
 {
@@ -194,83 +218,73 @@ static tl_status turn_shape(tl_call *c)
 
 static tl_status turn_forward(tl_call *c)
 {
-    const tl_rotary_attrs *a = c->attrs;
     const tl_array *x = c->in[0], *y = &c->out[0];
-    int64_t d = x->dim[x->ndim - 1], rows = tl_array_count(x) / d, h = d / 2;
+    const bool half = ((const rotary_attrs *)c->attrs)->pairing == TL_ROTARY_HALF;
+    const int64_t d = x->dim[x->ndim - 1], rows = tl_array_count(x) / d;
     for (int64_t r = 0; r < rows; r++)
-        for (int64_t i = 0; i < d; i++) {
-            bool first = a->pairing == TL_ROTARY_HALF ? i < h : i % 2 == 0;
-            int64_t from = r * d + (a->pairing == TL_ROTARY_HALF ? (first ? i + h : i - h)
-                                                                 : (first ? i + 1 : i - 1)),
-                    to = r * d + i;
-            if (x->dtype == TL_F64)
-                ((double *)y->data)[to] = first ? -((double *)x->data)[from]
-                                                : ((double *)x->data)[from];
-            else
-                ((float *)y->data)[to] = first ? -((float *)x->data)[from]
-                                               : ((float *)x->data)[from];
+        for (int64_t k = 0; k < d / 2; k++) {
+            const int64_t first = r * d + (half ? k : 2 * k), second = first + (half ? d / 2 : 1);
+            if (x->dtype == TL_F64) {
+                ((double *)y->data)[first] = -((const double *)x->data)[second];
+                ((double *)y->data)[second] = ((const double *)x->data)[first];
+            } else {
+                ((float *)y->data)[first] = -((const float *)x->data)[second];
+                ((float *)y->data)[second] = ((const float *)x->data)[first];
+            }
         }
     return TL_OK;
 }
 
 static void turn_vjp(tl_vjp *g)
 {
-    g->dx[0] = tl_neg(g->t, turn(g->t, g->dy[0], ((const tl_rotary_attrs *)g->attrs)->pairing));
+    g->dx[0] = tl_neg(g->t, turn(g->t, g->dy[0], ((const rotary_attrs *)g->attrs)->pairing));
 }
 
-const tl_op tl_op_rotary_turn = {.name = "rotary_turn",
-                                 .n_in = 1,
-                                 .n_out = 1,
-                                 .traits = TL_WIDENED,
-                                 .shape = turn_shape,
-                                 .forward = turn_forward,
-                                 .attr = rotary_schema,
-                                 .attr_size = sizeof(tl_rotary_attrs),
-                                 .vjp = turn_vjp,
+const tl_op tl_op_rotary_turn = {TL_NAMED(rotary_turn, 1, 1), TL_ATTRS(rotary),
+                                 .traits = TL_WIDENED,        .shape = turn_shape,
+                                 .forward = turn_forward,     .vjp = turn_vjp,
                                  .batch = tl_batch_rows};
 
-/* ---- rotary_(x, r1, r2): rotary in place, on any strided view: x is consumed and changed where it
- * lies (a slice of a packed qkv, say). Shapes, dtypes, bits, VJP: as rotary (NUMERICS 8.4); tables
- * that need a gradient are refused by the engine when the call is recorded, since that gradient
- * reads x.   Errors: besides, TL_EINPLACE (a leaf or a table that needs a gradient) */
+/* ---- rows that the kernel cannot read or write where they lie go through scratch ---- */
 
-typedef struct {
-    const tl_rotary_attrs *a;
-    tl_array x, r[2]; /* the same leading dims */
-    tl_dtype compute;
-    void *scratch;
-} inplace_job;
-
-static void widen_row(tl_cursor *c, void *buf)
+/* Runs body over the rows, with four rows of n elements of scratch for each thread. */
+static tl_status run_with_scratch(tl_call *c, job *j, int64_t rows, int64_t n, tl_range_fn *body)
 {
-    const tl_array *r = c->a;
-    tl_isa_now()->convert->widen(r->dim[r->ndim - 1], r->dtype, tl_cursor_data(c),
-                                 r->stride[r->ndim - 1], buf);
-    tl_cursor_next(c);
+    const int64_t grain = 1 + 8192 / n;
+    j->scratch = tl_scratch(c, (size_t)tl_parallel_width(rows, grain) * 4 * (size_t)n * 8, false);
+    if (j->scratch == NULL)
+        return TL_ENOMEM;
+    tl_parallel_for(rows, grain, body, j);
+    return TL_OK;
 }
 
-static void turn_rows(void *ctx, int64_t begin, int64_t end, int thread)
+/* The four rows of a thread. */
+static void scratch_rows(const job *j, int thread, int64_t n, void *row[4])
 {
-    const inplace_job *j = ctx;
-    int lead = j->x.ndim - 1;
-    int64_t n = j->r[0].dim[lead], step = j->x.stride[lead];
-    bool inter = j->a->pairing == TL_ROTARY_INTERLEAVED;
-    void *buf[4];
-    tl_cursor cx = tl_cursor_at(&j->x, lead, begin), c1 = tl_cursor_at(&j->r[0], lead, begin),
-              c2 = tl_cursor_at(&j->r[1], lead, begin);
-    const tl_isa *isa = tl_isa_now();
     for (int i = 0; i < 4; i++)
-        buf[i] = tl_rotary_row(j->scratch, thread, n, i);
-    for (int64_t r = begin; r < end; r++, tl_cursor_next(&cx)) {
-        void *x = tl_cursor_data(&cx);
-        widen_row(&c1, buf[1]);
-        widen_row(&c2, buf[2]);
-        isa->convert->widen(n, j->x.dtype, x, step, buf[0]);
-        if (j->compute == TL_F64)
-            isa->row->rotary64(n, buf[0], buf[1], buf[2], inter, j->a->turned, buf[3]);
-        else
-            isa->row->rotary32(n, buf[0], buf[1], buf[2], inter, j->a->turned, buf[3]);
-        isa->convert->narrow(n, j->x.dtype, buf[3], x, step);
+        row[i] = j->scratch + (4 * (int64_t)thread + i) * n;
+}
+
+/* ---- rotary_(x, r1, r2): rotary in place, on any strided view, such as a slice of a packed qkv:
+ * x is consumed and changed where it lies. Shapes, dtypes, bits, VJP: as rotary (NUMERICS 8.4). The
+ * gradients of tables would read x, so the engine refuses tables that need one.
+ * Errors: besides, TL_EINPLACE (a leaf, a table that needs a gradient, x with repeated elements) */
+
+static void inplace_rows(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const job *j = ctx;
+    const tl_convert_table *k = tl_isa_now()->convert;
+    const tl_array *x = &j->in[0];
+    const int64_t n = j->in[1].dim[j->lead], step = x->stride[j->lead];
+    tl_cursor at[MOST_IN];
+    void *buf[4];
+    begin_at(j, begin, at);
+    scratch_rows(j, thread, n, buf);
+    for (int64_t r = begin; r < end; r++, next_row(j, at)) {
+        for (int i = 0; i < 3; i++)
+            k->widen(n, j->in[i].dtype, tl_cursor_data(&at[i]), j->in[i].stride[j->lead], buf[i]);
+        rotate_row(j, n, buf[0], buf[1], buf[2], buf[3]);
+        k->narrow(n, x->dtype, buf[3], tl_cursor_data(&at[0]), step);
     }
 }
 
@@ -289,25 +303,151 @@ static tl_status inplace_shape(tl_call *c)
 
 static tl_status inplace_forward(tl_call *c)
 {
-    inplace_job j = {.a = c->attrs, .x = c->out[0], .compute = tl_dtype_compute(c->out[0].dtype)};
-    tl_shape s = tl_array_shape(&j.x);
-    int64_t d = s.dim[s.ndim - 1];
-    s.dim[s.ndim - 1] = c->in[1]->dim[c->in[1]->ndim - 1];
-    j.r[0] = tl_array_expand(c->in[1], &s);
-    j.r[1] = tl_array_expand(c->in[2], &s);
-    return tl_array_count(&j.x) == 0
-               ? TL_OK
-               : tl_rotary_run(c, tl_array_count(&j.x) / d, d, turn_rows, &j, &j.scratch);
+    const rotary_attrs *a = c->attrs;
+    job j = job_of(c, a->pairing == TL_ROTARY_INTERLEAVED, a->turned);
+    j.in[0] = c->out[0];
+    const int64_t d = j.in[0].dim[j.lead];
+    return run_with_scratch(c, &j, tl_array_count(c->in[0]) / d, d, inplace_rows);
 }
 
-/* clang-format off */
 const tl_op tl_op_rotary_ = {ROTARY(rotary_), .traits = TL_MUTATES, .mutates = 0,
                              .shape = inplace_shape, .forward = inplace_forward};
-/* clang-format on */
 
 tl_tensor tl_rotary_inplace_at(tl_at at, tl_tensor x, tl_tensor r1, tl_tensor r2,
                                tl_rotary_pairing pairing)
 {
-    tl_rotary_attrs a = {pairing, false};
-    return tl_apply1(at, &tl_op_rotary_, &a, (tl_tensor[]){x, r1, r2}, 3);
+    return tl_apply1(at, &tl_op_rotary_, &(rotary_attrs){pairing, false}, (tl_tensor[]){x, r1, r2},
+                     3);
+}
+
+/* ---- rotary_halves: rotary on two halves that lie apart: y1 = c*x1 - s*x2, y2 = c*x2 + s*x1;
+ * conjugate (turned back by the same angle): y1 = c*x1 + s*x2, y2 = c*x2 - s*x1
+ * Shape:  x1, x2 (..., h) of one shape, of any strides (the chunks of one tensor, say); c, s (...,
+ *         h) broadcasting to x1 -> y1, y2 like x1
+ * Dtype:  f16 bf16 f32 f64; tables of x1's dtype, or f32 with f16 and bf16
+ * Bits:   each product rounded, then the sum: those of rotary by halves, of (x1, x2) with the
+ *         tables (c, c), (s, s) (NUMERICS 8.7)
+ * VJP:    dx1, dx2 = this op of dy1, dy2, conjugate the other way;  dc = dy1*x1 + dy2*x2,  ds =
+ *         dy2*x1 - dy1*x2 (conjugate: the negative), folded by the engine.   Saves c, s; x1, x2 for
+ *         the tables' gradients alone.
+ * Errors: TL_ESHAPE TL_EDTYPE
+ * Source: Su et al. 2021, eq. 34
+ */
+
+typedef struct {
+    bool conjugate;
+} halves_attrs;
+
+static const tl_attr halves_schema[] = {TL_FIELD(halves, conjugate, BOOL), {0}};
+
+static tl_status halves_shape(tl_call *c)
+{
+    const tl_array *x1 = c->in[0], *x2 = c->in[1];
+    char a[TL_SHAPE_TEXT], b[TL_SHAPE_TEXT];
+    if (!tl_dtype_is_float(x1->dtype) || x1->dtype != x2->dtype)
+        return tl_call_fail(c, TL_EDTYPE, "the halves are %s and %s; one floating type is needed",
+                            tl_dtype_name(x1->dtype), tl_dtype_name(x2->dtype));
+    if (x1->ndim == 0 || !tl_array_same_shape(x1, x2))
+        return tl_call_fail(
+            c, TL_ESHAPE,
+            "the halves have shapes %s and %s; one shape of at least one dim is needed",
+            tl_array_shape_text(a, x1), tl_array_shape_text(b, x2));
+    int64_t h = x1->dim[x1->ndim - 1];
+    TL_TRY(check_table(c, x1, c->in[2], h));
+    TL_TRY(check_table(c, x1, c->in[3], h));
+    c->out[0] = c->out[1] = *x1;
+    return TL_OK;
+}
+
+static void halves_rows(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    static const int halves[3][2] = {{0, 1}, {2, 2}, {3, 3}}; /* (x1, x2), (c, c), (s, s) */
+    const job *j = ctx;
+    const int64_t h = j->in[0].dim[j->lead];
+    const size_t bytes = (size_t)h * tl_dtype_size(j->compute);
+    tl_cursor at[MOST_IN];
+    void *buf[4];
+    begin_at(j, begin, at);
+    scratch_rows(j, thread, 2 * h, buf);
+    for (int64_t r = begin; r < end; r++, next_row(j, at)) {
+        for (int k = 0; k < 3; k++)
+            for (int i = 0; i < 2; i++)
+                memcpy((char *)buf[k] + (size_t)i * bytes, tl_cursor_data(&at[halves[k][i]]),
+                       bytes);
+        rotate_row(j, 2 * h, buf[0], buf[1], buf[2], buf[3]);
+        for (int i = 0; i < 2; i++)
+            memcpy((char *)j->out[i].data + (size_t)r * bytes, (char *)buf[3] + (size_t)i * bytes,
+                   bytes);
+    }
+}
+
+static tl_status halves_forward(tl_call *c)
+{
+    job j = job_of(c, false, ((const halves_attrs *)c->attrs)->conjugate);
+    const int64_t h = j.in[0].dim[j.lead];
+    return run_with_scratch(c, &j, tl_array_count(c->in[0]) / h, 2 * h, halves_rows);
+}
+
+/* The cotangent of output j, +0 where nothing depends on it. */
+static tl_tensor cotangent(tl_vjp *g, int j)
+{
+    return tl_is_none(g->dy[j]) ? tl_filled_like(g->t, g->out[j], 0) : g->dy[j];
+}
+
+/* a*b + c*d, or a*b - c*d. */
+static tl_tensor two_products(tl_tape *t, tl_tensor a, tl_tensor b, tl_tensor c, tl_tensor d,
+                              bool minus)
+{
+    tl_tensor p = tl_mul(t, a, b), q = tl_mul(t, c, d);
+    return minus ? tl_sub(t, p, q) : tl_add(t, p, q);
+}
+
+static void halves_vjp(tl_vjp *g)
+{
+    tl_tape *t = g->t;
+    const halves_attrs *a = g->attrs;
+    tl_tensor dy[2] = {cotangent(g, 0), cotangent(g, 1)}, x[2];
+    if (g->wants[0] || g->wants[1])
+        g->dx[0] = tl_rotary_halves_at(TL_AT(t), dy[0], dy[1], g->in[2], g->in[3], !a->conjugate,
+                                       &g->dx[1]);
+    if (!g->wants[2] && !g->wants[3])
+        return;
+    /* As for rotary, no product is rounded to f16 before the fold. */
+    tl_dtype c = tl_dtype_compute(tl_dtype_of(t, g->in[0]));
+    for (int i = 0; i < 2; i++) {
+        x[i] = tl_cast(t, g->in[i], c);
+        dy[i] = tl_cast(t, dy[i], c);
+    }
+    if (g->wants[2])
+        g->dx[2] = two_products(t, dy[0], x[0], dy[1], x[1], false);
+    if (g->wants[3])
+        g->dx[3] = a->conjugate ? two_products(t, dy[0], x[1], dy[1], x[0], true)
+                                : two_products(t, dy[1], x[0], dy[0], x[1], true);
+}
+
+static unsigned halves_saves(unsigned wanted)
+{
+    return (wanted & 12 ? 3u : 0) | (wanted & 3 ? 12u : 0);
+}
+
+const tl_op tl_op_rotary_halves = {TL_NAMED(rotary_halves, 4, 2),
+                                   .traits = TL_ROWS,
+                                   .shape = halves_shape,
+                                   .forward = halves_forward,
+                                   TL_ATTRS(halves),
+                                   .vjp = halves_vjp,
+                                   .saves_in = 15,
+                                   .saves_for = halves_saves,
+                                   .batch = tl_batch_rows};
+
+tl_tensor tl_rotary_halves_at(tl_at at, tl_tensor x1, tl_tensor x2, tl_tensor c, tl_tensor s,
+                              bool conjugate, tl_tensor *y2)
+{
+    tl_tensor out[2];
+    if (TL_NEED_AT(at, y2) != TL_OK)
+        return TL_NONE;
+    tl_apply(at, &tl_op_rotary_halves, &(halves_attrs){conjugate}, (tl_tensor[]){x1, x2, c, s}, 4,
+             out);
+    *y2 = out[1];
+    return out[0];
 }

@@ -1,19 +1,18 @@
-/* rotary_table: the tables of rotary, cos and sin, and their rows by position
- * Shape:  rotary_widen: half (..., d/2) -> (..., d), each value where its pair's two elements are;
+/* rotary_table: the tables of rotary, cos and sin, and rotary with their rows chosen by position
+ * Shape:  rotary_widen: half (..., d/2) -> (..., d), each value at both elements of its pair;
  *         positions: offset (b), start (b) or none -> (b, n), offset[i] + j, or max(0, offset[i] +
- *         j - start[i]); rotary_ids, rotary_offsets: as x, by rows of full tables (positions, d)
+ *         j - start[i]); rotary_ids, rotary_offsets: as x, with full tables (positions, d)
  * Dtype:  tables any float; positions, ids and offsets i64
  * Bits:   tables in deterministic f64 arithmetic, rounded once (NUMERICS 8.3, 8.6); rows copied
- * VJP:    those of embedding and rotary, of which rotary_ids and rotary_offsets are made (NUMERICS
- *         8.5), and of concat; positions are not differentiable
- * Errors: TL_ESHAPE TL_EDTYPE TL_EDOMAIN TL_EINDEX; a position outside the table is embedding's
- *         error, with its numbers
+ * VJP:    rotary_ids and rotary_offsets are made of embedding and rotary (NUMERICS 8.5),
+ *         rotary_widen of concat or stack; positions are not differentiable
+ * Errors: TL_ESHAPE TL_EDTYPE TL_EDOMAIN TL_EINDEX; embedding reports a position outside the table
  */
 #include "ops/build.h"
 #include "tensor/kernels/math64.h"
 
-/* Llama 3's frequencies: waves shorter than original/high stay, those longer than original/low are
- * slowed by the factor, and between them the two are mixed. */
+/* Llama 3's frequencies: waves shorter than original/high stay as they are, waves longer than
+ * original/low are slowed by the factor, and in between the two are mixed. */
 static double scaled(double f, const tl_rotary_scaling *s)
 {
     double wave = 0x1.921fb54442d18p+2 / f; /* 2 pi */
@@ -26,22 +25,22 @@ static double scaled(double f, const tl_rotary_scaling *s)
     return (1 - mix) * (f / s->factor) + mix * f;
 }
 
-/* r1 and r2 are f32, or f64 where wide. A function of its own, so that no operation can move out of
- * the environment it is called in. */
+/* r1 and r2 are f32, or f64 if wide. Not inlined, so that every operation stays between
+ * tl_fpenv_enter and tl_fpenv_leave. */
 static __attribute__((noinline)) void fill(int64_t first, int64_t n, int64_t dim, double base,
                                            tl_rotary_pairing pairing,
                                            const tl_rotary_scaling *scaling, bool wide, void *r1,
                                            void *r2)
 {
-    double log_base = tl_log64(base);
+    const double log_base = tl_log64(base);
+    const bool half = pairing == TL_ROTARY_HALF;
     for (int64_t k = 0; k < dim / 2; k++) {
         double f = tl_exp64(-((double)(2 * k) / (double)dim) * log_base);
         if (scaling != NULL)
             f = scaled(f, scaling);
         for (int64_t p = 0; p < n; p++) {
             double angle = (double)(first + p) * f, c = tl_cos64(angle), s = tl_sin64(angle);
-            int64_t i = p * dim + (pairing == TL_ROTARY_HALF ? k : 2 * k),
-                    j = i + (pairing == TL_ROTARY_HALF ? dim / 2 : 1);
+            int64_t i = p * dim + (half ? k : 2 * k), j = i + (half ? dim / 2 : 1);
             if (wide) {
                 ((double *)r1)[i] = ((double *)r1)[j] = c;
                 ((double *)r2)[i] = ((double *)r2)[j] = s;
@@ -64,11 +63,11 @@ static tl_status table(int64_t first, int64_t n, int64_t dim, double base,
         !(scaling->factor > 0 && scaling->low_freq_factor > 0 && scaling->original > 0 &&
           scaling->high_freq_factor > scaling->low_freq_factor))
         return TL_EDOMAIN;
-    int64_t last;
+    int64_t overflow;
     if (n == 0)
         return TL_OK;
-    if (r1 == NULL || r2 == NULL || __builtin_add_overflow(first, n, &last) ||
-        __builtin_mul_overflow(n, dim, &last))
+    if (r1 == NULL || r2 == NULL || __builtin_add_overflow(first, n, &overflow) ||
+        __builtin_mul_overflow(n, dim, &overflow))
         return TL_EDOMAIN;
     tl_fpenv saved = tl_fpenv_enter();
     fill(first, n, dim, base, pairing, scaling, wide, r1, r2);
@@ -102,7 +101,7 @@ typedef struct {
     int64_t n;
 } positions_attrs;
 
-static const tl_attr positions_schema[] = {{"n", TL_ATTR_I64, offsetof(positions_attrs, n)}, {0}};
+static const tl_attr positions_schema[] = {TL_FIELD(positions, n, I64), {0}};
 
 static tl_status positions_shape(tl_call *c)
 {
@@ -142,27 +141,20 @@ static tl_status positions_forward(tl_call *c)
     return TL_OK;
 }
 
-const tl_op tl_op_positions = {.name = "positions",
-                               .n_in = 2,
-                               .n_out = 1,
-                               .optional = TL_BIT(1),
-                               .traits = TL_NONDIFF,
-                               .shape = positions_shape,
-                               .forward = positions_forward,
-                               .attr = positions_schema,
-                               .attr_size = sizeof(positions_attrs),
+const tl_op tl_op_positions = {TL_NAMED(positions, 2, 1),    .optional = TL_BIT(1),
+                               .traits = TL_NONDIFF,         .shape = positions_shape,
+                               .forward = positions_forward, TL_ATTRS(positions),
                                .batch = tl_first_axis};
 
 tl_tensor tl_positions_at(tl_at at, tl_tensor offset, tl_tensor start, int64_t n)
 {
-    positions_attrs a = {n};
-    return tl_apply1(at, &tl_op_positions, &a, (tl_tensor[]){offset, start}, 2);
+    return tl_apply1(at, &tl_op_positions, &(positions_attrs){n}, (tl_tensor[]){offset, start}, 2);
 }
 
 /* ---- tables by position ---- */
 
-/* ids (b, s), or (s) for all, as x's leading dims with size 1 where they do not count. The batch is
- * axis 0, or 1 where axis 0 is s. */
+/* ids, (b, s) or (s), with the rank of x's leading dims: 1 in all but the dims of b and s. The
+ * batch is axis 0, or axis 1 if seq is 0. */
 static tl_tensor placed(tl_at at, tl_tensor x, tl_tensor ids, int seq)
 {
     tl_shape sx = tl_shape_of(at.tape, x), si = tl_shape_of(at.tape, ids),
@@ -173,12 +165,10 @@ static tl_tensor placed(tl_at at, tl_tensor x, tl_tensor ids, int seq)
               (si.ndim == 1 || (si.ndim == 2 && batch < sx.ndim - 1 && si.dim[0] == sx.dim[batch]));
     if (tl_failed(at.tape))
         return TL_NONE;
-    if (!ok || si.dim[si.ndim - 1] != sx.dim[seq]) {
-        tl_tape_fail(at, TL_ESHAPE,
-                     "rotary_ids: position ids %s for x %s with its sequence in dim %d",
-                     tl_shape_text(ti, &si), tl_shape_text(tx, &sx), seq);
-        return TL_NONE;
-    }
+    if (!ok || si.dim[si.ndim - 1] != sx.dim[seq])
+        return tl_reject(at, TL_ESHAPE,
+                         "rotary_ids: position ids %s for x %s with its sequence in dim %d",
+                         tl_shape_text(ti, &si), tl_shape_text(tx, &sx), seq);
     for (int i = 0; i < to.ndim; i++)
         to.dim[i] = i == seq ? sx.dim[seq] : i == batch && si.ndim == 2 ? si.dim[0] : 1;
     return tl_reshape_at(at, seq == 0 && si.ndim == 2 ? tl_transpose_at(at, ids, 0, 1) : ids, to);
@@ -196,10 +186,9 @@ tl_tensor tl_rotary_offsets_at(tl_at at, tl_tensor x, tl_tensor r1, tl_tensor r2
                                int seq, tl_rotary_pairing pairing)
 {
     tl_shape s = tl_shape_of(at.tape, x);
-    return tl_rotary_ids_at(at, x, r1, r2,
-                            tl_positions_at(at, offset, TL_NONE,
-                                            seq >= 0 && seq < s.ndim ? s.dim[seq] : 0),
-                            seq, pairing);
+    int64_t n = seq >= 0 && seq < s.ndim ? s.dim[seq] : 0;
+    tl_tensor ids = tl_positions_at(at, offset, TL_NONE, n);
+    return tl_rotary_ids_at(at, x, r1, r2, ids, seq, pairing);
 }
 
 tl_tensor tl_rotary_widen_at(tl_at at, tl_tensor half, tl_rotary_pairing pairing)
@@ -207,11 +196,9 @@ tl_tensor tl_rotary_widen_at(tl_at at, tl_tensor half, tl_rotary_pairing pairing
     tl_shape s = tl_shape_of(at.tape, half);
     if (pairing == TL_ROTARY_HALF)
         return tl_concat_at(at, (tl_tensor[]){half, half}, 2, -1);
-    if (pairing != TL_ROTARY_INTERLEAVED || s.ndim == 0) {
-        tl_tape_fail(at, TL_EDOMAIN, "rotary_widen: pairing %d for a table of %d dims",
-                     (int)pairing, s.ndim);
-        return TL_NONE;
-    }
+    if (pairing != TL_ROTARY_INTERLEAVED || s.ndim == 0)
+        return tl_reject(at, TL_EDOMAIN, "rotary_widen: pairing %d for a table of %d dims",
+                         (int)pairing, s.ndim);
     s.dim[s.ndim - 1] *= 2;
     return tl_reshape_at(at, tl_stack_at(at, (tl_tensor[]){half, half}, 2, -1), s);
 }

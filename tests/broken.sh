@@ -198,11 +198,11 @@ breaks 6.4 "log_softmax adds maximum and logarithm first" reference tensor/kerne
 breaks 6.5 "cross entropy in another order" reference tensor/kernels/softmax.t.h 'return l - (z[t] - m);' 'return (l + m) - z[t];'
 breaks 6.6 "the mean times rstd subtracted" reference tensor/kernels/norm.t.h 'y[i] = (x[i] - m) * rstd;' 'y[i] = x[i] * rstd - m * rstd;'
 breaks 6.7 "the row's means subtracted together" reference tensor/kernels/norm.t.h '(F(scaled_by)(dy[k], gamma, k) - a) - ((x[k] - mean) * rstd) * b' 'F(scaled_by)(dy[k], gamma, k) - (a + ((x[k] - mean) * rstd) * b)'
-breaks 6.8 "the sum's own cotangent is lost" reference ops/rms_norm.c 'tl_is_none(ds) ? dx : tl_is_none(dx) ? ds : tl_add(g->t, ds, dx)' 'tl_is_none(dx) ? ds : dx'
+breaks 6.8 "the sum's own cotangent is lost" reference ops/rms_norm.c 'tl_plus(g->t, ds, dx)' 'tl_is_none(dx) ? ds : dx'
 breaks 6.9 "smoothing in another order" reference tensor/kernels/softmax.t.h 'return hit * (l - (z[t] - m)) + rest * mean;' 'return (l - (z[t] - m)) + rest * (mean - (l - (z[t] - m)));'
 breaks 6.10 "nll's gradient by the reciprocal of the count" reference ops/cross_entropy.c 'double w = a->loss.reduction == TL_MEAN ? dy / count : dy;' 'double w = a->loss.reduction == TL_MEAN ? dy * (1 / count) : dy;'
 breaks 6.11 "mse's difference in the operands' dtype" reference ops/var.c 'tl_sub_at(at, widened(at, a), widened(at, b))' 'widened(at, tl_sub_at(at, a, b))'
-breaks 6.12 "1/n last" reference ops/rms_norm.c 'tl_mul(t, tl_scale(t, tl_mul(t, drstd, tl_square(t, rstd)), -inv), h)' 'tl_scale(t, tl_mul(t, tl_mul(t, drstd, tl_square(t, rstd)), h), -inv)'
+breaks 6.12 "1/n last" reference ops/norm.c 'tl_mul(t, tl_scale(t, tl_mul(t, drstd, tl_square(t, rstd)), -inv), h)' 'tl_scale(t, tl_mul(t, tl_mul(t, drstd, tl_square(t, rstd)), h), -inv)'
 breaks 6.13 "logsumexp subtracts no maximum" reference ops/softmax.c 'm = tl_where_at(at, finite, m, tl_fill_at(at, c, TL_SCALAR, 0));' 'm = tl_fill_at(at, c, TL_SCALAR, 0);'
 breaks 6.14 "(1 - y)*x as x - y*x" reference ops/loss.c 'tl_mul_at(at, rest, x)' 'tl_sub_at(at, x, tl_mul_at(at, y, x))'
 breaks 6.15 "a class's share by the reciprocal of their number" reference ops/loss.c '*every = smoothing / (double)classes;' '*every = smoothing * (1 / (double)classes);'
@@ -229,10 +229,10 @@ breaks 7.3 "softcap without its second factor" reference ops/attention.c 's = tl
 breaks 8.1 "a product taken with the other half's factor" reference tensor/kernels/rotary.t.h 'ylo[i] = r1[i] * x[i] + r2[i] * -x[h + i];' 'ylo[i] = r1[i] * x[i] + r2[h + i] * -x[h + i];'
 breaks 8.2 "the gradient by -sin" reference tensor/kernels/rotary.t.h 'ylo[i] = r1[i] * x[i] - -(r2[h + i] * x[h + i]);' 'ylo[i] = r1[i] * x[i] - -(r2[i] * x[h + i]);'
 breaks 8.3 "the exponent rounded in another order" rotary_table ops/rotary_table.c '-((double)(2 * k) / (double)dim) * log_base' '-((double)(2 * k) * log_base) / (double)dim'
-breaks 8.4 "in place, the other pairing" reference ops/rotary.c 'isa->row->rotary32(n, buf[0], buf[1], buf[2], inter,' 'isa->row->rotary32(n, buf[0], buf[1], buf[2], !inter,'
+breaks 8.4 "in place, the other pairing" reference ops/rotary.c 'j.in[0] = c->out[0];' 'j.in[0] = c->out[0], j.interleaved = !j.interleaved;'
 breaks 8.5 "positions before the start go below zero" reference ops/rotary_table.c 'first + k < 0 && c->in[1] != NULL ? 0 : first + k' 'first + k'
 breaks 8.6 "the mixture in another order" rotary_table ops/rotary_table.c '(1 - mix) * (f / s->factor) + mix * f' 'f / s->factor + mix * (f - f / s->factor)'
-breaks 8.7 "the tables' products in the dtype" reference ops/rotary_halves.c 'x[i] = tl_cast(t, g->in[i], c);
+breaks 8.7 "the tables' products in the dtype" reference ops/rotary.c 'x[i] = tl_cast(t, g->in[i], c);
         dy[i] = tl_cast(t, dy[i], c);' 'x[i] = g->in[i];'
 
 # 9: gather, scatter
