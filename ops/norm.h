@@ -1,48 +1,50 @@
-/* norm.h: what rms_norm, layer_norm and their gradients share - shape rules, the fold that makes
- * dgamma, sums in vjps. Defined in rms_norm.c. Private to ops/. */
+/* norm.h: what rms_norm and layer_norm share - the check of their shapes, the shape and forward of
+ * their fused gradients, the gradient of mean and rstd (norm.c), and the vjps of those gradients
+ * (norm_twice.c). Private to ops/. */
 #ifndef TL_OPS_NORM_H
 #define TL_OPS_NORM_H
 
 #include "ops/build.h"
 
-/* Normalized dims that the shape rule settles: those of the weights, 1 without any. */
+/* ---- rms_norm and layer_norm; their attributes are the kernel's (kernels/rows.h) ---- */
+
+/* For tl_norm_attrs.k: as many dims as the weights have, 1 without any. The shape rule settles it.
+ */
 #define TL_BY_WEIGHT INT64_MIN
+extern const tl_attr tl_norm_schema[];
+
+/* Settles attrs.k, then checks input 0 and the attributes against the weights, which may be NULL.
+ */
+tl_status tl_norm_check(tl_call *c, const tl_array *gamma, const tl_array *beta);
+/* The shape of mean and rstd: input 0's with the normalized dims as 1, in the compute type. */
+tl_array tl_norm_statistic(const tl_call *c);
+
+/* What mean and rstd, if they have cotangents, add to dx (NUMERICS 6.12). dx, dmean, drstd and, for
+ * rms_norm, mean may be TL_NONE. */
+tl_tensor tl_norm_stats_grad(tl_vjp *g, tl_tensor x, tl_tensor mean, tl_tensor rstd,
+                             tl_tensor dmean, tl_tensor drstd, tl_tensor dx);
+/* The gradient of weight i where y has no cotangent: its accumulator as it stands, or zeros. */
+tl_tensor tl_norm_no_grad(tl_vjp *g, int i);
+/* 1 / the number of elements in a row of x, its last k dims. */
+double tl_norm_inverse(tl_tape *t, tl_tensor x, int64_t k);
+
+/* ---- rms_norm_grad and layer_norm_grad: (dy, x, gamma?, [mean,] rstd, acc?) -> dgamma, dx ---- */
 
 typedef struct {
     int64_t k;
     bool want_dx, want_dgamma, plus_one;
 } tl_norm_grad_attrs;
+extern const tl_attr tl_norm_grad_schema[];
 
-extern const tl_attr tl_norm_schema[], tl_norm_grad_schema[];
-
-/* The rule for `batch` of a norm's gradient: samples are rows, and dgamma adds up. */
+/* dgamma has gamma's shape, in the accumulator or the compute type; dx is like x. What is not
+ * wanted comes out empty. */
+tl_status tl_norm_grad_shape(tl_call *c);
+/* Kernels of kernels/rows.h: `rows` computes dx, `columns` folds dgamma, continuing acc if given.
+ */
+tl_status tl_norm_grad_run(tl_call *c, tl_range_fn *rows, tl_range_fn *columns);
+/* Samples are rows of dx, and dgamma is their total. */
 void tl_norm_grad_batch(const tl_call *c, const tl_batch *in, tl_batch *out);
-
-/* Shape rule of a norm of input 0. Its optional inputs are gamma and beta; output 0 is as x, then
- * comes rstd or, with beta, mean and rstd: x's rank, the k dims as 1, the compute type. */
-tl_status tl_norm_shape(tl_call *c);
-/* Of a gradient (dy, x, gamma?, ...): dgamma in the accumulator (NULL: none) or the compute type,
- * dx in x's. What is not wanted is empty. */
-tl_status tl_norm_grad_shape(tl_call *c, const tl_array *acc);
-
-/* The forward of such a gradient: rows makes dx, columns folds dgamma, continuing acc if there is
- * one (kernels/rows.h). mean may be NULL. */
-tl_status tl_norm_grad_run(tl_call *c, const tl_array *mean, const tl_array *rstd,
-                           const tl_array *acc, tl_range_fn *rows, tl_range_fn *columns);
-/* What the vjps of both gradients end with: of dy, cg*weight + w*h (weight, w: NONE without), and
- * of gamma, cg*dy. */
-void tl_norm_grad_ends(tl_vjp *v, tl_tensor cg, tl_tensor weight, tl_tensor w, tl_tensor h);
-
-/* x summed over its last k dims, kept as 1. */
-tl_tensor tl_norm_row_sum(tl_tape *t, tl_tensor x, int64_t k);
-/* 1 / the elements of a row of x. */
-double tl_norm_inverse(tl_tape *t, tl_tensor x, int64_t k);
-
-/* dx plus what the cotangents of the mean and of rstd bring to x (NUMERICS 6.12); dx, dmean, drstd
- * and, without a mean, mean may be NONE. */
-tl_tensor tl_norm_stats_grad(tl_vjp *g, tl_tensor x, tl_tensor mean, tl_tensor rstd,
-                             tl_tensor dmean, tl_tensor drstd, tl_tensor dx);
-/* The gradient of input i where nothing comes to it: its accumulator as it stands, or zeros. */
-tl_tensor tl_norm_nothing(tl_vjp *g, int i);
+void tl_rms_norm_grad_vjp(tl_vjp *v);
+void tl_layer_norm_grad_vjp(tl_vjp *v);
 
 #endif
