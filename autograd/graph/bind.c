@@ -46,38 +46,47 @@ static tl_grad_note noted(const tl_graph *g, const tl_leaf_grad *mine)
     return record < k->cap_notes ? k->note[record] : (tl_grad_note){0};
 }
 
-/* A marked input's gradient ends with the run, a later part's with the part. */
+/* The gradient of a marked input ends with the run, that of a later part with the part. */
 static bool own(const tl_graph *g, const tl_leaf_grad *mine)
 {
     return mine->leaf.owner == g->t->values.owner || part_of(g, mine) > 0;
 }
 
-/* So does what it sends below derived values. */
+/* So does what accumulator k sends on below derived values. */
 static bool own_acc(const tl_graph *g, const tl_leaf_grad *mine, int k)
 {
     return own(g, mine) || mine->acc[k].call >= TL_BELOW;
 }
 
-/* What is left when the program ends: of the last part, if it is not the first. */
+/* The gradient is left on the user's tape when the program ends: it is of the last part, which is
+ * not the first. */
 static bool left(const tl_graph *g, const tl_leaf_grad *mine)
 {
     return part_of(g, mine) > 0 && part_of(g, mine) == tl_traced_of(g->t)->part &&
            mine->leaf.owner != g->t->values.owner;
 }
 
-/* The number that a call of the program has on the user's tape: its first backward is the next
- * there; what it found of earlier ones has theirs. */
+/* The number that a call of tl_backward has on the user's tape. The program's first is the next
+ * there; calls before it, whose gradients the program has found, keep theirs. */
 static int their_call(const tl_graph *g, const tl_leaf_grad *mine, int call)
 {
     return part_of(g, mine) > 0 || call < g->tracing->calls ? call : call + g->later;
 }
 
-/* Accumulator k of a record as the user's tape has it. */
+/* Accumulator k of a record as the user's tape has it; NULL: it has none. */
 static tl_accumulator *their_acc(const tl_graph *g, const tl_leaf_grad *mine, int k)
 {
     tl_leaf_grad *theirs = tl_leaf_grad_find(g->user, mine->leaf);
     k = tl_acc_find(theirs, their_call(g, mine, mine->acc[k].call), mine->acc[k].kind);
     return k < 0 ? NULL : &theirs->acc[k];
+}
+
+/* The same, open. */
+static tl_status open_theirs(tl_graph *g, const tl_leaf_grad *mine, int k, tl_accumulator **acc)
+{
+    tl_leaf_grad *theirs = tl_leaf_grad_find(g->user, mine->leaf);
+    *acc = their_acc(g, mine, k);
+    return tl_acc_open(g->user, theirs, (int)(*acc - theirs->acc), mine->acc[k].sum.dtype);
 }
 
 /* The record of the first part for a parameter of the user's tape; NULL if backward does not come
@@ -91,7 +100,7 @@ static const tl_leaf_grad *first_part(const tl_graph *g, tl_tensor leaf)
     return NULL;
 }
 
-/* Accumulators that the user's record holds and the graph's does not, while the graph reads the
+/* The user's record holds accumulators that the graph's does not, while the graph reads the
  * gradient as a whole. */
 static bool reads_less(const tl_graph *g, const tl_leaf_grad *mine, const tl_leaf_grad *theirs)
 {
@@ -105,54 +114,46 @@ static bool reads_less(const tl_graph *g, const tl_leaf_grad *mine, const tl_lea
     return noted(g, mine).read && open > 0;
 }
 
-bool tl_bind_gradients_fit(tl_graph *g, tl_tensor *which)
+/* A record of the graph's first part does not fit what waits on the user's tape. */
+static bool record_misfits(const tl_graph *g, const tl_leaf_grad *mine)
+{
+    for (int k = 0; k < mine->n_accs;
+         k++) /* a call of the program would have an earlier's number */
+        if (g->later < 0 && mine->acc[k].call < g->tracing->calls)
+            return true;
+    const tl_leaf_grad *theirs = tl_leaf_grad_find(g->user, mine->leaf);
+    return theirs != NULL && theirs->live ? noted(g, mine).none || reads_less(g, mine, theirs)
+                                          : noted(g, mine).earlier;
+}
+
+tl_tensor tl_bind_misfit(tl_graph *g)
 {
     g->later = g->tracing->clears_first ? 0 : g->user->calls - g->tracing->calls;
-    if (g->later < 0) /* its calls' numbers would be those of earlier ones */
-        for (int i = 0; i < g->t->n_grads; i++)
-            for (int k = 0; k < g->t->grad[i].n_accs; k++)
-                if (part_of(g, &g->t->grad[i]) == 0 &&
-                    g->t->grad[i].acc[k].call < g->tracing->calls) {
-                    if (which != NULL)
-                        *which = g->t->grad[i].leaf;
-                    return false;
-                }
-    for (int i = 0; i < g->user->n_grads; i++) { /* what waits there would not be sent on */
+    for (int i = 0; i < g->user->n_grads; i++) {
         const tl_leaf_grad *theirs = &g->user->grad[i];
-        if (!theirs->live || !tl_derived(g->user, theirs->leaf) || !g->tracing->reads ||
-            first_part(g, theirs->leaf) != NULL)
-            continue;
-        if (which != NULL)
-            *which = theirs->leaf;
-        return false;
+        if (theirs->live && tl_derived(g->user, theirs->leaf) && g->tracing->reads &&
+            first_part(g, theirs->leaf) == NULL)
+            return theirs->leaf; /* what waits there would not be sent on */
     }
-    for (int i = 0; i < g->t->n_grads; i++) {
-        const tl_leaf_grad *mine = &g->t->grad[i],
-                           *theirs = part_of(g, mine) == 0 ? tl_leaf_grad_find(g->user, mine->leaf)
-                                                           : NULL;
-        bool live = theirs != NULL && theirs->live;
-        if (part_of(g, mine) > 0 ||
-            !(live ? noted(g, mine).none || reads_less(g, mine, theirs) : noted(g, mine).earlier))
-            continue;
-        if (which != NULL)
-            *which = mine->leaf;
-        return false;
-    }
-    return true;
+    for (int i = 0; i < g->t->n_grads; i++)
+        if (tl_grad_part(g->t, i) == 0 && record_misfits(g, &g->t->grad[i]))
+            return g->t->grad[i].leaf;
+    return TL_NONE;
 }
 
 tl_status tl_bind_check_gradients(tl_graph *g, tl_at at)
 {
     tl_tape *u = g->user;
-    tl_tensor which;
-    TL_TRY(g->t->n_grads > 0 ? tl_check_waiting(at, "tl_run") : TL_OK);
-    if (!tl_bind_gradients_fit(g, &which)) {
-        const tl_leaf_grad *theirs = tl_leaf_grad_find(u, which);
+    if (g->t->n_grads > 0)
+        TL_TRY(tl_check_waiting(at, "tl_run"));
+    const tl_tensor misfit = tl_bind_misfit(g);
+    if (!tl_is_none(misfit)) {
+        const tl_leaf_grad *theirs = tl_leaf_grad_find(u, misfit);
         bool now = theirs != NULL && theirs->live;
         return tl_tape_fail(at, TL_EUSAGE,
                             "tl_graph_run: parameter '%s' %s a gradient, and %s when the program "
                             "was traced, which asks for it; trace it again",
-                            tl_leaf_name(u, which), now ? "has" : "has not",
+                            tl_leaf_name(u, misfit), now ? "has" : "has not",
                             now ? "had none, or less of it," : "had one");
     }
     if (!g->tracing->has_backward && g->needs_grad && !(u->mode & TL_NO_GRAD))
@@ -160,11 +161,10 @@ tl_status tl_bind_check_gradients(tl_graph *g, tl_at at)
             at, TL_ENOGRAD,
             "tl_graph_run: an output needs a gradient, but the graph holds no backward: trace the "
             "backward with it, tl_detach the output, or tl_graph_run it under TL_NO_GRAD");
-    for (int i = 0; i < u->n_grads; i++) {
-        const tl_leaf_grad *theirs = &u->grad[i], *mine = first_part(g, theirs->leaf);
-        if (!theirs->live || theirs->leaf.owner == u->values.owner)
-            continue;
-        if (mine == NULL && g->tracing->clears)
+    for (int i = 0; i < u->n_grads && g->tracing->clears; i++) {
+        const tl_leaf_grad *theirs = &u->grad[i];
+        if (theirs->live && theirs->leaf.owner != u->values.owner &&
+            first_part(g, theirs->leaf) == NULL)
             return tl_tape_fail(at, TL_EUSAGE,
                                 "tl_graph_run: parameter '%s' has a gradient that the graph's "
                                 "optimizer step knows nothing of",
@@ -173,8 +173,8 @@ tl_status tl_bind_check_gradients(tl_graph *g, tl_at at)
     return TL_OK;
 }
 
-/* The user's tape has a record, with room for its uses, of every parameter whose gradient will be
- * there: also of one that backward reaches by paths that all give nothing. */
+/* Makes records on the user's tape, with room for their uses, of all parameters that will have a
+ * gradient: also of those that backward reaches only by paths that give nothing. */
 static tl_status bind_records(tl_graph *g)
 {
     const int call = g->tracing->clears_first ? 0 : g->user->calls;
@@ -196,16 +196,18 @@ static tl_status bind_records(tl_graph *g)
         theirs->reached = !left(g, mine);
     }
     TL_TRY(tl_derived_reach(g->user));
-    for (int i = 0; g->tracing->strict && i < g->t->n_grads; i++) {
+    if (!g->tracing->strict)
+        return TL_OK;
+    for (int i = 0; i < g->t->n_grads; i++) {
         tl_leaf_grad *theirs = tl_leaf_grad_find(g->user, g->t->grad[i].leaf);
         if (theirs != NULL)
             theirs->reached &= noted(g, &g->t->grad[i]).reached;
     }
-    return g->tracing->strict ? tl_derived_agree((tl_at){g->user, g->file, g->line, NULL}, call)
-                              : TL_OK;
+    return tl_derived_agree((tl_at){g->user, g->file, g->line, NULL}, call);
 }
 
-/* The first step that comes to an accumulator, if it is blank, begins there; else it is settled. */
+/* The first step that comes to an accumulator begins there, if that is blank and the step can; else
+ * the accumulator is settled. */
 static void begin(tl_graph *g, const tl_root *r, tl_storage *st)
 {
     tl_plan_step *s = r->used ? g->step[r->first] : NULL;
@@ -216,21 +218,18 @@ static void begin(tl_graph *g, const tl_root *r, tl_storage *st)
         tl_storage_settle(st);
 }
 
-/* The accumulator on the user's tape, opened; or one of the graph's, blank. */
 tl_status tl_bind_accumulator(tl_graph *g, tl_root *r)
 {
-    const tl_leaf_grad *mine = &g->t->grad[r->at];
-    if (own_acc(g, mine, (int)r->use)) {
+    tl_accumulator *acc;
+    if (!tl_bind_theirs(g, r)) { /* of the graph, blank */
         TL_TRY(bind_own(g, r));
         r->st->blank = true;
         begin(g, r, r->st);
         return TL_OK;
     }
-    tl_leaf_grad *theirs = tl_leaf_grad_find(g->user, mine->leaf);
-    tl_accumulator *u = their_acc(g, mine, (int)r->use);
-    TL_TRY(tl_acc_open(g->user, theirs, (int)(u - theirs->acc), mine->acc[r->use].sum.dtype));
-    tl_root_bind(r, u->st->data);
-    begin(g, r, u->st);
+    TL_TRY(open_theirs(g, &g->t->grad[r->at], (int)r->use, &acc));
+    tl_root_bind(r, acc->st->data);
+    begin(g, r, acc->st);
     return TL_OK;
 }
 
@@ -250,54 +249,42 @@ tl_storage *tl_bind_accumulated(tl_graph *g, const tl_root *r)
     return r->st != NULL ? r->st : their_acc(g, &g->t->grad[r->at], (int)r->use)->st;
 }
 
-static void note_first_part(tl_graph *g)
+/* The user's record for a gradient that the graph leaves there; NULL if there is none. */
+static void leave_record(tl_graph *g, const tl_leaf_grad *mine)
 {
-    for (const tl_root *r = g->outside; r != NULL; r = r->next)
-        if (tl_bind_theirs(g, r) && !r->later)
-            their_acc(g, &g->t->grad[r->at], (int)r->use)->st->version++;
-    for (int i = 0; i < g->t->n_grads; i++) {
-        tl_leaf_grad *theirs = own(g, &g->t->grad[i])
-                                   ? NULL
-                                   : tl_leaf_grad_find(g->user, g->t->grad[i].leaf);
-        if (theirs != NULL && g->t->grad[i].live) {
-            theirs->live = true;
-            tl_derived_left(g->user, theirs, g->t, &g->t->grad[i]);
-        }
-    }
-}
-
-/* The gradients that the last part leaves go where the user's are, which have been consumed. */
-static tl_status leave_gradients(tl_graph *g)
-{
-    for (int i = 0; i < g->t->n_grads; i++) {
-        const tl_leaf_grad *mine = &g->t->grad[i];
-        tl_leaf_grad *theirs = left(g, mine) ? tl_leaf_grad_find(g->user, mine->leaf) : NULL;
-        if (theirs != NULL) {
-            theirs->live = mine->live;
-            tl_derived_left(g->user, theirs, g->t, mine);
-        }
-    }
-    for (const tl_root *r = g->outside; r != NULL; r = r->next) {
-        const tl_leaf_grad *mine = r->kind == TL_ROOT_ACC ? &g->t->grad[r->at] : NULL;
-        if (mine == NULL || !left(g, mine) || mine->acc[r->use].call >= TL_BELOW)
-            continue;
-        tl_leaf_grad *theirs = tl_leaf_grad_find(g->user, mine->leaf);
-        tl_accumulator *use = their_acc(g, mine, (int)r->use);
-        TL_TRY(tl_acc_open(g->user, theirs, (int)(use - theirs->acc), mine->acc[r->use].sum.dtype));
-        memcpy(use->st->data, r->st->data, r->bytes);
-        use->st->blank = false;
-    }
-    return TL_OK;
+    tl_leaf_grad *theirs = tl_leaf_grad_find(g->user, mine->leaf);
+    if (theirs == NULL)
+        return;
+    theirs->live = mine->live;
+    tl_derived_left(g->user, theirs, g->t, mine);
 }
 
 tl_status tl_bind_gradients_over(tl_graph *g)
 {
-    note_first_part(g);
+    for (const tl_root *r = g->outside; r != NULL; r = r->next)
+        if (tl_bind_theirs(g, r) && !r->later)
+            tl_bind_accumulated(g, r)->version++;
+    for (int i = 0; i < g->t->n_grads; i++)
+        if (!own(g, &g->t->grad[i]) && g->t->grad[i].live)
+            leave_record(g, &g->t->grad[i]);
     tl_derived_unsettle(g->user);
     if (g->tracing->clears)
         tl_grads_drop(g->user);
     g->user->calls = g->t->calls + (g->tracing->clears ? 0 : g->later);
-    return leave_gradients(g);
+    /* What the last part leaves goes where the user's gradients are, which have been consumed. */
+    for (int i = 0; i < g->t->n_grads; i++)
+        if (left(g, &g->t->grad[i]))
+            leave_record(g, &g->t->grad[i]);
+    for (const tl_root *r = g->outside; r != NULL; r = r->next) {
+        const tl_leaf_grad *mine = r->kind == TL_ROOT_ACC ? &g->t->grad[r->at] : NULL;
+        tl_accumulator *acc;
+        if (mine == NULL || !left(g, mine) || mine->acc[r->use].call >= TL_BELOW)
+            continue;
+        TL_TRY(open_theirs(g, mine, (int)r->use, &acc));
+        memcpy(acc->st->data, r->st->data, r->bytes);
+        acc->st->blank = false;
+    }
+    return TL_OK;
 }
 
 /* ---- everything ---- */

@@ -105,16 +105,16 @@ static tl_graph *graph_new(tl_tape *user, int n_in, int n_out, tl_graph_options 
     g->opt = o;
     g->traced_choice = user->choice;
     g->traced_mode = user->mode;
-    g->traced_settings = user->model == NULL ? 0 : user->model->settings;
-    g->traced_seed = user->model == NULL
-                         ? 0
-                         : user->model->seed; /* random streams hold keys made from it */
+    if (user->model != NULL) {
+        g->traced_settings = user->model->settings;
+        g->traced_seed = user->model->seed; /* random streams hold keys made from it */
+    }
     g->n_in = n_in;
     g->n_out = n_out;
-    g->in = tl_bump_get(&g->bump, (size_t)(n_in + 1) * sizeof *g->in);
-    g->twin = tl_bump_get(&g->bump, (size_t)(n_in + 1) * sizeof *g->twin);
-    g->out = tl_bump_get(&g->bump, (size_t)(n_out + 1) * sizeof *g->out);
-    g->signature = tl_bump_get(&g->bump, (size_t)(n_in + 1) * sizeof *g->signature);
+    g->in = tl_bump_get(&g->bump, (size_t)n_in * sizeof *g->in);
+    g->twin = tl_bump_get(&g->bump, (size_t)n_in * sizeof *g->twin);
+    g->out = tl_bump_get(&g->bump, (size_t)n_out * sizeof *g->out);
+    g->signature = tl_bump_get(&g->bump, (size_t)n_in * sizeof *g->signature);
     g->tracing = tl_tracing_new(user->arena);
     if (g->tracing != NULL)
         g->tracing->user = user;
@@ -193,7 +193,8 @@ static tl_status record(tl_graph *g, tl_at at, tl_program *f, const tl_tensor *i
     return TL_OK;
 }
 
-static tl_status passes(tl_graph *g)
+/* What is done with the recorded program, in this order (internal.h). */
+static tl_status compile(tl_graph *g)
 {
     tl_graph_keys_forward(g);
     TL_TRY(tl_graph_replace(g, false));
@@ -214,14 +215,6 @@ static tl_status passes(tl_graph *g)
     TL_TRY(tl_graph_plan(g));
     g->stats.plan_seconds = now() - began;
     return TL_OK;
-}
-
-static tl_status finish(tl_graph *g)
-{
-    tl_fpenv saved = tl_fpenv_enter(); /* what is constant is read and computed */
-    tl_status s = passes(g);
-    tl_fpenv_leave(saved);
-    return s;
 }
 
 tl_status tl_graph_there(tl_graph *g, const char *func)
@@ -255,8 +248,10 @@ tl_graph *tl_trace_at(tl_at at, tl_program *f, const tl_tensor *in, int n_in, in
     tl_status s = tl_graph_keys_begin(g);
     if (s == TL_OK)
         s = record(g, at, f, in, ctx);
+    tl_fpenv saved = tl_fpenv_enter(); /* constants are read and computed */
     if (s == TL_OK)
-        s = finish(g);
+        s = compile(g);
+    tl_fpenv_leave(saved);
     if (s != TL_OK) {
         tl_fail(&at.tape->head.err, s, "%s", g->head.err.message);
         tl_object_end(g);
@@ -334,7 +329,7 @@ static bool fits(tl_graph *g, const tl_tape *t, const tl_tensor *in, int n_in)
             !tl_graph_input_alike(g, i, in[i]))
             return false;
     }
-    return tl_bind_gradients_fit(g, NULL);
+    return tl_is_none(tl_bind_misfit(g));
 }
 
 static tl_status run_held(const char *file, int line, tl_compiled *c, const tl_tensor *in, int n_in,
@@ -352,14 +347,8 @@ static tl_status run_held(const char *file, int line, tl_compiled *c, const tl_t
     for (int i = 0; i < c->n; i++)
         if (fits(c->graph[i], c->tape, in, n_in))
             return tl_graph_run_at(file, line, c->graph[i], in, n_in, out, c->n_out);
-    if (c->n == c->cap) {
-        int cap = c->cap ? 2 * c->cap : 4;
-        tl_graph **grown = tl_realloc(c->graph, (size_t)cap * sizeof *grown);
-        if (grown == NULL)
-            return tl_tape_fail(at, TL_ENOMEM, "tl_run: no memory for graph %d", c->n);
-        c->graph = grown;
-        c->cap = cap;
-    }
+    if (!tl_grow(&c->graph, &c->cap, c->n, sizeof *c->graph))
+        return tl_tape_fail(at, TL_ENOMEM, "tl_run: no memory for graph %d", c->n);
     tl_graph *g = tl_trace_at(at, c->f, in, n_in, c->n_out, c->ctx, c->opt);
     if (g == NULL)
         return tl_error_status(c->tape);

@@ -375,9 +375,9 @@ void tl_graph_log_step(tl_graph *g, const tl_plan_step *p);
 void tl_graph_log_end(tl_graph *g);
 
 /* bind.c: what a run takes from outside and leaves there.
- * The program asked for gradients when as many waited on the user's tape as do now. Else *which is
- * one of which that is not so. */
-bool tl_bind_gradients_fit(tl_graph *g, tl_tensor *which);
+ * A parameter of which more or less waits on the user's tape than the program found there when it
+ * asked for the gradient; TL_NONE: there is none. */
+tl_tensor tl_bind_misfit(tl_graph *g);
 /* The gradients that wait on the user's tape are those the graph goes on with. */
 tl_status tl_bind_check_gradients(tl_graph *g, tl_at at);
 /* r lies at base in this run: its arrays get their data. */
@@ -397,6 +397,9 @@ tl_status tl_bind_accumulator(tl_graph *g, tl_root *r);
 
 /* run.c: the storage behind a root, other than an input where the caller has it. */
 tl_storage *tl_graph_storage(tl_graph *g, const tl_root *r);
+/* New memory of the user's tape with a copy of a, row-major; NULL, without an error, if there is
+ * none. */
+tl_storage *tl_graph_copy(tl_graph *g, const tl_array *a, tl_array *copy);
 /* c: what the step calls, or a part of that. */
 tl_status tl_graph_run_call(tl_graph *g, const tl_plan_step *p, tl_call *c);
 

@@ -52,8 +52,8 @@ tl_status tl_graph_keys_end(tl_graph *g)
     tl_log_keys_in(g->t, -1);
     tl_log_number_update(g->t);
     tl_log_keys_out(g->t);
-    g->pass = tl_bump_get(&g->bump, ((size_t)l->n_passes + 1) * sizeof *g->pass);
-    return g->pass != NULL ? TL_OK : tl_fail(&g->head.err, TL_ENOMEM, "no memory to log a graph");
+    g->pass = tl_graph_room(g, (size_t)l->n_passes, sizeof *g->pass);
+    return g->head.err.status;
 }
 
 bool tl_graph_keys_missing(const tl_graph *g)
@@ -104,16 +104,12 @@ static tl_log_entry *entry_for(tl_graph *g, const tl_log_entry *like, bool *made
 
 static void take_copy(tl_graph *g, const tl_log_entry *e, const tl_array *a)
 {
-    tl_shape shape = tl_array_shape(a);
-    size_t bytes = tl_array_room(a);
-    tl_storage *st = tl_storage_new(g->user->arena, bytes, false);
-    if (st == NULL) {
-        tl_log_stop(tl_log_of(g->user), TL_ENOMEM, "no memory to log %zu bytes", bytes);
-        return;
-    }
-    tl_array copy = tl_array_make(a->dtype, &shape, st->data);
-    tl_array_copy(&copy, a);
-    tl_log_take(tl_log_of(g->user), e, &copy, st);
+    tl_array copy;
+    tl_storage *st = tl_graph_copy(g, a, &copy);
+    if (st == NULL)
+        tl_log_stop(tl_log_of(g->user), TL_ENOMEM, "no memory to log %zu bytes", tl_array_room(a));
+    else
+        tl_log_take(tl_log_of(g->user), e, &copy, st);
     tl_storage_release(st);
 }
 
@@ -121,25 +117,26 @@ static void take_copy(tl_graph *g, const tl_log_entry *e, const tl_array *a)
 static void take_leaf(tl_graph *g, const tl_log_entry *like, tl_log_entry *e, bool made,
                       const tl_tensor *in)
 {
-    const tl_tracing *s = g->tracing;
+    tl_run_log *l = tl_log_of(g->user);
+    const tl_leaf_kind kind = (tl_leaf_kind)(like->origin >> 32);
+    const uint32_t at = (uint32_t)like->origin;
     if (tl_model_value(g->user->model, like->from) != NULL) {
         const tl_value *v = tl_peek(g->user, like->from);
         if (made && v->st != NULL)
-            tl_log_take(tl_log_of(g->user), e, &v->a, v->st);
-    } else if ((tl_leaf_kind)(like->origin >> 32) == TL_LEAF_INPUT) {
-        const tl_tensor x = in[(uint32_t)like->origin];
+            tl_log_take(l, e, &v->a, v->st);
+    } else if (kind == TL_LEAF_INPUT) {
+        const tl_tensor x = in[at];
         const tl_value *v = tl_peek(g->user, x);
         const char *name = x.owner != g->user->values.owner ? NULL
                                                             : tl_log_mark_of(g->user, x.index).name;
         if (made && name != NULL)
-            e->name = tl_log_text(tl_log_of(g->user), name);
-        tl_log_take(tl_log_of(g->user), e, &v->a, v->st);
-    } else if ((tl_leaf_kind)(like->origin >> 32) == TL_LEAF_CONSTANT) {
-        tl_log_take(tl_log_of(g->user), e, &s->constant[(uint32_t)like->origin].a,
-                    s->constant[(uint32_t)like->origin].st);
-    } else if ((tl_leaf_kind)(like->origin >> 32) == TL_LEAF_BOUND) {
-        tl_array a = s->bound[(uint32_t)like->origin].a;
-        a.data = (void *)(uintptr_t)s->bound[(uint32_t)like->origin].data;
+            e->name = tl_log_text(l, name);
+        tl_log_take(l, e, &v->a, v->st);
+    } else if (kind == TL_LEAF_CONSTANT) {
+        tl_log_take(l, e, &g->tracing->constant[at].a, g->tracing->constant[at].st);
+    } else if (kind == TL_LEAF_BOUND) {
+        tl_array a = g->tracing->bound[at].a;
+        a.data = (void *)(uintptr_t)g->tracing->bound[at].data;
         take_copy(g, e, &a);
     }
 }

@@ -137,18 +137,25 @@ static tl_storage *storage_of(tl_graph *g, const tl_root *r, const tl_tensor *in
                                              : tl_graph_storage(g, r);
 }
 
+tl_storage *tl_graph_copy(tl_graph *g, const tl_array *a, tl_array *copy)
+{
+    const tl_shape shape = tl_array_shape(a);
+    tl_storage *st = tl_storage_new(g->user->arena, tl_array_room(a), false);
+    if (st != NULL) {
+        *copy = tl_array_make(a->dtype, &shape, st->data);
+        tl_array_copy(copy, a);
+    }
+    return st;
+}
+
 /* An output that lies in a constant or in host memory is a copy of it. */
 static tl_tensor copied(tl_graph *g, const tl_array *a)
 {
-    tl_shape shape = tl_array_shape(a);
-    tl_storage *st = tl_storage_new(g->user->arena, tl_array_room(a), false);
-    if (st == NULL) {
+    tl_array copy;
+    tl_storage *st = tl_graph_copy(g, a, &copy);
+    tl_tensor x = st == NULL ? TL_NONE : tl_tape_value(g->user, &copy, st);
+    if (st == NULL)
         tl_fail(&g->user->head.err, TL_ENOMEM, "no memory for a copy of a graph's output");
-        return TL_NONE;
-    }
-    tl_array own = tl_array_make(a->dtype, &shape, st->data);
-    tl_array_copy(&own, a);
-    tl_tensor x = tl_tape_value(g->user, &own, st);
     tl_storage_release(st);
     return x;
 }
@@ -233,10 +240,8 @@ static tl_status run(tl_graph *g, tl_at place, const tl_tensor *in, tl_tensor *o
     if (g->tracing->clears_first)
         tl_grads_drop(u);
     TL_TRY(tl_bind_all(g, in));
-    if (!tl_values_room(
-            &u->values,
-            (uint32_t)(n_out +
-                       g->tracing->n_watch))) /* nothing but a hook fails once the steps have run */
+    /* Nothing but a hook fails once the steps have run. */
+    if (!tl_values_room(&u->values, (uint32_t)(n_out + g->tracing->n_watch)))
         return tl_fail(&u->head.err, TL_ENOMEM,
                        "tl_graph_run: no memory for the records of %d outputs", n_out);
     tl_graph_log_begin(g, in);
@@ -261,16 +266,17 @@ tl_status tl_graph_run_at(const char *file, int line, tl_graph *g, const tl_tens
         out[i] = TL_NONE;
     TL_TRY(tl_graph_there(g, "tl_graph_run"));
     tl_tape *u = g->user;
+    const tl_at at = {u, file, line, NULL};
     if (tl_failed(u))
         return tl_error_status(u);
-    TL_TRY(TL_NEED_N_AT(((tl_at){u, file, line, NULL}), in, n_in));
-    TL_TRY(TL_NEED_N_AT(((tl_at){u, file, line, NULL}), out, n_out));
-    TL_TRY(check(g, (tl_at){u, file, line, NULL}, in, n_in, n_out));
-    TL_TRY(tl_steps_count((tl_at){u, file, line, NULL}, g->t->steps));
+    TL_TRY(TL_NEED_N_AT(at, in, n_in));
+    TL_TRY(TL_NEED_N_AT(at, out, n_out));
+    TL_TRY(check(g, at, in, n_in, n_out));
+    TL_TRY(tl_steps_count(at, g->t->steps));
     tl_object_hold(g); /* hooks may free them, */
     tl_object_hold(u);
     tl_fpenv saved = tl_fpenv_enter(); /* and compute, too */
-    tl_status s = run(g, (tl_at){u, file, line, NULL}, in, out, n_out);
+    tl_status s = run(g, at, in, out, n_out);
     tl_fpenv_leave(saved);
     for (int i = 0; s != TL_OK && i < n_out; i++)
         out[i] = TL_NONE;

@@ -1,6 +1,6 @@
-/* trace.c: a program run on a tape without storage - the recorder, and what it keeps beside the
- * tape.
- */
+/* trace.c: the recorder of a trace, a tape without storage, and what it keeps beside the tape: what
+ * each leaf stands for, and the part of the program that each node belongs to. What it does with
+ * backward and gradients is in marks.c. */
 #include <string.h>
 
 #include "autograd/graph/internal.h"
@@ -29,35 +29,33 @@ void tl_tracing_free(tl_tracing *s)
     tl_free_raw(s);
 }
 
-/* Room for one more in a list that grows by doubling; false when out of memory. */
-static bool room(void *list, int n, size_t size)
+/* Room for element n of a list of n, whose memory doubles whenever n is a power of two. False, with
+ * an error, if there is none. */
+static bool room(tl_at at, const char *who, void *list, int n, size_t size)
 {
     void **p = list;
-    if (n & (n - 1)) /* full only at powers of two, and at 0 */
-        return true;
-    void *grown = tl_realloc(*p, (size_t)(n ? 2 * n : 1) * size);
-    if (grown != NULL)
+    void *grown = n & (n - 1) ? *p : tl_realloc(*p, (size_t)(n ? 2 * n : 1) * size);
+    if (grown == NULL)
+        tl_tape_fail(at, TL_ENOMEM, "%s: no memory while tracing", who);
+    else
         *p = grown;
     return grown != NULL;
 }
 
-static tl_tensor no_memory(tl_at at, const char *who)
-{
-    tl_tape_fail(at, TL_ENOMEM, "%s: no memory while tracing", who);
-    return TL_NONE;
-}
-
 /* ---- what lies beside a tape ---- */
 
-/* Entry i of a table that grows, its new entries zero; NULL when out of memory. */
-static void *entry(void *table, uint32_t *cap, uint32_t i, size_t size)
+/* Entry i of a table that grows as needed, its new entries zero; NULL, with an error on t, if there
+ * is no memory. */
+static void *entry(tl_tape *t, void *table, uint32_t *cap, uint32_t i, size_t size)
 {
     char **p = table;
     if (i >= *cap) {
         uint32_t more = 2 * i + 64;
         char *grown = tl_realloc(*p, more * size);
-        if (grown == NULL)
+        if (grown == NULL) {
+            tl_fail(&t->head.err, TL_ENOMEM, "no memory for %zu bytes beside a trace", more * size);
             return NULL;
+        }
         memset(grown + *cap * size, 0, (more - *cap) * size);
         *p = grown;
         *cap = more;
@@ -90,23 +88,16 @@ int tl_grad_part(const tl_tape *t, int record)
 tl_grad_note *tl_grad_note_at(tl_tape *t, int record)
 {
     tl_traced_tape *k = tl_traced_of(t);
-    tl_grad_note *n = entry(&k->note, &k->cap_notes, (uint32_t)record, sizeof *n);
-    if (n == NULL)
-        tl_fail(&t->head.err, TL_ENOMEM, "no memory for %zu bytes beside a gradient record",
-                (2 * (size_t)record + 64) * sizeof *n);
-    return n;
+    return entry(t, &k->note, &k->cap_notes, (uint32_t)record, sizeof *k->note);
 }
 
 void tl_trace_part(tl_tape *t, int part)
 {
     tl_traced_tape *k = tl_traced_of(t);
-    while (k->n_parts <= part) {
-        if (!room(&k->first_grad, k->n_parts, sizeof *k->first_grad)) {
-            tl_fail(&t->head.err, TL_ENOMEM, "no memory for part %d of a trace", part);
+    for (; k->n_parts <= part; k->n_parts++) {
+        if (!room(tl_nowhere(t), "tl_backward", &k->first_grad, k->n_parts, sizeof *k->first_grad))
             return;
-        }
         k->first_grad[k->n_parts] = t->n_grads;
-        k->n_parts++;
     }
     k->part = part;
     t->first_grad = k->first_grad[part];
@@ -114,25 +105,27 @@ void tl_trace_part(tl_tape *t, int part)
 
 void tl_trace_take_gradients(tl_tape *dst, tl_tape *src)
 {
-    tl_traced_tape *to = tl_traced_of(dst), *from = tl_traced_of(src), k = *to;
+    tl_traced_tape *to = tl_traced_of(dst), *from = tl_traced_of(src), old = *to;
     dst->grad = src->grad;
     dst->n_grads = src->n_grads;
     dst->cap_grads = src->cap_grads;
     src->grad = NULL;
     src->n_grads = src->cap_grads = 0;
-    to->note = from->note, to->cap_notes = from->cap_notes;
-    to->first_grad = from->first_grad, to->n_parts = from->n_parts;
-    from->note = k.note, from->cap_notes = k.cap_notes;
-    from->first_grad = k.first_grad, from->n_parts = k.n_parts;
+    to->note = from->note;
+    to->cap_notes = from->cap_notes;
+    to->first_grad = from->first_grad;
+    to->n_parts = from->n_parts;
+    from->note = old.note; /* freed with src */
+    from->cap_notes = old.cap_notes;
+    from->first_grad = old.first_grad;
+    from->n_parts = old.n_parts;
 }
 
 static void recorded(void *ctx, tl_tape *t, uint32_t node)
 {
     tl_traced_tape *k = ctx;
-    int *part = entry(&k->part_of, &k->cap_nodes, node, sizeof *part);
-    if (part == NULL)
-        tl_fail(&t->head.err, TL_ENOMEM, "no memory to trace node %u", node);
-    else
+    int *part = entry(t, &k->part_of, &k->cap_nodes, node, sizeof *part);
+    if (part != NULL)
         *part = k->part;
 }
 
@@ -165,11 +158,9 @@ tl_tensor tl_trace_leaf(tl_tape *t, const tl_array *a, tl_leaf leaf)
     tl_array shaped = *a;
     shaped.data = NULL;
     tl_tensor x = tl_tape_value(t, &shaped, NULL);
-    tl_leaf *e = tl_is_none(x) ? NULL : entry(&k->leaf, &k->cap_leaves, x.index, sizeof *e);
-    if (e == NULL) {
-        tl_fail(&t->head.err, TL_ENOMEM, "no memory for a leaf of a trace");
+    tl_leaf *e = tl_is_none(x) ? NULL : entry(t, &k->leaf, &k->cap_leaves, x.index, sizeof *e);
+    if (e == NULL)
         return TL_NONE;
-    }
     *e = leaf;
     if (leaf.kind == TL_LEAF_ACC)
         tl_batch_set(tl_peek(t, x), TL_FREE);
@@ -204,11 +195,9 @@ static int64_t last_change(void *ctx, tl_tape *t, tl_tensor x)
             tl_tensor y = tl_node_writes(n, i) ? tl_bottom(t, n->in[i]) : TL_NONE;
             if (tl_is_none(y) || y.owner == t->values.owner)
                 continue;
-            int32_t *last = entry(&k->changed, &k->n_changed, y.index, sizeof *last);
-            if (last == NULL) {
-                tl_fail(&t->head.err, TL_ENOMEM, "tl_backward: no memory for changes in place");
+            int32_t *last = entry(t, &k->changed, &k->n_changed, y.index, sizeof *last);
+            if (last == NULL)
                 return -1;
-            }
             *last = (int32_t)k->n_seen + 1;
         }
     }
@@ -232,11 +221,13 @@ static uint64_t fixed(void *ctx, tl_tape *t, tl_tensor x)
 
 static tl_tensor constant(tl_at at, tl_tracing *s, const void *data, tl_array *a)
 {
-    size_t bytes = tl_array_room(a);
+    const size_t bytes = tl_array_room(a);
+    if (!room(at, "tl_constant", &s->constant, s->n_constant, sizeof *s->constant))
+        return TL_NONE;
     tl_storage *st = tl_storage_new(s->arena, bytes, false);
-    if (st == NULL || !room(&s->constant, s->n_constant, sizeof *s->constant)) {
-        tl_storage_release(st);
-        return no_memory(at, "tl_constant");
+    if (st == NULL) {
+        tl_tape_fail(at, TL_ENOMEM, "tl_constant: no memory while tracing");
+        return TL_NONE;
     }
     if (bytes > 0)
         memcpy(st->data, data, bytes);
@@ -247,8 +238,8 @@ static tl_tensor constant(tl_at at, tl_tracing *s, const void *data, tl_array *a
 
 static tl_tensor bound(tl_at at, tl_tracing *s, const void *data, const tl_array *a)
 {
-    if (!room(&s->bound, s->n_bound, sizeof *s->bound))
-        return no_memory(at, "tl_bound");
+    if (!room(at, "tl_bound", &s->bound, s->n_bound, sizeof *s->bound))
+        return TL_NONE;
     s->bound[s->n_bound] = (tl_bound_leaf){data, *a};
     return tl_trace_leaf(at.tape, a, (tl_leaf){TL_LEAF_BOUND, (uint32_t)s->n_bound++, 0});
 }
@@ -282,8 +273,8 @@ static tl_status host(void *ctx, tl_at at, tl_host_when when, tl_host_fn *f, voi
 {
     tl_traced_tape *k = ctx;
     tl_tracing *s = k->tracing;
-    if (!room(&s->hook, s->n_hook, sizeof *s->hook))
-        return tl_tape_fail(at, TL_ENOMEM, "tl_host: no memory while tracing");
+    if (!room(at, "tl_host", &s->hook, s->n_hook, sizeof *s->hook))
+        return TL_ENOMEM;
     s->hook[s->n_hook++] = (tl_host_hook){when, f, f_ctx, k->part};
     return TL_OK;
 }
@@ -291,8 +282,8 @@ static tl_status host(void *ctx, tl_at at, tl_host_when when, tl_host_fn *f, voi
 static tl_status hold(void *ctx, tl_at at, void *object)
 {
     tl_tracing *s = ((tl_traced_tape *)ctx)->tracing;
-    if (!room(&s->held, s->n_held, sizeof *s->held))
-        return tl_tape_fail(at, TL_ENOMEM, "tl_host_hold: no memory while tracing");
+    if (!room(at, "tl_host_hold", &s->held, s->n_held, sizeof *s->held))
+        return TL_ENOMEM;
     tl_object_hold(object);
     s->held[s->n_held++] = object;
     return TL_OK;
@@ -308,8 +299,8 @@ static tl_status watch(void *ctx, tl_at at, tl_tensor x, double *to)
     if (tl_array_count(&v->a) != 1)
         return tl_tape_fail(at, TL_ESHAPE, "tl_watch: a tensor of %lld elements; one is needed",
                             (long long)tl_array_count(&v->a));
-    if (!room(&s->watch, s->n_watch, sizeof *s->watch))
-        return tl_tape_fail(at, TL_ENOMEM, "tl_watch: no memory while tracing");
+    if (!room(at, "tl_watch", &s->watch, s->n_watch, sizeof *s->watch))
+        return TL_ENOMEM;
     at = tl_place(at);
     s->watch[s->n_watch++] = (tl_watch_entry){x, to, at.file, at.line, k->part};
     return TL_OK;
