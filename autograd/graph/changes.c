@@ -111,13 +111,11 @@ static tl_status check(const checker *c, tl_tensor x, uint32_t reader, int input
         const tl_node_change *k = &g->change[i];
         const tl_node *by = &g->t->node[k->node];
         const tl_tensor y = tl_graph_resolve(g, by->in[k->input]);
-        int64_t from, to;
         if (c->born[x.index] >= (int64_t)k->node)
             break;
-        TL_TRY(tl_graph_offset(g, x, &from));
-        TL_TRY(tl_graph_offset(g, y, &to));
         if ((k->node != reader || k->input != input) &&
-            tl_arrays_overlap_apart(&tl_peek(g->t, x)->a, &tl_peek(g->t, y)->a, to - from))
+            tl_arrays_overlap_apart(&tl_peek(g->t, x)->a, &tl_peek(g->t, y)->a,
+                                    tl_graph_offset(g, y) - tl_graph_offset(g, x)))
             return tl_fail(&g->head.err, TL_EINPLACE,
                            "%s (%.90s:%d) reads a value that was changed in place by %s "
                            "(%.90s:%d); use what that call returned",
@@ -161,5 +159,5 @@ tl_status tl_graph_check_changes(tl_graph *g)
         TL_TRY(check(&c, g->out[i], n_nodes, 0, "the program's output", g->file, g->line));
     for (int i = 0; i < g->tracing->n_watch; i++)
         TL_TRY(check_watch(&c, &g->tracing->watch[i]));
-    return TL_OK;
+    return g->head.err.status;
 }

@@ -423,8 +423,8 @@ tl_status tl_graph_find_roots(tl_graph *g);
 bool tl_graph_adopt(tl_graph *g, tl_tensor leaf);
 /* Values 0 .. n-1 that lie in the memory of others lie in that of what stands for those now. */
 void tl_graph_move_roots(tl_graph *g, uint32_t n);
-/* Bytes from the beginning of x's root to its first element. */
-tl_status tl_graph_offset(tl_graph *g, tl_tensor x, int64_t *offset);
+/* Bytes from the beginning of x's root to its first element; 0, with g's error, if there is one. */
+int64_t tl_graph_offset(tl_graph *g, tl_tensor x);
 /* Node n changes the memory of its input k in place. */
 bool tl_node_writes(const tl_node *n, int k);
 tl_status tl_graph_order(tl_graph *g); /* order[] */

@@ -1,6 +1,7 @@
-/* plan.c: a graph made ready to run - the calls and arrays of its steps, what is computed again
- * (again.c), and one block, the slab, in which every value has its place from the step that makes
- * it to the last that reads it. */
+/* plan.c: a graph made ready to run. Every needed node that does work becomes a step: a call with
+ * its arrays, or a fused loop. The steps are put in order, some values are computed a second time
+ * (recompute.c), and every value gets its place in one block, the slab, from the step that makes it
+ * to the last step that reads it. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -25,11 +26,12 @@ tl_call tl_graph_call(tl_graph *g, const tl_node *n, const tl_array *const *in, 
 }
 
 /* Where x lies. */
-static tl_status find_spot(tl_graph *g, tl_tensor x, tl_spot *p)
+static tl_spot spot_of(tl_graph *g, tl_tensor x)
 {
     x = tl_graph_resolve(g, x);
-    *p = (tl_spot){.a = &tl_peek(g->t, x)->a, .root = tl_graph_root(g, x)};
-    return tl_graph_offset(g, x, &p->offset);
+    return (tl_spot){.a = &tl_peek(g->t, x)->a,
+                     .root = tl_graph_root(g, x),
+                     .offset = tl_graph_offset(g, x)};
 }
 
 tl_plan_step *tl_step_new(tl_graph *g, uint32_t node, const tl_op *op, int n_in)
@@ -49,7 +51,7 @@ tl_plan_step *tl_step_new(tl_graph *g, uint32_t node, const tl_op *op, int n_in)
     return s;
 }
 
-/* The array *a of s, its next one, lies at p and is like that there. */
+/* Array *a of s is like *p.a and lies at p. */
 static void add_spot(tl_plan_step *s, tl_array *a, tl_spot p)
 {
     tl_spot *spot = &s->spot[s->n_in + s->n_out];
@@ -79,44 +81,35 @@ tl_plan_step *tl_plan_step_of(tl_graph *g, uint32_t node)
     const tl_node *n = &g->t->node[node];
     tl_fused *f = tl_fused_new(g, node);
     tl_plan_step *s = tl_step_new(g, node, n->op, f != NULL ? f->n_in : n->n_in);
-    tl_spot p;
-    for (int k = 0; s != NULL && k < s->call.n_in; k++) {
+    if (s == NULL)
+        return NULL;
+    for (int k = 0; k < s->call.n_in; k++) {
         const tl_tensor x = f != NULL ? f->in[k].value : n->in[k];
         if (tl_is_none(x))
             continue;
-        if (find_spot(g, x, &p) != TL_OK)
-            return NULL;
+        tl_spot p = spot_of(g, x);
         p.written = f == NULL && tl_node_writes(n, k);
         tl_step_add_in(s, k, p);
     }
-    for (int j = 0; s != NULL && j < n->n_out; j++) {
-        if (find_spot(g, tl_node_out(g->t, n, j), &p) != TL_OK)
-            return NULL;
-        tl_step_add_out(s, p);
-    }
-    if (s != NULL && f != NULL) {
+    for (int j = 0; j < n->n_out; j++)
+        tl_step_add_out(s, spot_of(g, tl_node_out(g->t, n, j)));
+    if (f != NULL) {
         s->fused = f;
         tl_fused_ready(f, &s->call);
     }
-    return s;
+    return g->head.err.status == TL_OK ? s : NULL;
 }
 
 static tl_status make_steps(tl_graph *g)
 {
     g->step = tl_graph_room(g, 2 * (size_t)g->n_order, sizeof *g->step); /* each may run again */
-    if (g->step == NULL)
-        return g->head.err.status;
-    for (uint32_t i = 0; i < g->n_order; i++) {
+    for (uint32_t i = 0; i < g->n_order && g->head.err.status == TL_OK; i++) {
         const tl_node *n = &g->t->node[g->order[i]];
         g->stats.views += n->op->traits & TL_VIEW ? 1 : 0;
-        if (tl_node_idle(n) || tl_inlined(g, g->order[i]))
-            continue;
-        tl_plan_step *s = tl_plan_step_of(g, g->order[i]);
-        if (s == NULL)
-            return g->head.err.status;
-        g->step[g->n_steps++] = s;
+        if (!tl_node_idle(n) && !tl_inlined(g, g->order[i]))
+            g->step[g->n_steps++] = tl_plan_step_of(g, g->order[i]);
     }
-    return TL_OK;
+    return g->head.err.status;
 }
 
 /* ---- who uses a root ---- */
@@ -161,6 +154,7 @@ bool tl_steps_may_swap(const tl_plan_step *a, const tl_plan_step *b)
     return true;
 }
 
+/* s adds to the accumulator of a gradient. */
 static bool step_folds(const tl_graph *g, const tl_plan_step *s)
 {
     return s->fused == NULL && tl_node_mutates(&g->t->node[s->node]) && s->n_out == 1 &&
@@ -177,15 +171,15 @@ bool tl_step_may_begin(const tl_graph *g, const tl_plan_step *s, const tl_storag
            tl_may_begin(s->call.op, sum->a, st);
 }
 
-/* A fold into a gradient's accumulator takes no room and lets its operands go, so it runs as soon
- * as it can. Then the steps are numbered and linked. */
+/* A fold into an accumulator takes no room and lets its operands go, so each runs as soon as it
+ * can. Then the steps are numbered and linked. */
 static void order_steps(tl_graph *g)
 {
     for (uint32_t i = 0; i < g->n_steps; i++) {
         tl_plan_step *s = g->step[i];
+        const bool folds = step_folds(g, s);
         uint32_t at = i;
-        for (bool folds = step_folds(g, s);
-             folds && at > 0 && tl_steps_may_swap(g->step[at - 1], s); at--)
+        for (; folds && at > 0 && tl_steps_may_swap(g->step[at - 1], s); at--)
             g->step[at] = g->step[at - 1];
         g->step[at] = s;
     }
@@ -195,9 +189,9 @@ static void order_steps(tl_graph *g)
     }
 }
 
-/* ---- made once a step ---- */
+/* ---- made once for all micro-batches ---- */
 
-/* The number on the lasting tape of the derived value that s makes, in memory of its own, of
+/* The number on the lasting tape of the derived value that s makes, in memory of its own, from
  * parameters as they are when a run begins; -1 if it makes none. */
 static int64_t derived_by(const tl_graph *g, const tl_plan_step *s)
 {
@@ -210,10 +204,10 @@ static int64_t derived_by(const tl_graph *g, const tl_plan_step *s)
         return -1;
     for (int k = 0; k < s->n_in; k++) {
         const tl_root_kind kind = g->roots[s->spot[k].root].kind;
-        const bool made_before = kind == TL_ROOT_CONSTANT || kind == TL_ROOT_DERIVED,
+        const bool lasts = kind == TL_ROOT_CONSTANT || kind == TL_ROOT_DERIVED,
                    unchanged = kind == TL_ROOT_MODEL &&
                                !tl_root_written_between(g, s->spot[k].root, -1, s->at);
-        if (!made_before && !unchanged)
+        if (!lasts && !unchanged)
             return -1;
     }
     return tl_derived_number(g->t, v->print);
@@ -222,18 +216,16 @@ static int64_t derived_by(const tl_graph *g, const tl_plan_step *s)
 static void mark_derived(tl_graph *g)
 {
     for (uint32_t i = 0; i < g->n_steps; i++) {
-        const int64_t at = derived_by(g, g->step[i]);
+        const int64_t number = derived_by(g, g->step[i]);
         tl_root *r = &g->roots[g->step[i]->spot[g->step[i]->n_in].root];
-        if (at >= 0) {
+        if (number >= 0) {
             r->kind = TL_ROOT_DERIVED;
-            r->at = (uint32_t)at;
+            r->at = (uint32_t)number;
         }
     }
 }
 
-/* ---- the slab ---- */
-
-enum { ALIGN = 64 };
+/* ---- how long values live ---- */
 
 static void note_lives(tl_graph *g)
 {
@@ -251,10 +243,33 @@ static void note_lives(tl_graph *g)
     }
 }
 
-/* ---- results over operands ---- */
+/* An output that the graph computes has storage of its own, which outlives the run. What is watched
+ * is read when the last step has run. */
+static tl_status place_results(tl_graph *g)
+{
+    const int n = tl_graph_results(g);
+    g->result_array = tl_graph_room(g, (size_t)n, sizeof *g->result_array);
+    g->result_spot = tl_graph_room(g, (size_t)n, sizeof *g->result_spot);
+    for (int i = 0; i < n && g->head.err.status == TL_OK; i++) {
+        tl_spot *p = &g->result_spot[i];
+        *p = spot_of(g, *tl_graph_result(g, i));
+        g->result_array[i] = *p->a;
+        p->a = &g->result_array[i];
+        tl_root *r = &g->roots[p->root];
+        p->next = r->spots;
+        r->spots = p;
+        if (r->kind == TL_ROOT_SLAB && i < g->n_out)
+            r->kind = TL_ROOT_OUTPUT;
+        else if (r->kind == TL_ROOT_SLAB)
+            r->last = g->n_steps;
+    }
+    return g->head.err.status;
+}
 
-/* Element i is read before it is written, if every array of the operand's memory is walked like the
- * result. */
+/* ---- results that take the place of an operand ---- */
+
+/* Element i is read before it is written, if the operand's memory is only walked as the result
+ * is. */
 static bool may_share(const tl_plan_step *s, int k, int j)
 {
     const tl_array *in = s->spot[k].a, *out = s->spot[s->n_in + j].a;
@@ -272,17 +287,14 @@ static void share_place(tl_graph *g, uint32_t i, int j)
     const tl_plan_step *s = g->step[i];
     tl_root *b = &g->roots[s->spot[s->n_in + j].root];
     for (int k = 0; k < s->n_in; k++) {
-        uint32_t from = s->spot[k].root;
-        tl_root *a = &g->roots[from];
+        tl_root *a = &g->roots[s->spot[k].root];
         if (a->kind != TL_ROOT_SLAB || b->kind != TL_ROOT_SLAB || a->last != i || a->taken ||
             b->first != i || a->bytes != b->bytes || !may_share(s, k, j))
             continue;
+        tl_root *whose = &g->roots[a->place];
         a->taken = true;
-        while (g->roots[from].place != from)
-            from = g->roots[from].place;
-        b->place = from;
-        if (b->last > g->roots[from].held)
-            g->roots[from].held = b->last;
+        b->place = a->place;
+        whose->held = b->last > whose->held ? b->last : whose->held;
         return;
     }
 }
@@ -299,9 +311,10 @@ static void share_places(tl_graph *g)
     }
 }
 
-/* ---- places ---- */
+/* ---- places: the largest first, each at the lowest place that is free while it lives ---- */
 
-/* Largest first, each at the lowest place that is free while it lives. */
+enum { ALIGN = 64 };
+
 static int by_size(const void *pa, const void *pb)
 {
     const tl_root *a = *(tl_root *const *)pa, *b = *(tl_root *const *)pb;
@@ -312,18 +325,19 @@ static int by_size(const void *pa, const void *pb)
 
 static size_t rounded(size_t bytes) { return (bytes + ALIGN - 1) / ALIGN * ALIGN; }
 
-/* A root that has its place: every later one is compared with it, so that it holds no more than
- * that needs. */
+/* A root that has its place. Every later one is compared with it, so it holds only what that
+ * needs. */
 typedef struct {
     size_t from, to;
     uint32_t first, held;
 } place;
 
+/* placed[0 .. *n) is in order of from. */
 static void give_place(tl_root *r, place *placed, uint32_t *n)
 {
     size_t at = 0;
-    uint32_t i, where = 0;
-    for (i = 0; i < *n; i++) { /* placed[] is in order of from */
+    uint32_t where = 0;
+    for (uint32_t i = 0; i < *n; i++) {
         const place *p = &placed[i];
         if (p->held < r->first || r->held < p->first)
             continue;
@@ -340,7 +354,7 @@ static void give_place(tl_root *r, place *placed, uint32_t *n)
     ++*n;
 }
 
-static tl_status lay_out(tl_graph *g)
+static tl_status make_slab(tl_graph *g)
 {
     tl_root **list = tl_graph_room(g, g->n_roots, sizeof *list);
     place *placed = tl_graph_room(g, g->n_roots, sizeof *placed);
@@ -363,84 +377,43 @@ static tl_status lay_out(tl_graph *g)
     qsort(list, n, sizeof *list, by_size);
     for (uint32_t i = 0; i < n; i++) {
         give_place(list[i], placed, &n_placed);
-        if (list[i]->offset + rounded(list[i]->bytes) > g->stats.slab)
-            g->stats.slab = list[i]->offset + rounded(list[i]->bytes);
+        const size_t end = list[i]->offset + rounded(list[i]->bytes);
+        g->stats.slab = end > g->stats.slab ? end : g->stats.slab;
     }
-    return TL_OK;
-}
-
-/* Outputs that the graph computes have storage of their own: they outlive the run. What is watched
- * is read when the last step has run. */
-static void mark_results(tl_graph *g)
-{
-    for (int i = 0; i < tl_graph_results(g); i++) {
-        tl_root *r = &g->roots[g->result_spot[i].root];
-        if (r->kind == TL_ROOT_SLAB && i < g->n_out)
-            r->kind = TL_ROOT_OUTPUT;
-        else if (r->kind == TL_ROOT_SLAB)
-            r->last = g->n_steps;
-    }
-}
-
-static tl_status make_slab(tl_graph *g)
-{
-    note_lives(g);
-    tl_later_mark(g);
-    mark_results(g);
-    TL_TRY(lay_out(g));
     g->slab = tl_storage_new(g->tracing->arena, g->stats.slab, false);
-    return g->slab == NULL ? tl_fail(&g->head.err, TL_ENOMEM, "no memory for a slab of %zu bytes",
-                                     g->stats.slab)
-                           : TL_OK;
+    return g->slab != NULL ? TL_OK
+                           : tl_fail(&g->head.err, TL_ENOMEM, "no memory for a slab of %zu bytes",
+                                     g->stats.slab);
+}
+
+/* Roots in the slab are bound for good. The others are listed: each run binds them. */
+static void bind_slab(tl_graph *g)
+{
+    for (uint32_t i = g->n_roots; i-- > 0;) {
+        tl_root *r = &g->roots[i];
+        if (r->kind == TL_ROOT_SLAB) {
+            tl_root_bind(r, (char *)g->slab->data + g->roots[r->place].offset);
+        } else {
+            r->next = g->outside;
+            g->outside = r;
+        }
+    }
 }
 
 /* ---- all of it ---- */
 
-static tl_status place_results(tl_graph *g)
-{
-    const int n = tl_graph_results(g);
-    g->result_array = tl_graph_room(g, (size_t)n, sizeof *g->result_array);
-    g->result_spot = tl_graph_room(g, (size_t)n, sizeof *g->result_spot);
-    for (int i = 0; i < n && g->head.err.status == TL_OK; i++) {
-        tl_spot *p = &g->result_spot[i];
-        TL_TRY(find_spot(g, *tl_graph_result(g, i), p));
-        g->result_array[i] = *p->a;
-        p->a = &g->result_array[i];
-    }
-    return g->head.err.status;
-}
-
-/* Every array in the slab gets its data. The other roots are listed: a run binds them. */
-static void place_roots(tl_graph *g)
-{
-    for (int i = 0; i < tl_graph_results(g); i++) {
-        tl_root *r = &g->roots[g->result_spot[i].root];
-        g->result_spot[i].next = r->spots;
-        r->spots = &g->result_spot[i];
-    }
-    for (uint32_t i = g->n_roots; i-- > 0;) {
-        tl_root *r = &g->roots[i], *at = r;
-        if (r->kind != TL_ROOT_SLAB) {
-            r->next = g->outside;
-            g->outside = r;
-            continue;
-        }
-        while (at != &g->roots[at->place])
-            at = &g->roots[at->place];
-        tl_root_bind(r, (char *)g->slab->data + at->offset);
-    }
-}
-
 tl_status tl_graph_plan(tl_graph *g)
 {
     TL_TRY(make_steps(g));
-    TL_TRY(place_results(g));
     order_steps(g);
     mark_derived(g);
     TL_TRY(tl_plan_recompute(g));
     TL_TRY(tl_later_order(g));
+    note_lives(g);
+    tl_later_mark(g);
+    TL_TRY(place_results(g));
     TL_TRY(make_slab(g));
-    place_roots(g);
+    bind_slab(g);
     g->stats.nodes = (int)g->t->n_nodes;
     g->stats.needed = (int)g->n_order;
     g->stats.steps = (int)g->n_steps;

@@ -121,36 +121,34 @@ void tl_graph_move_roots(tl_graph *g, uint32_t n)
 
 /* ---- where a value lies in its root ---- */
 
-static tl_status find_offset(tl_graph *g, tl_tensor x, int64_t *offset)
+static int64_t find_offset(tl_graph *g, tl_tensor x)
 {
-    *offset = 0;
-    tl_tensor below = tl_below(g->t, x);
-    if (tl_is_none(below))
-        return TL_OK;
-    TL_TRY(tl_graph_offset(g, tl_graph_resolve(g, below), offset));
+    const tl_tensor below = tl_below(g->t, x);
     const tl_node *n = tl_maker(g->t, x);
-    if (n == NULL || !(n->op->traits & TL_VIEW))
-        return TL_OK;
+    const int64_t offset = tl_is_none(below) ? 0 : tl_graph_offset(g, tl_graph_resolve(g, below));
+    if (tl_is_none(below) || n == NULL || !(n->op->traits & TL_VIEW))
+        return offset;
     char *somewhere = (char *)g; /* a view's shape rule only moves an address, which is not NULL */
     tl_array in = tl_peek(g->t, n->in[0])->a, out = {0};
     const tl_array *ins = &in;
     in.data = somewhere;
     tl_call c = tl_graph_call(g, n, &ins, &out, &g->head.err);
-    TL_TRY(n->op->shape(&c));
-    *offset += (int64_t)((uintptr_t)out.data - (uintptr_t)somewhere);
-    return TL_OK;
+    return n->op->shape(&c) == TL_OK
+               ? offset + (int64_t)((uintptr_t)out.data - (uintptr_t)somewhere)
+               : 0;
 }
 
 /* Chains of views and of changes in place are long, so each offset is worked out once. */
-tl_status tl_graph_offset(tl_graph *g, tl_tensor x, int64_t *offset)
+int64_t tl_graph_offset(tl_graph *g, tl_tensor x)
 {
-    tl_value_plan *v = x.owner == g->t->values.owner ? &g->value[x.index] : NULL;
-    if (v != NULL && !v->offset_known) {
-        TL_TRY(find_offset(g, x, &v->offset));
+    if (x.owner != g->t->values.owner)
+        return 0;
+    tl_value_plan *v = &g->value[x.index];
+    if (!v->offset_known) {
+        v->offset = find_offset(g, x);
         v->offset_known = true;
     }
-    *offset = v == NULL ? 0 : v->offset;
-    return TL_OK;
+    return v->offset;
 }
 
 /* ---- needed nodes ---- */

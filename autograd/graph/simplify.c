@@ -282,24 +282,20 @@ static bool stands_for(simplifier *s, tl_tensor x, tl_tensor y)
 }
 
 /* A view of views that shows what one below it shows. */
-static tl_status see_through(simplifier *s, const tl_node *n)
+static void see_through(simplifier *s, const tl_node *n)
 {
     tl_graph *g = s->g;
-    tl_tensor y = tl_node_out(g->t, n, 0);
-    int64_t at, below;
+    tl_tensor y = tl_node_out(g->t, n, 0), x = y;
+    const int64_t at = tl_graph_offset(g, y);
     if (!unchanging(s, y))
-        return TL_OK;
-    TL_TRY(tl_graph_offset(g, y, &at));
-    for (const tl_node *v = n; v != NULL && v->op->traits & TL_VIEW;) {
-        tl_tensor x = tl_graph_resolve(g, v->in[0]);
-        TL_TRY(tl_graph_offset(g, x, &below));
-        if (at == below && alike(array_of(g, x), array_of(g, y))) {
+        return;
+    for (const tl_node *v = n; v != NULL && v->op->traits & TL_VIEW; v = tl_maker(g->t, x)) {
+        x = tl_graph_resolve(g, v->in[0]);
+        if (at == tl_graph_offset(g, x) && alike(array_of(g, x), array_of(g, y))) {
             stand_for(s, y, x);
-            return TL_OK;
+            return;
         }
-        v = tl_maker(g->t, x);
     }
-    return TL_OK;
 }
 
 /* f(g(x)) for an op that undoes the other. */
@@ -343,10 +339,10 @@ static tl_status visit(simplifier *s, uint32_t i)
     if ((plain && fold(s, n)) || share(s, i) || !plain)
         return s->g->head.err.status;
     if (n->op->traits & TL_VIEW)
-        return see_through(s, n);
-    if (!undo(s, n))
+        see_through(s, n);
+    else if (!undo(s, n))
         pass_on(s, n);
-    return TL_OK;
+    return s->g->head.err.status;
 }
 
 tl_status tl_graph_simplify(tl_graph *g)
