@@ -1,5 +1,7 @@
-/* rules.c: how values depend on the batch (tape.h): what leaves are told, and for the results of an
- * op its rule, of which the common ones are here. */
+/* rules.c: how values depend on the batch (tl_batch in tape.h). Leaves are told by
+ * tl_batch_axis. For the results of a call it is inferred by the op's rule; the common rules, and
+ * what others are made of, are here. What falls outside the promise is named, or refused
+ * (TL_STRICT). */
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -12,9 +14,10 @@ tl_batch tl_batch_of(tl_tape *t, tl_tensor x)
     return v == NULL ? TL_MIXED : v->batch;
 }
 
-/* Nothing below x but views depends on anything, or what does is drawn; or it is repeated along the
- * axis. */
-static bool given(const tl_tape *t, const tl_value *v, int axis)
+/* The program may say how v depends on the batch, as nothing else tells: v shows, perhaps through
+ * views, a leaf, a draw or a result without inputs; or the axis is one along which expand repeats.
+ */
+static bool may_be_told(const tl_tape *t, const tl_value *v, int axis)
 {
     const tl_node *n = v == NULL || v->node < 0 ? NULL : &t->node[v->node];
     if (n != NULL && n->op->traits & TL_REPEATS && axis >= 0 && axis < v->a.ndim)
@@ -28,7 +31,7 @@ static bool given(const tl_tape *t, const tl_value *v, int axis)
     return v != NULL && !v->needs_grad;
 }
 
-/* Along that axis as well as along its own: one sample among dims of 1. */
+/* v's only sample lies along that axis as well as along its own: all dims between them are 1. */
 static bool lies_along(const tl_value *v, int axis)
 {
     bool ones = v->batch >= 0 && axis >= 0 && axis < v->a.ndim && axis != v->batch;
@@ -41,11 +44,10 @@ static tl_status set_axis(tl_value *v, int axis, bool leaf, tl_err *e)
 {
     char text[TL_SHAPE_TEXT];
     if (!leaf)
-        return tl_fail(
-            e, TL_EUSAGE,
-            "tl_batch_axis: only data, draws, results without inputs, views of them, and "
-            "along what expand repeats are told; others follow from what they are made "
-            "of");
+        return tl_fail(e, TL_EUSAGE,
+                       "tl_batch_axis: only data, draws, results without inputs, views of them, "
+                       "and along what expand repeats are told; others follow from what they are "
+                       "made of");
     if (axis != TL_FREE && axis != TL_MIXED && (axis < 0 || axis >= v->a.ndim))
         return tl_fail(e, TL_ESHAPE, "tl_batch_axis: %d is neither TL_FREE nor an axis of %s", axis,
                        tl_array_shape_text(text, &v->a));
@@ -64,9 +66,9 @@ tl_status tl_batch_axis_tape_at(tl_tape *t, tl_tensor x, int axis, const char *f
     if (v == NULL)
         return tl_error_status(t);
     const bool own = x.owner == t->values.owner;
-    if (own && lies_along(v, axis) && !given(t, v, axis))
+    if (own && lies_along(v, axis) && !may_be_told(t, v, axis))
         return tl_batch_set(v, axis), TL_OK;
-    return set_axis(v, axis, own && given(t, v, axis), &e) == TL_OK
+    return set_axis(v, axis, own && may_be_told(t, v, axis), &e) == TL_OK
                ? TL_OK
                : tl_tape_fail(at, e.status, "%s%s", e.message,
                               own ? "" : "; of a tensor of the model the model is told");
@@ -90,6 +92,7 @@ tl_status tl_batch_axis_model_at(tl_model *m, tl_tensor x, int axis, const char 
 
 /* ---- what is outside the promise ---- */
 
+/* Where the next words go. */
 typedef struct {
     char *at, *end;
 } text;
@@ -104,7 +107,7 @@ static void say(text *s, const char *fmt, ...)
     s->at += n < 0 ? 0 : n < s->end - s->at ? n : s->end - s->at - 1;
 }
 
-/* The leaf or fixed value that x shows, or TL_NONE. */
+/* The leaf or derived value that x shows; TL_NONE: it shows another value. */
 static tl_tensor shown(const tl_tape *t, tl_tensor x)
 {
     const tl_value *v = tl_peek(t, x);
@@ -135,14 +138,18 @@ static void say_inputs(text *s, tl_value *const *value, int n_in)
     }
 }
 
-/* A number by which samples draw that is not theirs. */
+/* One number for all samples. */
 static bool is_number(const tl_value *v) { return v != NULL && v->a.ndim == 0 && !v->needs_grad; }
+
+/* Samples draw by a number that is not their own, and is the same in each micro-batch. */
 static bool draws_again(const tl_op *op, tl_value *const *value, int n_in, tl_batch b)
 {
-    bool again = false;
-    for (int i = 0; i < n_in && b >= 0 && op->traits & TL_RANDOM; i++)
-        again |= is_number(value[i]) && value[i]->batch == TL_MIXED;
-    return again;
+    if (b < 0 || !(op->traits & TL_RANDOM))
+        return false;
+    for (int i = 0; i < n_in; i++)
+        if (is_number(value[i]) && value[i]->batch == TL_MIXED)
+            return true;
+    return false;
 }
 
 bool tl_batch_blames(const tl_tape *t, const tl_op *op, const tl_tensor *in, tl_value *const *value,
@@ -153,7 +160,7 @@ bool tl_batch_blames(const tl_tape *t, const tl_op *op, const tl_tensor *in, tl_
     *why = 0;
     for (int i = 0; i < n_in; i++)
         if (value[i] != NULL && value[i]->needs_grad && value[i]->batch == TL_MIXED)
-            return false;
+            return false; /* an op before this one is to blame */
     if (b == TL_MIXED) {
         say(&s, op->batch == NULL && !(op->traits & TL_POINTWISE)
                     ? "states no rule for the batch:"
@@ -212,7 +219,7 @@ bool tl_batch_fixed(const tl_op *op, tl_value *const *value, int n_in)
 
 tl_batch tl_batch_meet(const tl_call *c, const tl_batch *in, unsigned which, int ndim)
 {
-    const bool left = ndim == TL_FROM_FRONT; /* else the result has dims before an input's */
+    const bool left = ndim == TL_FROM_FRONT; /* else inputs align to the right */
     int axis = TL_FREE;
     int64_t n = 1;
     for (int i = 0; i < c->n_in; i++) {
@@ -288,8 +295,8 @@ tl_batch tl_batch_beside(tl_batch a, int ndim, int64_t dim)
     return a >= 0 && a == (dim < 0 ? dim + ndim : dim) ? TL_MIXED : a;
 }
 
-/* Values made of different parts of the samples do not meet: which part it is shows in the
- * attributes of the view. */
+/* A number for the part of the samples that a view of x has taken, made of the view's attributes:
+ * values made of different parts must not meet. */
 static uint16_t part_of(const tl_call *c, const tl_value *x)
 {
     uint32_t h = x->part;
@@ -298,8 +305,8 @@ static uint16_t part_of(const tl_call *c, const tl_value *x)
     return (uint16_t)(h >> 16 | 1);
 }
 
-/* Of x's samples, in equal parts along an axis of n elements, those that a view of m has; -1: it
- * cuts one of them. */
+/* How many of x's samples, which lie along an axis of n elements, a view of m of these has; -1: it
+ * cuts a sample. */
 static int64_t left(const tl_value *x, int64_t n, int64_t m)
 {
     const int64_t each = x->samples > 0 ? n / x->samples : 1;
@@ -326,19 +333,17 @@ void tl_batch_infer(tl_call *c, tl_value *const *value, tl_batch *in, tl_value *
         samples = v->samples >= 0 ? v->samples : samples;
     }
     c->samples = samples;
-    if (mixed || (total && free_grad)) /* what a total gives to a parameter is a finished sum */
-        memset(out, TL_MIXED, sizeof out);
-    else if (op->batch != NULL)
+    mixed |= total && free_grad; /* what a total brings to a parameter is a finished sum */
+    memset(out, TL_MIXED, sizeof out);
+    if (!mixed && op->batch != NULL)
         op->batch(c, in, out);
-    else if (op->traits & TL_POINTWISE)
+    else if (!mixed && op->traits & TL_POINTWISE)
         tl_batch_aligned(c, in, out);
-    else
-        memset(out, TL_MIXED, sizeof out);
     const tl_value *x = op->traits & TL_VIEW ? value[0] : NULL;
     if (x != NULL && !mixed && x->batch >= 0 && out[0] >= 0 &&
         c->out[0].dim[out[0]] != x->a.dim[x->batch] &&
         tl_array_count(&c->out[0]) != tl_array_count(&x->a)) {
-        /* a view has lost samples: of data, that is a micro-batch; of anything else, it mixes */
+        /* The view has lost samples. Of data, that is a micro-batch; of anything else, it mixes. */
         samples = left(x, x->a.dim[x->batch], c->out[0].dim[out[0]]);
         part = part_of(c, x);
         if ((x->node >= 0 && x->part == 0) || samples < 0)

@@ -1,8 +1,8 @@
-/* uses.c: the uses of a leaf - which accumulator and which fold takes each, and what a deferred one
- * saves.
+/* uses.c: the uses of a leaf - which accumulator and which fold takes each, what samples it has,
+ * and what a deferred one saves.
  *
- * Uses of one kind share an accumulator. Of these, uses through the same view are one fold. Where
- * two views show a common element, all uses of the accumulator are one fold. */
+ * Uses of one kind share an accumulator. Of these, uses through the same view are one fold; but
+ * where two views show a common element, all uses of the accumulator are one fold. */
 #include <stdio.h>
 #include <string.h>
 
@@ -101,10 +101,10 @@ tl_status tl_fold_deal(tl_walk *w)
 
 /* ---- the samples of a use ---- */
 
-/* The value whose shape and samples tensor j has, of those that the gradient by input k of n is
- * made of: of the inputs and then the outputs, where the op folds; else of dx, which the vjp gave,
- * alone. NULL: it is absent. */
-static const tl_value *made_of(const tl_tape *t, const tl_node *n, int k, tl_tensor dx, int j)
+/* Operand j of the gradient by input k of n, as far as shape and samples go. Where the op folds,
+ * operands are the inputs of n, then its outputs. Where the engine folds, there is one: dx, which
+ * the vjp gave. NULL: it is absent. */
+static const tl_value *operand(const tl_tape *t, const tl_node *n, int k, tl_tensor dx, int j)
 {
     if (tl_op_folds(n->op, k)) {
         const tl_tensor x = j < n->n_in ? n->in[j] : tl_node_out(t, n, j - n->n_in);
@@ -115,7 +115,7 @@ static const tl_value *made_of(const tl_tape *t, const tl_node *n, int k, tl_ten
     return y->batch != TL_FREE && tl_array_same_shape(&y->a, &d->a) ? y : d;
 }
 
-static int n_made_of(const tl_node *n, int k)
+static int n_operands(const tl_node *n, int k)
 {
     return tl_op_folds(n->op, k) ? n->n_in + n->n_out : 1;
 }
@@ -124,8 +124,8 @@ static int n_made_of(const tl_node *n, int k)
 static bool samples_lead(const tl_tape *t, const tl_node *n, int k, tl_tensor dx)
 {
     const tl_array *leaf = &tl_peek(t, n->in[k])->a;
-    for (int j = 0; j < n_made_of(n, k); j++) {
-        const tl_value *v = made_of(t, n, k, dx, j);
+    for (int j = 0; j < n_operands(n, k); j++) {
+        const tl_value *v = operand(t, n, k, dx, j);
         for (int i = 0; v != NULL && i < v->batch; i++)
             if (v->a.dim[i] != 1 && (leaf->ndim != v->a.ndim || leaf->dim[i] != v->a.dim[i]))
                 return false;
@@ -149,12 +149,12 @@ static bool has_samples_of(const tl_array *leaf, const tl_value *v)
 static void count_samples(const tl_tape *t, const tl_node *n, tl_tensor dx, tl_use *u)
 {
     const tl_value *leaf = tl_peek(t, n->in[u->input]);
-    const int n_of = n_made_of(n, u->input);
+    const int n_of = n_operands(n, u->input);
     bool full = false;
-    u->samples = made_of(t, n, u->input, dx, n_of - 1)->samples;
+    u->samples = operand(t, n, u->input, dx, n_of - 1)->samples;
     u->each = -1;
     for (int j = 0; u->samples >= 0 && j < n_of; j++) {
-        const tl_value *v = made_of(t, n, u->input, dx, j);
+        const tl_value *v = operand(t, n, u->input, dx, j);
         if (v == NULL || (v->batch == TL_FREE && u->by_op && j < n->n_in))
             continue;
         const int64_t each = v->batch < 0     ? -1
@@ -168,7 +168,7 @@ static void count_samples(const tl_tape *t, const tl_node *n, tl_tensor dx, tl_u
     u->to_front = !samples_lead(t, n, u->input, dx);
     u->one_by_one = u->to_front && full;
     if (leaf->batch != TL_FREE ||
-        (!u->by_op && has_samples_of(&leaf->a, made_of(t, n, u->input, dx, 0))))
+        (!u->by_op && has_samples_of(&leaf->a, operand(t, n, u->input, dx, 0))))
         u->samples = -1;
 }
 
@@ -202,7 +202,7 @@ tl_status tl_use_defer(tl_walk *w, uint32_t i, int k, const tl_tensor *dy, tl_te
         if (tl_is_none(s->x))
             continue;
         /* A cotangent has the samples of its output. */
-        s->axis = made_of(t, n, k, dx, grad < 0 ? j : j - n->n_out)->batch;
+        s->axis = operand(t, n, k, dx, grad < 0 ? j : j - n->n_out)->batch;
         s->like = tl_peek(t, s->x);
         if (s->read)
             s->x = tl_hold(t, s->x);
