@@ -1,18 +1,31 @@
-/* compare.c: a graph with replacements made, beside the graph without.
- *
- * What could show in a bit is compared, each node of the new one standing for the node that it is a
- * copy of:
- *   - memory: every node reads what it read, after the same changes in place, and outputs lie in
- *     the memory that they lay in, if that is ever changed;
- *   - leaves: the same uses at the same numbers, with accumulators of one kind (NUMERICS 10);
- *   - other values: the terms of their gradients in the same order. The first two may change places
- *     (an IEEE addition commutes), and terms that all come from one match, one after another from
- *     the first, count as one: the rule's own claim is about their sum;
- *   - outputs of a match that it reads itself, which the replacement keeps to itself: its term is
- *     added to the sum of the others, so it must have been the last (or one of two). */
+/* compare.c: compares a graph in which replacements have been made with the graph before. Each node
+ * of the new graph is a copy of one of the old. What could change a bit is compared:
+ *   - memory: every node reads its operands after the same changes in place, and an output lies in
+ *     the same memory as before, if that is ever changed;
+ *   - gradients of leaves: the same uses at the same numbers, with accumulators of one kind
+ *     (NUMERICS 10);
+ *   - gradients of other values: the same terms in the same order. The first two may change places
+ *     (an IEEE addition commutes), and terms of one match with which the sum begins count as one:
+ *     what the rule claims is about their sum;
+ *   - gradients of outputs that the match itself reads: the replacement adds its own term to the
+ * sum of the others, so the term must have been the last, or one of two. */
 #include <string.h>
 
 #include "autograd/replace/internal.h"
+
+static bool no_memory(tl_pass *p)
+{
+    tl_fail(&p->why, TL_ENOMEM, "no memory to compare graphs of %u nodes", p->t->n_nodes);
+    return false;
+}
+
+void *tl_pass_room(tl_pass *p, size_t n, size_t size)
+{
+    void *room = tl_bump_get(&p->bump, (n + 1) * size);
+    if (room == NULL)
+        no_memory(p);
+    return room;
+}
 
 uint32_t tl_pass_slot(const tl_pass *p, tl_tensor x)
 {
@@ -21,13 +34,7 @@ uint32_t tl_pass_slot(const tl_pass *p, tl_tensor x)
 
 static uint32_t slots(const tl_pass *p) { return p->n_others + atomic_load(&p->t->values.count); }
 
-static bool no_memory(tl_pass *p)
-{
-    return tl_fail(&p->why, TL_ENOMEM, "no memory to compare graphs of %u nodes", p->t->n_nodes),
-           false;
-}
-
-/* The match on trial that made the value in that slot; NULL: none. */
+/* The match that computes or has put the value in that slot; NULL: none. */
 static tl_match *maker_of(const tl_pass *p, uint32_t slot)
 {
     const int32_t i = slot < p->n_others ? -1
@@ -37,13 +44,15 @@ static tl_match *maker_of(const tl_pass *p, uint32_t slot)
 
 /* ---- memory ---- */
 
+/* The slot of the memory that x lies in. */
 static uint32_t memory_of(const tl_pass *p, tl_tensor x)
 {
     const tl_leaf l = tl_leaf_of(p->t, x = tl_bottom(p->t, x));
     return l.kind == TL_LEAF_ACC ? p->first_acc[l.at] + l.use : tl_pass_slot(p, x);
 }
 
-/* y is put for x: it lies where x lay, or nobody changes anything there, or both are fresh. */
+/* y, which is put for x, lies where x lay, or nobody changes anything there, or both lie in memory
+ * of their own. */
 static bool same_place(tl_pass *p, tl_tensor x, tl_tensor y)
 {
     const uint32_t was = memory_of(p, x), is = memory_of(p, y);
@@ -72,7 +81,7 @@ bool tl_same_outputs(tl_pass *p, const tl_match *m)
                                  "output %d of the replacement has other strides in dim %d (%lld, "
                                  "not %lld)",
                                  i, d, (long long)w->a.stride[d], (long long)v->a.stride[d]);
-        if (!p->joint && !p->example && v->needs_grad != w->needs_grad) /* to lead elsewhere */
+        if (!p->joint && !p->example && v->needs_grad != w->needs_grad)
             return tl_refuse(p, NULL, "output %d carries a gradient in its %s alone", i,
                              v->needs_grad ? "search" : "replacement");
         if (!same_place(p, m->out[i], m->put[i]))
@@ -81,7 +90,7 @@ bool tl_same_outputs(tl_pass *p, const tl_match *m)
     return true;
 }
 
-/* What the program's node i reads is in memory now as it was there. */
+/* What node i of the program reads has seen exactly the changes in place that came before it. */
 static bool in_time(tl_pass *p, uint32_t i)
 {
     const tl_node *n = &p->t->node[i];
@@ -103,8 +112,8 @@ static bool same_memory(tl_pass *p)
         const uint32_t from = p->from[i];
         const tl_node *n = &p->t->node[from];
         tl_match *m = from < p->n_nodes ? NULL : p->owner[from];
-        if (m == NULL && !in_time(p, from)) /* by nobody's doing that is known */
-            return false;
+        if (m == NULL && !in_time(p, from))
+            return false; /* no match can be blamed */
         for (int k = 0; m != NULL && !m->blamed && k < m->search->n_nodes; k++)
             if (!in_time(p, (uint32_t)m->b.node[k]))
                 tl_match_bar(p, m);
@@ -124,25 +133,28 @@ static bool same_memory(tl_pass *p)
 
 /* ---- gradients ---- */
 
-/* A term of a sum: the match that it comes from, and what tells it from others. */
+/* A term of a gradient: the match that it comes from (NULL: none), and what tells it from others.
+ */
 typedef struct term {
     tl_match *m;
     uint64_t name;
     struct term *next;
 } term;
 
-/* The gradient of a value in one backward: its terms in their order, but for those that come from
- * the match that gives the value out. */
+/* The gradient of a value in one backward: its terms in order. Terms of the match that computes the
+ * value itself are only counted. */
 typedef struct {
     term *first, *last;
-    int n, n_own, own_at; /* as many others come before the last of its own */
+    int n, n_own;
+    int own_at; /* how many terms come before the last of its own */
     bool leaf;
 } sum;
 
-/* One more term, from input k of a node: told by its match, or by that place; and a leaf's by the
- * kind of accumulator. The first of one match count as one, later ones are apart, but for a leaf's,
- * which are all numbered. The first two may change places: the smaller comes first. */
-static bool add_term(const tl_pass *p, bool now, sum *x, uint32_t node, int k, const tl_match *own)
+/* Adds the term that comes from input k of a node, named by its match or, without one, by that
+ * place; of a leaf also by the kind of accumulator. Terms of one match with which the sum begins
+ * count as one, but not a leaf's, which are all numbered. Of the first two the smaller name comes
+ * first. */
+static bool add_term(tl_pass *p, bool now, sum *x, uint32_t node, int k, const tl_match *own)
 {
     tl_tape *t = now ? p->now : p->t;
     char kind[TL_ATTRS_TEXT] = "";
@@ -158,7 +170,7 @@ static bool add_term(const tl_pass *p, bool now, sum *x, uint32_t node, int k, c
         known = known->next;
     if (known != NULL && x->n == 1)
         return true;
-    term *e = tl_bump_get(&t->bump, sizeof *e);
+    term *e = tl_pass_room(p, 0, sizeof *e);
     if (e == NULL)
         return false;
     e->m = m;
@@ -174,13 +186,14 @@ static bool add_term(const tl_pass *p, bool now, sum *x, uint32_t node, int k, c
     return true;
 }
 
-/* By slot, of a backward from y; a leaf's uses also through views. NULL: out of memory. */
+/* The gradients of one backward, from y, by slot. Uses of a view of a leaf are the leaf's. NULL:
+ * out of memory. */
 static sum *sums_of(tl_pass *p, bool now, tl_tensor y)
 {
     tl_tape *t = now ? p->now : p->t;
     const tl_walk w = {.t = t};
     uint32_t *order, n;
-    sum *all = tl_bump_get(&t->bump, (slots(p) + (size_t)1) * sizeof *all);
+    sum *all = tl_pass_room(p, slots(p), sizeof *all);
     bool ok = all != NULL && tl_canonical_order(t, y, TL_TO_GRAD, &order, &n) == TL_OK;
     for (uint32_t i = 0; ok && i < n; i++) {
         const tl_node *node = &t->node[order[i]];
@@ -199,7 +212,8 @@ static sum *sums_of(tl_pass *p, bool now, tl_tensor y)
     return ok ? all : NULL;
 }
 
-/* A match adds its own term to the sum of the others: it was the last, or one of two. */
+/* The term of the match that computes the value may be added to the sum of the others: it was the
+ * last, or one of two. */
 static bool own_last(const sum *x)
 {
     return x->n_own == 0 || (x->n_own == 1 && (x->n == 1 || x->own_at == x->n));
@@ -207,9 +221,9 @@ static bool own_last(const sum *x)
 
 static bool settled(const tl_match *m) { return m != NULL && (m->blamed || m->rounds); }
 
-/* The gradient of the value in that slot, which was a, is b. Else a match is to go for it, or
- * rounds, unless one that has to do with it is to go already, or may round. False: nobody is to
- * blame. */
+/* The gradient of the value in that slot is a in the old graph and b in the new one. If they
+ * differ, a match is barred, or rounds, unless one that has a term in them is barred or rounds
+ * already. False: no match can be blamed. */
 static bool same_sum(tl_pass *p, const sum *a, const sum *b, uint32_t slot)
 {
     const term *x = a->first, *y = b->first;
@@ -219,18 +233,22 @@ static bool same_sum(tl_pass *p, const sum *a, const sum *b, uint32_t slot)
     if (x == NULL && y == NULL && (a->n + b->n == 0 || (own_last(a) && own_last(b))))
         return true;
     bool known = settled(m);
-    for (; m == NULL && (x != NULL || y != NULL); x = x == NULL ? x : x->next) {
-        m = y != NULL && y->m != NULL ? y->m : x != NULL ? x->m : NULL;
-        y = y == NULL ? y : y->next;
-    }
     int others = 0;
-    for (const term *e = a->first; e != NULL; others += e->m != m, e = e->next)
+    while (m == NULL && (x != NULL || y != NULL)) {
+        m = y != NULL && y->m != NULL ? y->m : x != NULL ? x->m : NULL;
+        x = x == NULL ? NULL : x->next;
+        y = y == NULL ? NULL : y->next;
+    }
+    for (const term *e = a->first; e != NULL; e = e->next) {
+        others += e->m != m;
         known |= settled(e->m);
+    }
     for (const term *e = b->first; e != NULL; e = e->next)
         known |= settled(e->m);
-    if (known || m == NULL || (m->rounds = p->g->opt.rounds))
-        return known || m != NULL ||
-               tl_refuse(p, NULL, "a gradient would be added in another order");
+    if (!known && m == NULL)
+        return tl_refuse(p, NULL, "a gradient would be added in another order");
+    if (known || (m->rounds = p->g->opt.rounds))
+        return true;
     const char *of = maker_of(p, slot) == m ? "an output" : "a value further up";
     for (int i = 0; i < m->rule->o.n_in; i++)
         if (tl_pass_slot(p, m->b.arg[i]) == slot)
@@ -260,17 +278,9 @@ static bool same_gradients(tl_pass *p)
 
 bool tl_same_graph(tl_pass *p) { return same_memory(p) && same_gradients(p); }
 
-/* ---- before anything is replaced ---- */
+/* ---- the tape before anything is replaced ---- */
 
-void *tl_pass_room(tl_pass *p, size_t n, size_t size)
-{
-    void *room = tl_bump_get(&p->bump, (n + 1) * size);
-    if (room == NULL)
-        no_memory(p);
-    return room;
-}
-
-/* Node `by` (UINT32_MAX: none) comes in front of a list. */
+/* Puts node `by` in front of a list. */
 static void add_user(tl_pass *p, const tl_user **list, uint32_t by)
 {
     tl_user *u = tl_pass_room(p, 0, sizeof *u);
@@ -302,11 +312,11 @@ bool tl_pass_index(tl_pass *p)
         add_user(p, &p->at[tl_pass_slot(p, *tl_graph_result(p->g, i))].users, UINT32_MAX);
     for (uint32_t i = 0; i < p->n_values; i++) {
         tl_value *v = tl_values_at(&t->values, i);
-        v->consumed = false; /* behind the program all may be read */
+        v->consumed = false; /* a replacement behind the program may read it */
         if (!tl_is_none(v->source))
             add_user(p, &p->at[tl_pass_slot(p, v->source)].users, UINT32_MAX);
     }
-    for (uint32_t i = p->n_nodes; i-- > 0;) { /* the last first, so that lists are in order */
+    for (uint32_t i = p->n_nodes; i-- > 0;) { /* from the last, so that lists are in order */
         const tl_node *n = &t->node[i];
         p->weight[i] |= n->needs_grad && n->n_out > 0 && tl_values_at(&t->values, n->out)->fixed;
         for (int k = n->n_in; k-- > 0;) {

@@ -1,17 +1,17 @@
-/* internal.h: what the files of pattern replacement share. Private to autograd/replace/; README.md
- * says in which order to read them. */
+/* internal.h: what the files of pattern replacement share. Private to autograd/replace/. */
 #ifndef TL_PATTERN_INTERNAL_H
 #define TL_PATTERN_INTERNAL_H
 
 #include "autograd/graph/internal.h"
 #include "autograd/replace/pattern.h"
 
-/* Output `at` of a node, or argument `at`. */
+/* A value in a pattern: output `at` of a node, or argument `at`. */
 enum { TL_REF_ARG = -1, TL_REF_NONE = -2 };
 typedef struct {
     int node, at;
 } tl_pattern_ref;
-enum { TL_PATTERN_MOST = TL_PATTERN_ARGS + TL_PATTERN_OUTS }; /* with cotangents; with gradients */
+/* Arguments with cotangents behind them, or outputs with gradients behind them. */
+enum { TL_PATTERN_MOST = TL_PATTERN_ARGS + TL_PATTERN_OUTS };
 
 typedef struct {
     const tl_op *op;
@@ -21,65 +21,65 @@ typedef struct {
     signed char *scalar; /* by attribute of the schema: the scalar argument it is, or -1 */
 } tl_pattern_node;
 
-/* Nodes in post-order from the outputs. */
+/* A traced program as data: its nodes, in post-order from the outputs. */
 typedef struct {
     int n_nodes, n_out;
     tl_pattern_ref out[TL_PATTERN_MOST];
     tl_pattern_node node[];
 } tl_pattern;
 
-/* One form of a registered replacement: never changed, never freed. The forms of a replacement lie
- * one after another, the memory of all belongs to the first, and they share one name. */
+/* One form of a registered replacement. Rules are never changed and never freed. The forms of a
+ * replacement are an array; `shipped`, `on`, `bump` and `next` are used in its first element. */
 typedef struct tl_rule {
     tl_replacement o;    /* with copies of all but ctx */
     tl_pattern *pattern; /* its search at the examples, without gradients */
     int form;
+    bool duplicate; /* there is another rule like it: it is left out */
     bool shipped;
     _Atomic bool on;
     tl_bump bump;
-    struct tl_rule *next;
+    struct tl_rule *next; /* in the table */
 } tl_rule;
 
-/* A pattern laid over a graph: nodes by node of the pattern (-1: none yet), and the values of
- * arguments and scalars. */
+/* A pattern laid over a graph. */
 typedef struct {
-    int32_t node[TL_PATTERN_NODES];
+    int32_t node[TL_PATTERN_NODES]; /* of the graph, by node of the pattern; -1: none yet */
     tl_tensor arg[TL_PATTERN_MOST];
     double scalar[TL_PATTERN_SCALARS];
     unsigned has_scalar;
 } tl_binding;
 
-/* A call of search or replace. Where: its arguments and, if seeded, each output's cotangent (of
- * another shape: contiguous); which arguments take a gradient, and to which outputs one comes (0:
- * forward alone). And what came of it: outputs, behind them the gradients of those that are seeded,
- * by each argument that takes one, and what they are gradients of. */
+/* A call of search or replace. */
 typedef struct {
     const tl_rule *rule;
-    tl_array array[TL_PATTERN_MOST];
-    bool grad[TL_PATTERN_ARGS];
+    tl_array array[TL_PATTERN_MOST]; /* arguments, then cotangents of outputs; a cotangent that has
+                                      * not the output's shape is made contiguous */
     double scalar[TL_PATTERN_SCALARS];
-    unsigned seeded;
-    tl_tensor arg[TL_PATTERN_MOST], out[TL_PATTERN_MOST], seed;
+    bool grad[TL_PATTERN_ARGS];     /* it takes a gradient */
+    unsigned seeded;                /* bit i: output i is differentiated; 0: forward alone */
+    tl_tensor arg[TL_PATTERN_MOST]; /* what the call got: arguments, then cotangents */
+    tl_tensor out[TL_PATTERN_MOST]; /* outputs, then gradients by each argument that takes one */
     int n_out;
+    tl_tensor seed; /* what the gradients are gradients of */
 } tl_rule_call;
 
 /* A match, while it is judged and when it is made. */
 typedef struct tl_match {
     const tl_rule *rule;
     struct tl_pass *pass;
-    const tl_pattern *search; /* looked for: the rule's, then one traced for this match */
+    const tl_pattern *search; /* looked for: the rule's own, then one traced for this place */
     tl_rule_call call;
     tl_binding b;
-    uint32_t root;                  /* the node where it was looked for */
+    uint32_t root;                  /* the graph's node for output 0 */
     tl_tensor out[TL_PATTERN_MOST]; /* values that it replaces; TL_NONE: none, or an argument */
-    tl_tensor put[TL_PATTERN_MOST]; /* what stands for them, recorded behind as nodes */
-    uint32_t first, end;            /* first .. end-1 */
-    bool blamed, rounds; /* what is read, or a gradient, changes by it: barred, or it may */
+    tl_tensor put[TL_PATTERN_MOST]; /* what stands for them */
+    uint32_t first, end;            /* that is recorded as nodes first .. end-1 */
+    bool blamed;                    /* memory or a gradient would change by it: it is barred */
+    bool rounds;                    /* bits may change by it, and are allowed to */
 } tl_match;
 
-/* A bar: why a replacement is not to match at a node: it has made that (in any form, at any place),
- * or this form was tried with its first output there. Or a line of the report: how often it was
- * made (why is ""), or missed in the last pass of its kind. */
+/* A line of the report: how often a rule was made (why is "") or missed. Or a bar in the list of a
+ * node, which the rule (in any form) has made, or where it was tried with its first output. */
 typedef struct tl_remark {
     const tl_rule *rule;
     bool made;
@@ -88,90 +88,91 @@ typedef struct tl_remark {
     char why[];
 } tl_remark;
 
-/* Nodes that read a value, or change a memory in place. */
 typedef struct tl_user {
-    uint32_t node; /* UINT32_MAX: no node */
+    uint32_t node; /* that reads a value or changes a memory; UINT32_MAX: a result does */
     const struct tl_user *next;
 } tl_user;
 
-/* A slot for each value - the model's come first, then accumulators, then the tape's - and for the
- * memory that lies beneath some of them. */
+/* What is known of a value and of the memory at the bottom of it. Values of the model come first,
+ * then accumulators, then values of the tape. */
 typedef struct {
-    const tl_user *users, *due; /* all that read the value; that are yet to change the memory, */
-    uint32_t last;              /* and the last to have changed it (one more; 0: none) */
+    const tl_user *users; /* all that read the value */
+    const tl_user *due;   /* those that have yet to change the memory */
+    uint32_t last;        /* 1 + the node that changed the memory last; 0: none has */
 } tl_slot;
 
-/* One sweep over a graph. */
 typedef struct tl_pass {
     tl_graph *g;
-    tl_tape *t, *scratch; /* programs are traced on scratch */
+    tl_tape *t;
+    tl_tape *scratch;     /* programs are traced on it */
     const tl_rule **rule; /* those that are on */
     int n_rules;
-    bool joint, example; /* of a rule being registered: only the match itself is asked about */
+    bool joint;   /* after backward has been expanded */
+    bool example; /* the graph is the example of a rule: only the match itself is checked */
     tl_bump bump;
-    tl_err why;                    /* the attempt under way failed; OK: it never came near */
-    uint32_t n_nodes, n_values;    /* of the tape, before replacements were recorded behind them */
-    uint32_t n_others, *first_acc; /* slots before the tape's; by gradient record */
+    tl_err why;                 /* why the attempt under way failed; OK: it never came near */
+    uint32_t n_nodes, n_values; /* of the tape, before replacements were recorded behind them */
+    uint32_t n_others;          /* slots before the tape's values */
+    uint32_t *first_acc;        /* by gradient record: the slot of its first accumulator */
     tl_slot *at;
-    bool *reached, *weight;    /* by node: a backward comes there; part of a weight */
-    tl_remark **bars;          /* by node of the graph's tape */
-    tl_match **found, **owner; /* good by themselves; by node that is part of one, or put */
+    bool *reached, *weight; /* by node: a backward comes there; it makes part of a weight */
+    tl_remark **bars;       /* by node of the graph's tape */
+    tl_match **found;       /* that are good by themselves */
+    tl_match **owner;       /* by node: the match that replaces or has put it */
     int n_found, n_barred;
-    tl_tensor *stand_in; /* by value: as the matches on trial have it */
-    tl_tape *now;        /* rebuilt with replacements, */
-    tl_tensor *map;      /* by value of the pass's tape, */
-    uint32_t *from;      /* by node, that which it is a copy of, */
-    uint32_t *was;       /* by value, the slot of the first that it stands for */
+    tl_tensor *stand_in; /* by value: what stands for it in the matches found */
+    tl_tape *now;        /* the graph rebuilt with the matches found */
+    tl_tensor *map;      /* by value of t: the value of now */
+    uint32_t *from;      /* by node of now: the node of t that it is a copy of */
+    uint32_t *was;       /* by value of now: the slot of the first value that it stands for */
 } tl_pass;
 
-/* pattern.c: argument i - behind them, output by output, cotangents - on t. */
+/* pattern.c: makes argument i on t, of an array like that; behind arguments come cotangents. */
 typedef tl_tensor tl_rule_leaf(void *ctx, tl_tape *t, const tl_array *like, int i);
 void tl_rule_run(tl_rule_call *c, bool search, tl_tape *t, tl_rule_leaf *leaf, void *ctx);
-/* A tape for tracing rules on, which tl_rule_tape_end frees. NULL when out of memory. */
+/* A tape to trace rules on, which tl_rule_tape_end frees. NULL when out of memory. */
 tl_tape *tl_rule_tape(void);
 void tl_rule_tape_end(tl_tape *t);
-/* The same on a tape of that kind (in its mode), as a pattern in mem; NULL with *err. */
+/* Runs the call on such a tape, in its mode, and returns it as a pattern in mem; NULL with *err. */
 tl_pattern *tl_rule_trace(tl_rule_call *c, bool search, tl_tape *t, tl_bump *mem, tl_err *err);
 bool tl_pattern_same(const tl_pattern *a, const tl_pattern *b);
-/* Calls q's ops on t. */
-void tl_pattern_run(tl_at at, const tl_pattern *q, const tl_tensor *arg, tl_tensor *out);
-/* Gradients come to argument i. */
-bool tl_rule_grad(const tl_rule *r, int i);
+void tl_pattern_run(tl_at at, const tl_pattern *p, const tl_tensor *arg, tl_tensor *out);
+bool tl_rule_grad(const tl_rule *r, int i); /* argument i takes a gradient */
 
-/* rule.c: the call at the examples, each output seeded or none. */
+/* rule.c: the call at the examples; seeded: with all outputs differentiated. */
 tl_status tl_rule_example(const tl_rule *r, bool seeded, tl_rule_call *c, tl_err *err);
-/* The n rules of that kind that are on for g; TL_ENAME for a name to be left out that no
- * replacement has. */
+/* The n rules of that kind that are on for g; TL_ENAME if a name to be left out is unknown. */
 tl_status tl_rules_on(tl_graph *g, bool joint, const tl_rule ***list, int *n);
-tl_rule *tl_rule_find(const char *name, int form, tl_err *err); /* or NULL */
-/* It keeps the bits for that dtype of the first argument: with gradients, or of outputs. */
+tl_rule *tl_rule_find(const char *name, int form, tl_err *err); /* NULL: there is none */
+/* The rule claims to keep the bits of outputs for that dtype of the first argument, and those of
+ * gradients, too. */
 bool tl_rule_claims(const tl_rule *r, tl_dtype d, bool gradients);
 
-/* match.c: the rule is found in its own example. */
-tl_status tl_rule_found(const tl_rule *r, tl_err *err);
-/* verify.c: that, and the test on random inputs, for every dtype claimed. */
+/* verify.c: the rule is found in its own example, and keeps the bits that it claims. */
 tl_status tl_rule_verify(const tl_rule *r, uint64_t seed, int rounds, tl_err *err);
-/* `what` i is of one shape and dtype by search (a) and replacement (b; NULL: none). */
+/* `what` number i has one shape and dtype by search (a) and replacement (b; NULL: is not set). */
 bool tl_same_kind(const tl_array *a, const tl_array *b, const char *what, int i, tl_err *err);
 
-/* match.c: notes why an attempt fails, if nothing is noted: with a node, what is wrong with that;
- * false. */
+/* match.c: notes why an attempt fails, unless a reason is noted already; n: the node of which that
+ * is said. Returns false. */
 bool tl_refuse(tl_pass *p, const tl_node *n, const char *fmt, ...) TL_PRINTF(3, 4);
-/* Every way to lay what m looks for with its first output at m->root, arguments as given (NULL:
- * any), is judged until one is good by itself. */
+/* Lays m->search over the graph in every way, with its first output at m->root and those arguments
+ * (NULL: any), until one is good by itself. */
 bool tl_match_at(tl_match *m, const tl_tensor *arg);
+/* The rule is found in its own example. */
+tl_status tl_rule_found(const tl_rule *r, tl_err *err);
 
-/* compare.c: what matching and comparing need to know of a tape; false: no memory. */
+/* compare.c: collects what matching and comparing need to know; false: out of memory. */
 bool tl_pass_index(tl_pass *p);
-/* n + 1 elements, for as long as the pass lasts; NULL, with p->why, without memory. */
+/* n + 1 elements that last as long as the pass; NULL, with p->why, without memory. */
 void *tl_pass_room(tl_pass *p, size_t n, size_t size);
 uint32_t tl_pass_slot(const tl_pass *p, tl_tensor x);
-/* What m has put is like what it replaces: in shape, dtype and strides, in memory that is changed,
+/* What m has put is like what it replaces in shape, dtype and strides, in memory that is changed,
  * and in carrying a gradient; false, with p->why. */
 bool tl_same_outputs(tl_pass *p, const tl_match *m);
-/* Everything in the graph as rebuilt reads memory in the state in which it read it, and every
- * gradient has the same terms in the same order; a match by which that changes is blamed and
- * barred, or rounds where the graph may. False: out of memory, or nobody is to blame. */
+/* The rebuilt graph reads every memory in the state in which it was read before, and has the same
+ * terms of every gradient in the same order. Matches that change this are barred, or round if the
+ * graph may. False: out of memory, or no match can be blamed. */
 bool tl_same_graph(tl_pass *p);
 
 /* replace.c: m is not to be tried again, for the reason in p->why, which is cleared. */

@@ -1,15 +1,13 @@
-/* match.c: a pattern found in a graph, and whether what is found may be replaced. Each refusal says
- * why.
+/* match.c: finds a pattern in a graph, and decides whether it may be replaced there. Each refusal
+ * says why.
  *
- * From the node of the first output downwards, what a node of the pattern reads is what the graph's
- * node reads. Where there is a choice - the order of commutative operands, which user of a value a
- * further output is - each way is tried on a copy of the binding. One node of the pattern has one
- * node of the graph and the other way round; one argument has one value.
+ * The pattern is laid over the graph from the node of its first output downwards. Where there is a
+ * choice - the order of commutative operands, which user of a value computes a further output -
+ * each way is tried on a copy of the binding. Nodes are bound one to one.
  *
- * That finds a place where the ops are those of the pattern. There the search is traced again with
- * what stands there and must agree in full; then what lies around the match, what the rule claims
- * and what the user says decide. What only shows in the whole graph is left to comparing it
- * (compare.c). */
+ * The first match is by ops alone. There the search is traced again with the shapes and constants
+ * of the place, and must match in full. Then the surroundings, what the rule claims, and
+ * extra_check decide. What only shows in the whole graph is left to compare.c. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -26,10 +24,11 @@ bool tl_refuse(tl_pass *p, const tl_node *n, const char *fmt, ...)
     if (n != NULL)
         tl_fail(&p->why, e.status, "%s at %.150s:%d %.300s", n->op->name, n->file, n->line,
                 e.message);
-    return tl_fail(&p->why, e.status, "%s", e.message), false; /* the first that is noted stays */
+    tl_fail(&p->why, e.status, "%s", e.message); /* nothing if there is a reason already */
+    return false;
 }
 
-/* Pattern node k is node i: everything about the node itself. */
+/* Binds node k of the pattern to node i of the graph, if all but its inputs agrees. */
 static bool bind_node(const tl_match *m, tl_binding *s, int k, uint32_t i)
 {
     tl_pass *p = m->pass;
@@ -60,16 +59,18 @@ static bool bind_node(const tl_match *m, tl_binding *s, int k, uint32_t i)
     s->node[k] = (int32_t)i;
     for (int j = 0; attr != NULL && attr[j].name != NULL; j++) {
         const int c = q->scalar[j];
-        const double v = c < 0 ? 0 : tl_attr_number(&attr[j], n->attrs);
-        if (c >= 0 && s->has_scalar & TL_BIT(c) && memcmp(&s->scalar[c], &v, sizeof v) != 0)
+        const double v = tl_attr_number(&attr[j], n->attrs);
+        if (c < 0)
+            continue;
+        if (s->has_scalar & TL_BIT(c) && memcmp(&s->scalar[c], &v, sizeof v) != 0)
             return false;
-        if (c >= 0)
-            s->scalar[c] = v, s->has_scalar |= TL_BIT(c);
+        s->scalar[c] = v;
+        s->has_scalar |= TL_BIT(c);
     }
     return true;
 }
 
-/* What the pattern calls `want` is x. */
+/* Binds what the pattern calls `want` to x. */
 static bool bind(const tl_match *m, tl_binding *b, tl_pattern_ref want, tl_tensor x)
 {
     const tl_replacement *o = &m->rule->o;
@@ -90,7 +91,7 @@ static bool bind(const tl_match *m, tl_binding *b, tl_pattern_ref want, tl_tenso
     return true;
 }
 
-/* The value that stands for a reference; TL_NONE: not known. */
+/* The value that a reference is bound to; TL_NONE: none yet. */
 static tl_tensor bound(const tl_tape *t, const tl_binding *b, tl_pattern_ref x)
 {
     return x.node == TL_REF_ARG                  ? b->arg[x.at]
@@ -98,11 +99,11 @@ static tl_tensor bound(const tl_tape *t, const tl_binding *b, tl_pattern_ref x)
                                                  : TL_NONE;
 }
 
-static bool judge(tl_match *m, const tl_binding *b);
-static bool found_again(tl_match *m, const tl_binding *b);
+static bool try_place(tl_match *m, const tl_binding *b);
+static bool finish_match(tl_match *m, const tl_binding *b);
 
-/* What nodes k and below of the pattern read is bound in each way that there is, then nodes that
- * read something bound, until one is good. */
+/* Completes a binding in which inputs of nodes above k are bound: those of bound nodes from k down,
+ * then nodes that read something bound. Tries each way until one is good. */
 static bool solve(tl_match *m, const tl_binding *was, int k)
 {
     const tl_tape *t = m->pass->t;
@@ -112,7 +113,7 @@ static bool solve(tl_match *m, const tl_binding *was, int k)
     while (k >= 0 && was->node[k] < 0)
         k--;
     for (int turned = 0, turns = 0; k >= 0 && turned <= turns; turned++) {
-        const tl_node *n = &t->node[was->node[k]]; /* judge() records, and nodes move */
+        const tl_node *n = &t->node[was->node[k]]; /* try_place() records, and nodes move */
         int j = 0;
         turns = n->op->traits & TL_COMMUTATIVE && n->n_in >= 2 &&
                 !tl_same_handle(n->in[0], n->in[1]);
@@ -140,7 +141,7 @@ static bool solve(tl_match *m, const tl_binding *was, int k)
         }
         all &= was->node[k] >= 0;
     }
-    return all && (m->search == m->rule->pattern ? judge : found_again)(m, was);
+    return all && (m->search == m->rule->pattern ? try_place : finish_match)(m, was);
 }
 
 bool tl_match_at(tl_match *m, const tl_tensor *arg)
@@ -157,10 +158,10 @@ bool tl_match_at(tl_match *m, const tl_tensor *arg)
     return bind_node(m, &b, root, m->root) && solve(m, &b, root);
 }
 
-/* ---- is what was found one that may be replaced? ---- */
+/* ---- may what was found be replaced? ---- */
 
-/* How much outside the match reads that value, which it does not give out. The replacement does,
- * where it is an argument, too: mul(h, h) of h = silu(a) is no silu(a)*b. */
+/* How many readers outside the match the value x has, if it is none of the match's outputs. The
+ * replacement is one if x is an argument, too: mul(h, h) of h = silu(a) is no silu(a)*b. */
 static int readers(const tl_match *m, tl_tensor x)
 {
     int n = 0;
@@ -178,9 +179,9 @@ static int readers(const tl_match *m, tl_tensor x)
     return n;
 }
 
-/* What the pattern does not give out has no users outside. Everything was recorded in one mode;
- * bits of TL_FAST and of selected kernels are not those that were compared. */
-static bool found_again(tl_match *m, const tl_binding *b)
+/* The search has matched in full. Values that are no outputs have no users outside, and everything
+ * was recorded in one mode, without TL_FAST or selected kernels, whose bits nobody has compared. */
+static bool finish_match(tl_match *m, const tl_binding *b)
 {
     tl_pass *p = m->pass;
     const tl_node *first = &p->t->node[b->node[0]];
@@ -207,7 +208,7 @@ static bool found_again(tl_match *m, const tl_binding *b)
     return true;
 }
 
-/* The rule claims the bits for these dtypes, and where a gradient passes for gradients. */
+/* The rule claims the bits for these dtypes; where a gradient passes, those of gradients. */
 static bool check_claim(tl_pass *p, tl_match *m)
 {
     const tl_pattern_arg *arg = m->rule->o.example_inputs;
@@ -226,9 +227,11 @@ static bool check_claim(tl_pass *p, tl_match *m)
                      fits && tl_rule_claims(m->rule, d, false) ? ", in the gradient" : "");
 }
 
-/* The search, traced with what stands there; joint with the gradients that come to all outputs, or,
- * if there is no such place, to fewer. Cotangents have the strides they have there. */
-static bool find_again(tl_match *m, const tl_binding *b)
+/* Traces the search with what stands at the place, and matches that. A joint one is traced with the
+ * gradients of all outputs or, if that does not match, of fewer; cotangents get the graph's
+ * strides.
+ */
+static bool match_in_full(tl_match *m, const tl_binding *b)
 {
     tl_pass *p = m->pass;
     const tl_replacement *o = &m->rule->o;
@@ -249,7 +252,7 @@ static bool find_again(tl_match *m, const tl_binding *b)
                                 "program");
 }
 
-/* Records what m puts behind the program, as where its first output is called. */
+/* Records the replacement behind the program, at the place of the call that gives output 0. */
 static bool put(tl_match *m)
 {
     tl_pass *p = m->pass;
@@ -261,7 +264,7 @@ static bool put(tl_match *m)
         return false;
     if (with->n_out < m->search->n_out)
         return tl_refuse(p, NULL, "gradients come to its search, but not to its replacement");
-    tl_scope outer = tl_scope_of(t, &like, /* expanded: nothing is to differentiate */
+    tl_scope outer = tl_scope_of(t, &like, /* backward is expanded already */
                                  like.mode | (p->joint ? TL_NO_GRAD : 0));
     tl_trace_part(t, tl_node_part(t, m->root));
     tl_pattern_run((tl_at){t, like.file, like.line, NULL}, with, m->b.arg, m->put);
@@ -271,11 +274,13 @@ static bool put(tl_match *m)
     for (int i = 0; p->joint && i < m->search->n_out; i++) /* other joint rules ask */
         if (!tl_is_none(m->out[i]) && m->put[i].owner == t->values.owner)
             tl_peek(t, m->put[i])->needs_grad = tl_peek(t, m->out[i])->needs_grad;
-    return !tl_failed(t) || (tl_fail(&p->why, tl_error_status(t), "%s", tl_error(t)), false);
+    if (tl_failed(t))
+        tl_fail(&p->why, tl_error_status(t), "%s", tl_error(t));
+    return !tl_failed(t);
 }
 
-/* What stands at a place is traced, put behind the program, and taken back if it does not do. */
-static bool judge(tl_match *m, const tl_binding *b)
+/* The ops match. If the place is refused, what was recorded for the replacement is taken back. */
+static bool try_place(tl_match *m, const tl_binding *b)
 {
     tl_pass *p = m->pass;
     const tl_replacement *o = &m->rule->o;
@@ -299,7 +304,7 @@ static bool judge(tl_match *m, const tl_binding *b)
                              "value (%g)",
                              o->scalars[i].name, o->scalars[i].value);
     p->scratch->mode = TL_TRACE | (p->joint ? 0 : p->t->node[m->root].mode);
-    if (find_again(m, b) &&
+    if (match_in_full(m, b) &&
         (p->example || o->extra_check == NULL || o->extra_check(m, o->ctx) ||
          tl_refuse(p, NULL, "extra_check says no")) &&
         put(m) && tl_same_outputs(p, m) && (p->example || check_claim(p, m)))
@@ -309,8 +314,6 @@ static bool judge(tl_match *m, const tl_binding *b)
     atomic_store(&p->t->values.count, n_values);
     return false;
 }
-
-/* ---- a rule in its own example ---- */
 
 tl_status tl_rule_found(const tl_rule *r, tl_err *err)
 {

@@ -1,10 +1,10 @@
-/* pattern.c: the programs of a replacement - called and traced, with gradients or without - and
- * what is traced as plain data. */
+/* pattern.c: the two programs of a replacement, called with or without gradients, traced, and
+ * turned into plain data that can be compared, searched for and run. */
 #include "autograd/replace/internal.h"
 
 #include <string.h>
 
-/* ---- seed(y, c, ...) -> a number whose gradient by each y is its c ---- */
+/* ---- seed(y, c, ...) -> a number whose gradient by each y is the c behind it ---- */
 
 static tl_status seed_shape(tl_call *c)
 {
@@ -32,14 +32,13 @@ static const tl_op seed_op = {.name = "seed",
                               .vjp = seed_vjp,
                               .saves_in = ~0u};
 
-/* ---- search or replace, with gradients or without ---- */
-
 bool tl_rule_grad(const tl_rule *r, int i)
 {
     return !r->o.example_inputs[i].no_grad && tl_dtype_is_float(r->o.example_inputs[i].dtype);
 }
 
-/* The gradients of the seeded outputs together, by each argument that takes one. */
+/* Appends the gradients of the seeded outputs, all in one backward, by each argument that takes
+ * one. */
 static void add_gradients(tl_rule_call *c, tl_tape *t, tl_rule_leaf *leaf, void *ctx)
 {
     tl_tensor x[TL_PATTERN_ARGS], in[2 * TL_PATTERN_OUTS];
@@ -101,6 +100,7 @@ void tl_rule_tape_end(tl_tape *t)
 
 /* ---- a traced program as data ---- */
 
+/* How many attributes the op has. */
 static int fields(const tl_op *op)
 {
     int n = 0;
@@ -109,7 +109,7 @@ static int fields(const tl_op *op)
     return n;
 }
 
-/* What x is called in the pattern; made: by node of the tape, one more than its number there. */
+/* What x is called in the pattern; made: by node of the tape, 1 + its number in the pattern. */
 static tl_pattern_ref name_of(const tl_tape *t, const tl_rule_call *c, const int *made, tl_tensor x,
                               tl_err *err)
 {
@@ -124,7 +124,8 @@ static tl_pattern_ref name_of(const tl_tape *t, const tl_rule_call *c, const int
                     : (tl_pattern_ref){made[node] - 1, tl_peek(t, x)->out};
 }
 
-/* Attributes with a scalar argument's example value stand for it. */
+/* Adds node i of the tape to the pattern. An attribute that has a scalar argument's example value
+ * stands for that argument. */
 static void read_node(tl_pattern *p, tl_bump *mem, const tl_tape *t, const tl_rule_call *c,
                       int *made, uint32_t i, tl_err *err)
 {
@@ -155,7 +156,7 @@ static void read_node(tl_pattern *p, tl_bump *mem, const tl_tape *t, const tl_ru
     made[i] = p->n_nodes;
 }
 
-/* What the outputs of the call on t depend on. */
+/* The nodes that the outputs of the call on t depend on. */
 static tl_pattern *pattern_of_call(tl_bump *mem, tl_tape *t, const tl_rule_call *c, tl_err *err)
 {
     const size_t most = (size_t)(t->n_nodes < TL_PATTERN_NODES ? t->n_nodes : TL_PATTERN_NODES);
@@ -184,7 +185,7 @@ static tl_tensor trace_leaf(void *ctx, tl_tape *t, const tl_array *a, int i)
     return x;
 }
 
-/* What may not be in a program: it is not called when a graph runs, and never twice. */
+/* Refuses what a program may not do, since it is not called when a graph runs. */
 static tl_status check_program(const tl_tape *t, tl_err *err)
 {
     if (tl_tracing_of(t)->n_hook + tl_tracing_of(t)->n_watch > 0)

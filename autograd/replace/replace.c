@@ -1,12 +1,11 @@
-/* replace.c: a graph rewritten, in passes, until nothing matches any more; and the report of it.
+/* replace.c: rewrites a graph in passes until nothing matches any more, and reports what was done.
  *
- * A pass looks at every node from the last to the first for what may be replaced. Replacements are
- * recorded behind the program, the values that they give stand for those that they replace, and the
- * graph is rebuilt with all of them and compared (compare.c). If it is the same it takes the place
- * of the old one. Else those to blame for a difference are barred from their place, and the next
- * pass goes without them; where nobody can be blamed it tries half as many. So time grows with the
- * graph and not with its square. A rule is also barred from what it has made itself, however often
- * that was rewritten since: so passes end. */
+ * A pass tries the rules at every node, from the last to the first. The replacements that it finds
+ * are recorded behind the program, and the graph is rebuilt with all of them at once and compared
+ * with the old one (compare.c). If nothing has changed it takes the old one's place. Otherwise the
+ * matches to blame are barred from their places and the next pass goes without them; where no match
+ * can be blamed, it tries half as many. So time grows with the graph, not with its square. A rule
+ * is also barred from what it has made, however often that has been rewritten: so passes end. */
 #include <limits.h>
 #include <string.h>
 
@@ -28,7 +27,7 @@ static tl_remark *remark(tl_graph *g, tl_remark **list, const tl_rule *r, bool m
 
 /* ---- the report ---- */
 
-/* One more in that list for the name and the reason. */
+/* Counts one more in that list, in the line of that name and reason. */
 static void count_in(tl_graph *g, tl_remark **list, const tl_rule *r, const char *why, bool rounds)
 {
     tl_remark *l = *list;
@@ -67,8 +66,6 @@ void tl_graph_report(const tl_graph *g, FILE *f)
                     l->times > 1 ? "s" : "");
 }
 
-/* ---- bars ---- */
-
 void tl_match_bar(tl_pass *p, tl_match *m)
 {
     m->blamed = true;
@@ -77,7 +74,7 @@ void tl_match_bar(tl_pass *p, tl_match *m)
     tl_err_clear(&p->why);
 }
 
-/* For what m has put: the replacement itself, and those that made what it replaces. */
+/* The bars of what m has put: of its own rule, and of those that made what it replaces. */
 static tl_remark *bars_behind(tl_pass *p, const tl_match *m)
 {
     static const char ever[] = "was made by this replacement: it would go on for ever";
@@ -96,7 +93,7 @@ static tl_remark *bars_behind(tl_pass *p, const tl_match *m)
 
 /* ---- a pass ---- */
 
-/* What a form finds at that node waits for the others. */
+/* The first rule that matches at the node is noted; it is made with all others of the pass. */
 static void try_rules(tl_pass *p, uint32_t node)
 {
     for (int i = 0; i < p->n_rules && !p->owner[node] && p->why.status != TL_ENOMEM; i++) {
@@ -122,8 +119,8 @@ static void try_rules(tl_pass *p, uint32_t node)
     }
 }
 
-/* The graph with all that stands in for something now; false, with p->why, where it has no order,
- * or is not the same in memory and gradients. */
+/* Rebuilds the graph with all matches found; false, with p->why, if it has no order or has changed.
+ */
 static bool rebuild(tl_pass *p)
 {
     const size_t n = p->t->n_nodes;
@@ -155,7 +152,7 @@ static bool rebuild(tl_pass *p)
     return p->was != NULL && tl_same_graph(p) && p->n_barred == 0;
 }
 
-/* The rebuilt graph in the place of the old. */
+/* Puts the rebuilt graph in the place of the old one. */
 static bool take(tl_pass *p)
 {
     tl_graph *g = p->g;
@@ -185,8 +182,8 @@ static bool take(tl_pass *p)
     return true;
 }
 
-/* All that is found is made, or nothing. *most: as much is looked for, and then in the next pass;
- * 0: there is none. */
+/* One pass: makes all matches that it finds, or none. *most: how many it may look for; set to that
+ * number for the next pass, 0: nothing is left to find. */
 static void sweep(tl_pass *p, int *most)
 {
     p->found = tl_pass_room(p, p->t->n_nodes, sizeof *p->found);
@@ -227,7 +224,7 @@ tl_status tl_graph_replace(tl_graph *g, bool joint)
         tl_graph_rebuild(g, true);
     while (g->head.err.status == TL_OK && most > 0) {
         p = (tl_pass){g, g->t, scratch, rule, n, joint, .bars = p.bars};
-        g->missed[joint] = NULL; /* it may be found now */
+        g->missed[joint] = NULL; /* the pass finds them again */
         sweep(&p, &most);
         if (p.why.status == TL_ENOMEM)
             tl_fail(&g->head.err, TL_ENOMEM, "no memory to replace in a graph of %u nodes",

@@ -1,13 +1,12 @@
-/* rule.c: replacements - what is asked of one when it is registered, and the table of them. There
- * is one for the process; rules in it never change and never go, so that a graph can use them
- * without the lock. */
+/* rule.c: replacements: what is checked when one is registered, and the table of them.
+ *
+ * The process has one table. A rule in it never changes and is never freed, so that a graph can use
+ * it without the lock. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "autograd/replace/internal.h"
-
-/* ---- a rule ---- */
 
 bool tl_rule_claims(const tl_rule *r, tl_dtype d, bool gradients)
 {
@@ -60,7 +59,7 @@ static void *copied(tl_bump *b, const void *from, size_t n, bool *ok)
     return to == NULL || n == 0 ? to : memcpy(to, from, n);
 }
 
-/* Everything o points to, but for ctx, into b. */
+/* Copies everything that o points to, except ctx, into b. */
 static tl_status copy_options(tl_replacement *o, tl_bump *b, tl_err *err)
 {
     const size_t n_in = (size_t)o->n_in, n_scalars = (size_t)o->n_scalars;
@@ -85,15 +84,15 @@ static tl_status copy_options(tl_replacement *o, tl_bump *b, tl_err *err)
     return ok ? TL_OK : tl_fail(err, TL_ENOMEM, "no memory to copy it");
 }
 
-static void free_rule(tl_rule *r)
+static void free_rules(tl_rule *r)
 {
     if (r != NULL)
         tl_bump_free(&r->bump);
     tl_free_raw(r);
 }
 
-/* o as a rule, all its forms checked; NULL with *err. */
-static tl_rule *make_rule(tl_replacement o, bool ours, tl_err *err)
+/* o as a rule for each of its forms, all checked; NULL with *err. */
+static tl_rule *make_rules(tl_replacement o, bool shipped, tl_err *err)
 {
     if (check_options(&o, err) != TL_OK)
         return NULL;
@@ -105,36 +104,36 @@ static tl_rule *make_rule(tl_replacement o, bool ours, tl_err *err)
         tl_fail(err, TL_ENOMEM, "no memory for a replacement");
     else
         copy_options(&o, &r->bump, err);
-    for (tl_rule *f = r; err->status == TL_OK && f < r + o.forms; f++) {
-        f->o = o;
-        f->form = (int)(f - r);
-        f->shipped = ours;
-        atomic_store(&f->on, true);
-        if (tl_rule_example(f, false, &c, err) == TL_OK)
-            f->pattern = tl_rule_trace(&c, true, t, &r->bump, err);
-        if (err->status == TL_OK && !ours) /* the suite verifies ours */
-            tl_rule_verify(f, 1, 8, err);
+    for (int i = 0; i < o.forms && err->status == TL_OK; i++) {
+        r[i].o = o;
+        r[i].form = i;
+        r[i].shipped = shipped;
+        atomic_store(&r[i].on, true);
+        if (tl_rule_example(&r[i], false, &c, err) == TL_OK)
+            r[i].pattern = tl_rule_trace(&c, true, t, &r->bump, err);
+        if (err->status == TL_OK && !shipped) /* the test suite verifies those */
+            tl_rule_verify(&r[i], 1, 8, err);
     }
     tl_rule_tape_end(t);
     if (err->status == TL_OK)
         return r;
-    free_rule(r);
+    free_rules(r);
     return NULL;
 }
 
 /* ---- the table ---- */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static tl_rule *table; /* of those added in their order, then ours in theirs */
-static int n_shipped;  /* of ours have been looked at */
+static tl_rule *table; /* first forms: the user's as they were registered, then the library's */
+static int n_shipped;  /* so many of the library's have been added */
 
-/* The n characters there are that name. */
-static bool is(const char *name, const char *there, size_t n)
+/* The first n characters at `text` are that name. */
+static bool is(const char *name, const char *text, size_t n)
 {
-    return strlen(name) == n && memcmp(name, there, n) == 0;
+    return strlen(name) == n && memcmp(name, text, n) == 0;
 }
 
-/* The first form of that name. */
+/* The first form of the replacement of that name; NULL: there is none. */
 static tl_rule *find(const char *name, size_t n)
 {
     tl_rule *r = table;
@@ -143,48 +142,52 @@ static tl_rule *find(const char *name, size_t n)
     return r;
 }
 
-static const tl_rule *find_like(const tl_rule *list, const tl_rule *r)
+/* One of r's first n forms searches for what x does, under the same condition. */
+static bool has_like(const tl_rule *r, int n, const tl_rule *x)
 {
-    while (list != NULL &&
-           (list->o.extra_check != r->o.extra_check || list->o.trace != r->o.trace ||
-            !tl_pattern_same(list->pattern, r->pattern)))
-        list = list->next;
-    return list;
+    while (n-- > 0)
+        if (!r[n].duplicate && r->o.extra_check == x->o.extra_check && r->o.trace == x->o.trace &&
+            tl_pattern_same(r[n].pattern, x->pattern))
+            return true;
+    return false;
 }
 
-/* r goes into the table, but for forms that are there; or, with an error, nowhere. */
+/* Adds r, which is freed if there is an error, or all its forms are there already. */
 static void insert(tl_rule *r, tl_err *err)
 {
-    tl_rule *fresh = NULL, **end = &fresh, **at = &table;
+    int fresh = 0;
     for (int i = 0; i < r->o.forms; i++) {
-        const tl_rule *like = find_like(table, &r[i]);
-        like = like != NULL ? like : find_like(fresh, &r[i]);
-        if (like == NULL) {
-            *end = &r[i];
-            end = &r[i].next;
-        } else if (!r->o.skip_duplicates)
+        const tl_rule *like = table;
+        while (like != NULL && !has_like(like, like->o.forms, &r[i]))
+            like = like->next;
+        if (like == NULL && has_like(r, i, &r[i]))
+            like = r;
+        r[i].duplicate = like != NULL;
+        fresh += like == NULL;
+        if (like != NULL && !r->o.skip_duplicates)
             tl_fail(err, TL_EUSAGE, "'%s' searches for the same pattern under the same extra_check",
                     like->o.name);
     }
-    if (fresh != NULL && find(r->o.name, strlen(r->o.name)) != NULL)
+    if (fresh > 0 && find(r->o.name, strlen(r->o.name)) != NULL)
         tl_fail(err, TL_ENAME, "the name is taken");
-    if (fresh == NULL || err->status != TL_OK) {
-        free_rule(r);
+    if (fresh == 0 || err->status != TL_OK) {
+        free_rules(r);
         return;
     }
+    tl_rule **at = &table;
     while (*at != NULL && (r->shipped || !(*at)->shipped))
         at = &(*at)->next;
-    *end = *at;
-    *at = fresh;
+    r->next = *at;
+    *at = r;
 }
 
-/* Takes the lock, and sees that ours are in the table; without memory the next call goes on. */
+/* Takes the lock, and adds the library's own. Out of memory, the next call goes on with them. */
 static tl_status enter(tl_err *err)
 {
     pthread_mutex_lock(&lock);
     for (; tl_shipped_replacements[n_shipped] != NULL; n_shipped++) {
         tl_err e = {.status = TL_OK};
-        tl_rule *r = make_rule(*tl_shipped_replacements[n_shipped], true, &e);
+        tl_rule *r = make_rules(*tl_shipped_replacements[n_shipped], true, &e);
         if (r != NULL)
             insert(r, &e);
         if (e.status == TL_ENOMEM)
@@ -196,7 +199,7 @@ static tl_status enter(tl_err *err)
 tl_status tl_register_replacement_with(tl_err *err, tl_replacement o)
 {
     tl_err e = {.status = TL_OK};
-    tl_rule *r = make_rule(o, false, &e);
+    tl_rule *r = make_rules(o, false, &e);
     if (r != NULL) {
         enter(&e);
         insert(r, &e);
@@ -214,7 +217,7 @@ tl_rule *tl_rule_find(const char *name, int form, tl_err *err)
     tl_rule *r = name == NULL ? NULL : find(name, strlen(name));
     pthread_mutex_unlock(&lock);
     if (r != NULL && form >= 0 && form < r->o.forms)
-        return r - r->form + form;
+        return &r[form];
     tl_fail(err, TL_ENAME, "no replacement is named '%s' and has a form %d",
             name == NULL ? "NULL" : name, form);
     return NULL;
@@ -223,36 +226,27 @@ tl_rule *tl_rule_find(const char *name, int form, tl_err *err)
 bool tl_replacement_enable(const char *name, bool on)
 {
     tl_rule *r = tl_rule_find(name, 0, NULL);
-    for (int i = 0; r != NULL && i < r->o.forms; i++)
-        atomic_store(&r[i].on, on);
+    if (r != NULL)
+        atomic_store(&r->on, on);
     return r != NULL;
-}
-
-static const char *name_at(int i)
-{
-    const tl_rule *r = i < 0 ? NULL : table;
-    for (const char *was = NULL; r != NULL; was = r->o.name, r = r->next)
-        if (r->o.name != was && i-- == 0)
-            return r->o.name;
-    return NULL;
 }
 
 const char *tl_replacement_at(int i)
 {
     enter(NULL);
-    const char *name = name_at(i);
+    const tl_rule *r = i < 0 ? NULL : table;
+    while (r != NULL && i-- > 0)
+        r = r->next;
     pthread_mutex_unlock(&lock);
-    return name;
+    return r == NULL ? NULL : r->o.name;
 }
 
-/* ---- which are on ---- */
-
-/* Those of *n rules that the names with commas mean - "all": each - leave the list. */
+/* Takes the rules out of the list that `names` means: names with commas, or "all". `where` says
+ * where the names come from; TL_ENAME if no replacement has one of them. */
 static void leave_out(const char *where, const char *names, const tl_rule **list, int *n,
                       tl_err *err)
 {
     char there[320] = "all";
-    const char *known;
     size_t len, used = strlen(there);
     for (; names != NULL && *names != 0; names += len + (names[len] == ',')) {
         len = strcspn(names, ",");
@@ -265,9 +259,9 @@ static void leave_out(const char *where, const char *names, const tl_rule **list
         if (all || find(names, len) != NULL)
             continue;
         for (int others = 0; others < 2; others++) /* first those that begin as it does */
-            for (int i = 0; (known = name_at(i)) != NULL && used < sizeof there; i++)
-                if ((known[0] != names[0]) == others)
-                    used += (size_t)snprintf(there + used, sizeof there - used, ", %s", known);
+            for (const tl_rule *r = table; r != NULL && used < sizeof there; r = r->next)
+                if ((r->o.name[0] != names[0]) == others)
+                    used += (size_t)snprintf(there + used, sizeof there - used, ", %s", r->o.name);
         tl_fail(err, TL_ENAME, "%s: there is no replacement '%.*s'; there are: %s%s", where,
                 len < 60 ? (int)len : 60, names, there, used < sizeof there ? "" : "...");
     }
@@ -280,13 +274,14 @@ tl_status tl_rules_on(tl_graph *g, bool joint, const tl_rule ***list, int *n)
     *n = 0;
     enter(err);
     for (const tl_rule *r = table; r != NULL; r = r->next)
-        all++;
+        all += (size_t)r->o.forms;
     *list = tl_bump_get(&g->bump, all * sizeof **list);
     if (*list == NULL)
         tl_fail(err, TL_ENOMEM, "no memory for a list of %zu replacements", all);
     for (const tl_rule *r = *list == NULL ? NULL : table; r != NULL; r = r->next)
-        if (atomic_load(&r->on) && (r->o.trace == TL_TRACE_JOINT) == joint)
-            (*list)[(*n)++] = r;
+        for (int i = 0; i < r->o.forms; i++)
+            if (atomic_load(&r->on) && !r[i].duplicate && (r->o.trace == TL_TRACE_JOINT) == joint)
+                (*list)[(*n)++] = &r[i];
     leave_out("TL_WITHOUT in the environment", getenv("TL_WITHOUT"), *list, n, err);
     leave_out("the graph's option .without", g->opt.without, *list, n, err);
     pthread_mutex_unlock(&lock);

@@ -1,10 +1,8 @@
-/* verify.c: a replacement is tested: it does what it claims.
- *
- * Search and replace are computed directly on the same random inputs - ordinary values, values of
- * very different size, many zeros of both signs, infinities and NaNs - and compared bit for bit
- * (all NaNs are one): outputs, gradients as values for random cotangents of some of the outputs, by
- * some of the inputs, and accumulators that two passes have continued. Leaves whose uses differ in
- * number or kind are not compared: a graph refuses those (compare.c). */
+/* verify.c: tests that a replacement keeps the bits that it claims to keep. Search and replacement
+ * are computed directly on the same random inputs: ordinary values, values of very different size,
+ * many zeros of both signs, infinities and NaNs. Compared bit for bit (all NaNs are one) are the
+ * outputs, the gradients as values, and the accumulators after two backwards. Accumulators whose
+ * uses differ in number or kind are not compared: graphs refuse such a replacement (compare.c). */
 #include <math.h>
 #include <string.h>
 
@@ -13,22 +11,19 @@
 #include "tensor/threads.h"
 
 typedef struct {
-    const tl_rule *f;
-    const tl_replacement *o; /* f's */
+    const tl_replacement *o;
     tl_dtype dtype;
     int round;
     uint64_t seed, tosses;
     tl_rng_key key;
     tl_err *err;
     tl_bump mem;
-    tl_tape *t[2]; /* search's and the replacement's, */
-    tl_rule_call c[2];
+    tl_tape *t[2];     /* of search and of replace */
+    tl_rule_call c[2]; /* the same */
 } trial;
 
-/* ---- random inputs ---- */
-
-/* By round: ordinary values, of very different size, some that are infinite or no number, and many
- * zeros. */
+/* Depending on the round: ordinary values, values of very different size, some infinities and NaNs,
+ * or many zeros. */
 static double draw(const trial *k, uint64_t i, uint64_t e)
 {
     static const double special[] = {(double)INFINITY, -(double)INFINITY, (double)NAN, 0x1p-149,
@@ -45,7 +40,7 @@ static double draw(const trial *k, uint64_t i, uint64_t e)
 
 static bool toss(trial *k) { return tl_rng_u32(k->key, ~(uint64_t)k->round, k->tosses++) & 1; }
 
-/* The same for both programs. */
+/* An argument or cotangent, with the same numbers for both programs. */
 static tl_tensor draw_leaf(void *ctx, tl_tape *t, const tl_array *a, int i)
 {
     trial *k = ctx;
@@ -65,13 +60,13 @@ static tl_tensor draw_leaf(void *ctx, tl_tape *t, const tl_array *a, int i)
     return x;
 }
 
-/* Where both are called: which arguments are f32, which take a gradient, and to which outputs
- * cotangents come. shapes NULL: the examples'. */
+/* Draws which arguments are f32, which take a gradient, and which outputs have a cotangent. shapes
+ * NULL: those of the examples. */
 static void draw_place(trial *k, const tl_shape *shapes, bool backward)
 {
     const bool all = k->round < 4;
     tl_rule_call *c = &k->c[0];
-    tl_rule_example(k->f, false, c, NULL);
+    tl_rule_example(c->rule, false, c, NULL);
     for (int i = 0; i < k->o->n_in; i++) {
         const tl_pattern_arg *a = &k->o->example_inputs[i];
         const tl_shape shape = shapes != NULL ? shapes[i] : tl_array_shape(&c->array[i]);
@@ -138,7 +133,7 @@ static tl_status compare_accumulators(trial *k, int i)
     return TL_OK;
 }
 
-/* What continues an accumulator shows a joint replacement. */
+/* The second of two backwards of a forward replacement continues accumulators. */
 static tl_status try_once(trial *k)
 {
     const tl_rule_call *was = &k->c[0], *is = &k->c[1];
@@ -168,19 +163,19 @@ static tl_status try_once(trial *k)
     return TL_OK;
 }
 
-static tl_status check(const tl_rule *f, tl_dtype d, const tl_shape *shapes, bool backward,
+static tl_status check(const tl_rule *r, tl_dtype d, const tl_shape *shapes, bool backward,
                        uint64_t seed, int rounds, tl_err *err)
 {
     tl_err e = {.status = TL_OK};
-    trial k = {.f = f, .o = &f->o, .dtype = d, .seed = seed, .err = &e};
-    for (int i = 0; i < f->o.n_in && e.status == TL_OK; i++)
+    trial k = {.o = &r->o, .dtype = d, .seed = seed, .err = &e, .c = {{.rule = r}}};
+    for (int i = 0; i < r->o.n_in && e.status == TL_OK; i++)
         tl_shape_check(shapes != NULL ? &shapes[i] : &(tl_shape){.ndim = 0}, d, &e);
     k.key = tl_rng_stream(seed, "replacement");
     k.t[0] = tl_tape_new(NULL);
     k.t[1] = tl_tape_new(NULL);
     if (k.t[0] == NULL || k.t[1] == NULL || k.key.status != TL_OK)
         tl_fail(&e, TL_ENOMEM, "no memory for two tapes");
-    tl_fpenv saved = tl_fpenv_enter(); /* numbers are drawn and compared outside any op */
+    tl_fpenv saved = tl_fpenv_enter(); /* numbers are drawn and compared outside of ops */
     for (; e.status == TL_OK && k.round < (rounds > 0 ? rounds : 8); k.round++) {
         draw_place(&k, shapes, backward);
         try_once(&k);
@@ -193,8 +188,6 @@ static tl_status check(const tl_rule *f, tl_dtype d, const tl_shape *shapes, boo
                              : tl_fail(err, e.status, "'%s' in %s: %.400s", k.o->name,
                                        tl_dtype_name(d), e.message);
 }
-
-/* ---- a form ---- */
 
 tl_status tl_rule_verify(const tl_rule *r, uint64_t seed, int rounds, tl_err *err)
 {
