@@ -58,13 +58,13 @@ static tl_status rotary_shape(tl_call *c)
     return TL_OK;
 }
 
-/* A call of one of the three ops that rotate, row by row. */
-enum { MOST_IN = 4 };
+/* A call of one of the three ops that rotate. Its arrays are expanded to the same leading dims, so
+ * that row r of one belongs to row r of the others. */
+enum { MOST = 6 };
 typedef struct {
-    int n_in;
-    int lead;             /* dims before a row */
-    tl_array in[MOST_IN]; /* (x, r1, r2) or (x1, x2, c, s), expanded to the same leading dims */
-    const tl_array *out;
+    tl_array a[MOST]; /* inputs (x, r1, r2) or (x1, x2, c, s), then outputs */
+    int n_in, n_out, lead;
+    int64_t n; /* elements of a table's row */
     tl_dtype compute;
     bool interleaved, turned;
     double *scratch; /* four rows for each thread */
@@ -73,27 +73,29 @@ typedef struct {
 static job job_of(const tl_call *c, bool interleaved, bool turned)
 {
     job j = {.n_in = c->n_in,
+             .n_out = c->n_out,
              .lead = c->in[0]->ndim - 1,
-             .out = c->out,
              .compute = tl_dtype_compute(c->in[0]->dtype),
              .interleaved = interleaved,
              .turned = turned};
     tl_shape s = tl_array_shape(c->in[0]);
-    for (int i = 0; i < c->n_in; i++) {
-        s.dim[j.lead] = c->in[i]->dim[c->in[i]->ndim - 1];
-        j.in[i] = tl_array_expand(c->in[i], &s);
+    for (int i = 0; i < j.n_in; i++) {
+        s.dim[j.lead] = j.n = c->in[i]->dim[c->in[i]->ndim - 1];
+        j.a[i] = tl_array_expand(c->in[i], &s);
     }
+    for (int i = 0; i < j.n_out; i++)
+        j.a[j.n_in + i] = c->out[i];
     return j;
 }
 
-static void begin_at(const job *j, int64_t row, tl_cursor at[MOST_IN])
+static void begin_at(const job *j, int64_t row, tl_cursor at[MOST])
 {
-    for (int i = 0; i < j->n_in; i++)
-        at[i] = tl_cursor_at(&j->in[i], j->lead, row);
+    for (int i = 0; i < j->n_in + j->n_out; i++)
+        at[i] = tl_cursor_at(&j->a[i], j->lead, row);
 }
-static void next_row(const job *j, tl_cursor at[MOST_IN])
+static void next_row(const job *j, tl_cursor at[MOST])
 {
-    for (int i = 0; i < j->n_in; i++)
+    for (int i = 0; i < j->n_in + j->n_out; i++)
         tl_cursor_next(&at[i]);
 }
 
@@ -115,23 +117,22 @@ enum { AHEAD = 4096, FAR = 1 << 20 };
 static void rotary_rows(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const job *j = ctx;
-    const int64_t d = j->in[0].dim[j->lead], n = j->in[1].dim[j->lead];
-    const size_t unit = tl_dtype_size(j->compute), all = (size_t)d * unit,
-                 turned = (size_t)n * unit;
-    const bool ask = tl_array_contiguous(&j->in[0]) &&
-                     tl_array_count(&j->in[0]) * (int64_t)unit > FAR;
-    tl_cursor at[MOST_IN];
+    const size_t unit = tl_dtype_size(j->compute), all = (size_t)j->a[0].dim[j->lead] * unit,
+                 rotated = (size_t)j->n * unit;
+    const bool far = tl_array_contiguous(&j->a[0]) &&
+                     tl_array_count(&j->a[0]) * (int64_t)unit > FAR;
+    tl_cursor at[MOST];
     (void)thread;
     begin_at(j, begin, at);
     for (int64_t r = begin; r < end; r++, next_row(j, at)) {
         const char *x = tl_cursor_data(&at[0]);
-        char *y = (char *)j->out->data + (size_t)r * all;
-        for (size_t i = AHEAD; ask && i < AHEAD + all; i += 64) {
+        char *y = tl_cursor_data(&at[3]);
+        for (size_t i = AHEAD; far && i < AHEAD + all; i += 64) {
             __builtin_prefetch(x + i);
             __builtin_prefetch(y + i, 1);
         }
-        rotate_row(j, n, x, tl_cursor_data(&at[1]), tl_cursor_data(&at[2]), y);
-        memcpy(y + turned, x + turned, all - turned);
+        rotate_row(j, j->n, x, tl_cursor_data(&at[1]), tl_cursor_data(&at[2]), y);
+        memcpy(y + rotated, x + rotated, all - rotated);
     }
 }
 
@@ -139,7 +140,7 @@ static tl_status rotary_forward(tl_call *c)
 {
     const rotary_attrs *a = c->attrs;
     job j = job_of(c, a->pairing == TL_ROTARY_INTERLEAVED, a->turned);
-    const int64_t d = j.in[0].dim[j.lead];
+    const int64_t d = j.a[0].dim[j.lead];
     tl_parallel_for(tl_array_count(c->in[0]) / d, 1 + 8192 / d, rotary_rows, &j);
     return TL_OK;
 }
@@ -247,46 +248,51 @@ const tl_op tl_op_rotary_turn = {TL_NAMED(rotary_turn, 1, 1), TL_ATTRS(rotary),
 
 /* ---- rows that the kernel cannot read or write where they lie go through scratch ---- */
 
-/* Runs body over the rows, with four rows of n elements of scratch for each thread. */
-static tl_status run_with_scratch(tl_call *c, job *j, int64_t rows, int64_t n, tl_range_fn *body)
+/* Operand k of the kernel is gathered from n_out pieces: x, r1 and r2 of rotary_, or the pairs (x1,
+ * x2), (c, c) and (s, s) of rotary_halves. The result goes back in as many. */
+static void gathered_rows(void *ctx, int64_t begin, int64_t end, int thread)
 {
-    const int64_t grain = 1 + 8192 / n;
-    j->scratch = tl_scratch(c, (size_t)tl_parallel_width(rows, grain) * 4 * (size_t)n * 8, false);
-    if (j->scratch == NULL)
-        return TL_ENOMEM;
-    tl_parallel_for(rows, grain, body, j);
-    return TL_OK;
+    const job *j = ctx;
+    const tl_convert_table *convert = tl_isa_now()->convert;
+    const int64_t n = j->n * j->n_out, room = j->a[0].dim[j->lead] * j->n_out;
+    const size_t piece = (size_t)j->n * tl_dtype_size(j->compute);
+    char *row[4]; /* x, r1, r2 and the result */
+    tl_cursor at[MOST];
+    for (int k = 0; k < 4; k++)
+        row[k] = (char *)(j->scratch + (4 * thread + k) * room);
+    begin_at(j, begin, at);
+    for (int64_t r = begin; r < end; r++, next_row(j, at)) {
+        for (int k = 0; k < 3; k++)
+            for (int i = 0; i < j->n_out; i++) {
+                const tl_cursor *from = &at[k == 0 ? i : k + j->n_out - 1];
+                convert->widen(j->n, from->a->dtype, tl_cursor_data(from), from->a->stride[j->lead],
+                               row[k] + (size_t)i * piece);
+            }
+        rotate_row(j, n, row[0], row[1], row[2], row[3]);
+        for (int i = 0; i < j->n_out; i++) {
+            const tl_cursor *to = &at[j->n_in + i];
+            convert->narrow(j->n, to->a->dtype, row[3] + (size_t)i * piece, tl_cursor_data(to),
+                            to->a->stride[j->lead]);
+        }
+    }
 }
 
-/* The four rows of a thread. */
-static void scratch_rows(const job *j, int thread, int64_t n, void *row[4])
+static tl_status gathered_run(tl_call *c, job *j)
 {
-    for (int i = 0; i < 4; i++)
-        row[i] = j->scratch + (4 * (int64_t)thread + i) * n;
+    const int64_t d = j->a[0].dim[j->lead], room = d * j->n_out, grain = 1 + 8192 / room,
+                  rows = tl_array_count(c->in[0]) / d;
+    const size_t threads = (size_t)tl_parallel_width(rows, grain);
+    j->scratch = tl_scratch(c, threads * 4 * (size_t)room * sizeof(double), false);
+    if (j->scratch == NULL)
+        return TL_ENOMEM;
+    tl_parallel_for(rows, grain, gathered_rows, j);
+    return TL_OK;
 }
 
 /* ---- rotary_(x, r1, r2): rotary in place, on any strided view, such as a slice of a packed qkv:
  * x is consumed and changed where it lies. Shapes, dtypes, bits, VJP: as rotary (NUMERICS 8.4). The
  * gradients of tables would read x, so the engine refuses tables that need one.
  * Errors: besides, TL_EINPLACE (a leaf, a table that needs a gradient, x with repeated elements) */
-
-static void inplace_rows(void *ctx, int64_t begin, int64_t end, int thread)
-{
-    const job *j = ctx;
-    const tl_convert_table *k = tl_isa_now()->convert;
-    const tl_array *x = &j->in[0];
-    const int64_t n = j->in[1].dim[j->lead], step = x->stride[j->lead];
-    tl_cursor at[MOST_IN];
-    void *buf[4];
-    begin_at(j, begin, at);
-    scratch_rows(j, thread, n, buf);
-    for (int64_t r = begin; r < end; r++, next_row(j, at)) {
-        for (int i = 0; i < 3; i++)
-            k->widen(n, j->in[i].dtype, tl_cursor_data(&at[i]), j->in[i].stride[j->lead], buf[i]);
-        rotate_row(j, n, buf[0], buf[1], buf[2], buf[3]);
-        k->narrow(n, x->dtype, buf[3], tl_cursor_data(&at[0]), step);
-    }
-}
 
 static tl_status inplace_shape(tl_call *c)
 {
@@ -305,9 +311,7 @@ static tl_status inplace_forward(tl_call *c)
 {
     const rotary_attrs *a = c->attrs;
     job j = job_of(c, a->pairing == TL_ROTARY_INTERLEAVED, a->turned);
-    j.in[0] = c->out[0];
-    const int64_t d = j.in[0].dim[j.lead];
-    return run_with_scratch(c, &j, tl_array_count(c->in[0]) / d, d, inplace_rows);
+    return gathered_run(c, &j);
 }
 
 const tl_op tl_op_rotary_ = {ROTARY(rotary_), .traits = TL_MUTATES, .mutates = 0,
@@ -359,33 +363,10 @@ static tl_status halves_shape(tl_call *c)
     return TL_OK;
 }
 
-static void halves_rows(void *ctx, int64_t begin, int64_t end, int thread)
-{
-    static const int halves[3][2] = {{0, 1}, {2, 2}, {3, 3}}; /* (x1, x2), (c, c), (s, s) */
-    const job *j = ctx;
-    const int64_t h = j->in[0].dim[j->lead];
-    const size_t bytes = (size_t)h * tl_dtype_size(j->compute);
-    tl_cursor at[MOST_IN];
-    void *buf[4];
-    begin_at(j, begin, at);
-    scratch_rows(j, thread, 2 * h, buf);
-    for (int64_t r = begin; r < end; r++, next_row(j, at)) {
-        for (int k = 0; k < 3; k++)
-            for (int i = 0; i < 2; i++)
-                memcpy((char *)buf[k] + (size_t)i * bytes, tl_cursor_data(&at[halves[k][i]]),
-                       bytes);
-        rotate_row(j, 2 * h, buf[0], buf[1], buf[2], buf[3]);
-        for (int i = 0; i < 2; i++)
-            memcpy((char *)j->out[i].data + (size_t)r * bytes, (char *)buf[3] + (size_t)i * bytes,
-                   bytes);
-    }
-}
-
 static tl_status halves_forward(tl_call *c)
 {
     job j = job_of(c, false, ((const halves_attrs *)c->attrs)->conjugate);
-    const int64_t h = j.in[0].dim[j.lead];
-    return run_with_scratch(c, &j, tl_array_count(c->in[0]) / h, 2 * h, halves_rows);
+    return gathered_run(c, &j);
 }
 
 /* The cotangent of output j, +0 where nothing depends on it. */
@@ -431,7 +412,6 @@ static unsigned halves_saves(unsigned wanted)
 }
 
 const tl_op tl_op_rotary_halves = {TL_NAMED(rotary_halves, 4, 2),
-                                   .traits = TL_ROWS,
                                    .shape = halves_shape,
                                    .forward = halves_forward,
                                    TL_ATTRS(halves),

@@ -11,40 +11,21 @@
 
 typedef struct {
     const tl_array *x, *out;
-    int n_row; /* dims of a row */
-    int64_t n; /* elements of a row */
-    char *buf; /* for each thread a row in the compute type */
+    tl_operand operand; /* x in its compute type */
+    int64_t n;          /* elements of a row */
+    bool direct;        /* rows can be read where they lie */
+    char *buf;          /* for each thread a row, if they cannot */
 } row_job;
-
-/* Row number `row` of x in its compute type: where it lies, or gathered into buf. */
-static const void *row_of(const row_job *j, int64_t row, int thread)
-{
-    const tl_array *x = j->x;
-    const tl_dtype d = j->out->dtype;
-    const int lead = x->ndim - j->n_row;
-    tl_array part = {.dtype = x->dtype, .ndim = j->n_row};
-    memcpy(part.dim, x->dim + lead, (size_t)j->n_row * sizeof part.dim[0]);
-    memcpy(part.stride, x->stride + lead, (size_t)j->n_row * sizeof part.stride[0]);
-    part.data = tl_array_at(x, row * j->n);
-    tl_array_collapse(&part, 1);
-    if (x->dtype == d && tl_array_contiguous(&part))
-        return part.data;
-    const int last = part.ndim - 1;
-    const int64_t inner = last >= 0 ? part.dim[last] : 1, step = last >= 0 ? part.stride[last] : 1,
-                  size = (int64_t)tl_dtype_size(d);
-    char *to = j->buf + thread * j->n * size;
-    tl_cursor from = tl_cursor_at(&part, last, 0);
-    for (int64_t at = 0; at < j->n; at += inner, tl_cursor_next(&from))
-        tl_isa_now()->convert->widen(inner, x->dtype, tl_cursor_data(&from), step, to + at * size);
-    return to;
-}
 
 static void sum_range(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const row_job *j = ctx;
     const tl_row_table *k = tl_isa_now()->row;
+    char *buf = j->buf + thread * j->n * (int64_t)tl_dtype_size(j->out->dtype);
     for (int64_t r = begin; r < end; r++) {
-        const void *x = row_of(j, r, thread);
+        const void *x = j->direct ? tl_array_at(j->x, r * j->n) : buf;
+        if (!j->direct)
+            tl_operand_move(&j->operand, r * j->n, j->n, buf, false);
         if (j->out->dtype == TL_F64)
             ((double *)j->out->data)[r] = k->lanes64(j->n, x);
         else
@@ -55,13 +36,14 @@ static void sum_range(void *ctx, int64_t begin, int64_t end, int thread)
 /* Sums the last n_row dims of x into out, which has x's other dims and compute type. */
 static tl_status sum_rows(tl_call *c, const tl_array *x, int n_row, const tl_array *out)
 {
-    row_job j = {.x = x, .out = out, .n = 1, .n_row = n_row};
-    int64_t rows = tl_array_count(out);
-    for (int i = x->ndim - n_row; i < x->ndim; i++)
-        j.n *= x->dim[i];
-    int64_t grain = 1 + 16384 / (j.n + 1);
-    int width = tl_parallel_width(rows, grain);
-    j.buf = tl_scratch(c, (size_t)width * (size_t)j.n * tl_dtype_size(out->dtype), false);
+    row_job j = {.x = x, .out = out, .operand = tl_operand_of(x, out->dtype), .n = 1};
+    const int64_t rows = tl_array_count(out);
+    j.direct = x->dtype == out->dtype;
+    for (int i = x->ndim - 1; i >= x->ndim - n_row; j.n *= x->dim[i--])
+        j.direct &= x->dim[i] == 1 || x->stride[i] == j.n;
+    const int64_t grain = 1 + 16384 / (j.n + 1);
+    const size_t threads = j.direct ? 0 : (size_t)tl_parallel_width(rows, grain);
+    j.buf = tl_scratch(c, threads * (size_t)j.n * tl_dtype_size(out->dtype), false);
     if (j.buf == NULL)
         return TL_ENOMEM;
     tl_parallel_for(rows, grain, sum_range, &j);

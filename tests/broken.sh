@@ -229,7 +229,13 @@ breaks 7.3 "softcap without its second factor" reference ops/attention.c 's = tl
 breaks 8.1 "a product taken with the other half's factor" reference tensor/kernels/rotary.t.h 'ylo[i] = r1[i] * x[i] + r2[i] * -x[h + i];' 'ylo[i] = r1[i] * x[i] + r2[h + i] * -x[h + i];'
 breaks 8.2 "the gradient by -sin" reference tensor/kernels/rotary.t.h 'ylo[i] = r1[i] * x[i] - -(r2[h + i] * x[h + i]);' 'ylo[i] = r1[i] * x[i] - -(r2[i] * x[h + i]);'
 breaks 8.3 "the exponent rounded in another order" rotary_table ops/rotary_table.c '-((double)(2 * k) / (double)dim) * log_base' '-((double)(2 * k) * log_base) / (double)dim'
-breaks 8.4 "in place, the other pairing" reference ops/rotary.c 'j.in[0] = c->out[0];' 'j.in[0] = c->out[0], j.interleaved = !j.interleaved;'
+breaks 8.4 "in place, the other pairing" reference ops/rotary.c 'static tl_status inplace_forward(tl_call *c)
+{
+    const rotary_attrs *a = c->attrs;
+    job j = job_of(c, a->pairing == TL_ROTARY_INTERLEAVED,' 'static tl_status inplace_forward(tl_call *c)
+{
+    const rotary_attrs *a = c->attrs;
+    job j = job_of(c, a->pairing != TL_ROTARY_INTERLEAVED,'
 breaks 8.5 "positions before the start go below zero" reference ops/rotary_table.c 'first + k < 0 && c->in[1] != NULL ? 0 : first + k' 'first + k'
 breaks 8.6 "the mixture in another order" rotary_table ops/rotary_table.c '(1 - mix) * (f / s->factor) + mix * f' 'f / s->factor + mix * (f - f / s->factor)'
 breaks 8.7 "the tables' products in the dtype" reference ops/rotary.c 'x[i] = tl_cast(t, g->in[i], c);
