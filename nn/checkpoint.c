@@ -119,7 +119,7 @@ static tl_status save(tl_model *m, tl_tape *t, const tl_opt *opt, const char *pa
     meta[n_meta++] = (tl_st_meta){TL_ST_SEAL, ""};
     if (s == TL_OK && opt != NULL) {
         snprintf(steps, sizeof steps, "%" PRId64, opt->steps);
-        meta[n_meta++] = (tl_st_meta){"tally.optimizer", tl_opt_name_of(opt)};
+        meta[n_meta++] = (tl_st_meta){"tally.optimizer", opt->name};
         meta[n_meta++] = (tl_st_meta){"tally.steps", steps};
     }
     if (s == TL_OK)
@@ -177,7 +177,7 @@ static tl_status read_steps(const tl_st_file *f, const tl_opt *opt, const char *
 {
     const char *kind = tl_st_meta_get(f, "tally.optimizer"),
                *text = tl_st_meta_get(f, "tally.steps");
-    const char *want = tl_opt_name_of(opt);
+    const char *want = opt->name;
     char *end;
     if (kind == NULL || text == NULL)
         return tl_fail(err, TL_EFORMAT, "%.200s: holds no optimizer state", path);
@@ -325,7 +325,7 @@ static tl_status own_state(tl_model *m, tl_opt *opt, tl_err *err)
 {
     for (int k = 0; opt != NULL && k < tl_model_count(m); k++) {
         const char *name = tl_model_at(m, k).name;
-        if (strncmp(name, opt->adamw ? "adamw." : "sgd.", opt->adamw ? 6 : 4) == 0 &&
+        if (strncmp(name, opt->adam ? "adamw." : "sgd.", opt->adam ? 6 : 4) == 0 &&
             named(m, tl_opt_state_of(name)).param)
             TL_TRY(tl_opt_own(opt, name, err));
     }

@@ -1,4 +1,6 @@
-/* opt.c: SGD and AdamW - the gradients of a tape into updates of a model. */
+/* opt.c: SGD, Adam and AdamW, and schedules of the learning rate. A step looks up the trained
+ * parameters and their state, prepares everything that can fail, and then records one update for
+ * each parameter that has a gradient. Updates are ops, so that a step can be part of a graph. */
 #include "nn/opt.h"
 
 #include <fnmatch.h>
@@ -16,7 +18,7 @@
 
 /* ---- learning rates as f64 formulas (NUMERICS 12.5) ---- */
 
-/* a - b, or the nearest number that there is. */
+/* a - b, or the nearest number that fits. */
 static int64_t less(int64_t a, int64_t b)
 {
     int64_t d;
@@ -71,18 +73,18 @@ static void opt_destroy(void *object)
     tl_object_release(o->model);
 }
 
-/* x lies in [low, high); NaN nowhere. */
+/* Fails unless 0 <= x < high. */
 static void below(tl_opt *o, const char *what, double x, double high)
 {
     char most[32] = "on";
     if (!isinf(high))
         snprintf(most, sizeof most, "to below %g", high);
     if (!(x >= 0 && x < high))
-        tl_fail(&o->head.err, TL_EDOMAIN, "%s: %s is %g; a number from 0 %s is needed", o->name,
-                what, x, most);
+        tl_fail(&o->head.err, TL_EDOMAIN, "tl_%s_new: %s is %g; a number from 0 %s is needed",
+                o->name, what, x, most);
 }
 
-/* The first of its numbers that makes no sense is the optimizer's error: it makes no step. */
+/* The first option that makes no sense becomes the optimizer's error, and tl_step reports it. */
 static void check_options(tl_opt *o)
 {
     const tl_opt_options *p = &o->o;
@@ -91,7 +93,7 @@ static void check_options(tl_opt *o)
     double any = (double)INFINITY;
     if (!(p->lr > 0 && p->lr < any))
         tl_fail(e, TL_EDOMAIN,
-                "%s: lr is %g; a number above 0 is needed; tl_opt_group's lr_scale may be 0",
+                "tl_%s_new: lr is %g; a number above 0 is needed; tl_opt_group's lr_scale may be 0",
                 o->name, p->lr);
     below(o, "momentum", p->momentum, any);
     below(o, "weight_decay", p->weight_decay, any);
@@ -102,47 +104,51 @@ static void check_options(tl_opt *o)
     below(o, "schedule.min_ratio", s->min_ratio, any);
     if ((unsigned)s->kind > TL_WARMUP_STABLE_DECAY || s->warmup < 0 || s->decay < 0)
         tl_fail(e, TL_EDOMAIN,
-                "%s: schedule.kind %d, warmup %lld, decay %lld: a kind, and numbers from 0 on, are "
+                "tl_%s_new: schedule.kind %d, warmup %lld, decay %lld: a kind, and numbers from 0 "
+                "on, are "
                 "needed",
                 o->name, (int)s->kind, (long long)s->warmup, (long long)s->decay);
     if (s->kind != TL_CONSTANT && s->total < 1)
-        tl_fail(e, TL_EDOMAIN, "%s: schedule.total is %lld steps; 1 is the least", o->name,
+        tl_fail(e, TL_EDOMAIN, "tl_%s_new: schedule.total is %lld steps; 1 is the least", o->name,
                 (long long)s->total);
     if (s->kind == TL_CONSTANT && (s->total != 0 || s->min_ratio != 0 || s->decay != 0))
         tl_fail(e, TL_EDOMAIN,
-                "%s: schedule.total %lld, min_ratio %g, decay %lld without a schedule.kind: 0 is "
+                "tl_%s_new: schedule.total %lld, min_ratio %g, decay %lld without a schedule.kind: "
+                "0 is "
                 "TL_CONSTANT, which has none of them",
                 o->name, (long long)s->total, s->min_ratio, (long long)s->decay);
-    if (o->adamw ? p->momentum != 0 || p->nesterov : p->beta1 != 0 || p->beta2 != 0 || p->eps != 0)
-        tl_fail(e, TL_EDOMAIN, "%s: %s", o->name,
-                o->adamw ? "momentum and nesterov are SGD's; Adam has beta1"
-                         : "beta1, beta2 and eps are Adam's; SGD has momentum");
+    if (o->adam ? p->momentum != 0 || p->nesterov : p->beta1 != 0 || p->beta2 != 0 || p->eps != 0)
+        tl_fail(e, TL_EDOMAIN, "tl_%s_new: %s", o->name,
+                o->adam ? "momentum and nesterov are SGD's; Adam has beta1"
+                        : "beta1, beta2 and eps are Adam's; SGD has momentum");
     if (p->parts < 0 || p->part < 0 || p->part >= (p->parts > 0 ? p->parts : 1))
         tl_fail(e, TL_EDOMAIN,
-                "%s: part %d of %d; a number from 0 to below that of parts is needed", o->name,
-                p->part, p->parts);
+                "tl_%s_new: part %d of %d; a number from 0 to below that of parts is needed",
+                o->name, p->part, p->parts);
     if (p->nesterov && p->momentum == 0)
-        tl_fail(e, TL_EDOMAIN, "%s: nesterov with a momentum of 0", o->name);
-    if (p->decoupled && o->adamw)
-        tl_fail(e, TL_EDOMAIN,
-                "%s: decoupled is SGD's; tl_adamw_new decays beside the gradient, tl_adam_new "
-                "through it",
-                o->name);
+        tl_fail(e, TL_EDOMAIN, "tl_%s_new: nesterov with a momentum of 0", o->name);
+    if (p->decoupled && o->adam)
+        tl_fail(
+            e, TL_EDOMAIN,
+            "tl_%s_new: decoupled is SGD's; tl_adamw_new decays beside the gradient, tl_adam_new "
+            "through it",
+            o->name);
 }
 
-static tl_opt *opt_new(tl_model *m, const char *name, tl_opt_options options, bool adamw,
-                       const char *file, int line)
+static tl_opt *opt_new(const char *name, tl_model *m, tl_opt_options options, const char *file,
+                       int line)
 {
     tl_opt *o = m == NULL ? NULL : tl_calloc(1, sizeof *o);
     if (o == NULL)
         return NULL;
     tl_object_begin(&o->head, TL_KIND_OPT, opt_destroy);
     if (!tl_lives(m))
-        tl_fail(&o->head.err, TL_ESTALE, "%s: the model has been freed", name);
+        tl_fail(&o->head.err, TL_ESTALE, "tl_%s_new: the model has been freed", name);
     else
         tl_object_hold(o->model = m);
     o->name = name;
-    o->adamw = adamw;
+    o->adam = strcmp(name, "sgd") != 0;
+    o->coupled = strcmp(name, "adam") == 0;
     o->o = options;
     o->pow1 = o->pow2 = 1;
     o->grad_norm = (double)NAN;
@@ -163,19 +169,17 @@ static tl_opt *opt_new(tl_model *m, const char *name, tl_opt_options options, bo
 
 tl_opt *tl_sgd_new_at(tl_model *m, tl_opt_options o, const char *file, int line)
 {
-    return opt_new(m, "tl_sgd_new", o, false, file, line);
-}
-tl_opt *tl_adamw_new_at(tl_model *m, tl_opt_options o, const char *file, int line)
-{
-    return opt_new(m, "tl_adamw_new", o, true, file, line);
+    return opt_new("sgd", m, o, file, line);
 }
 
-tl_opt *tl_adam_new_at(tl_model *m, tl_opt_options options, const char *file, int line)
+tl_opt *tl_adam_new_at(tl_model *m, tl_opt_options o, const char *file, int line)
 {
-    tl_opt *o = opt_new(m, "tl_adam_new", options, true, file, line);
-    if (o != NULL)
-        o->coupled = true;
-    return o;
+    return opt_new("adam", m, o, file, line);
+}
+
+tl_opt *tl_adamw_new_at(tl_model *m, tl_opt_options o, const char *file, int line)
+{
+    return opt_new("adamw", m, o, file, line);
 }
 
 tl_status tl_opt_group(tl_opt *o, const char *pattern, double lr_scale, double weight_decay)
@@ -208,69 +212,23 @@ double tl_opt_lr(const tl_opt *o)
 }
 double tl_opt_grad_norm(const tl_opt *o) { return tl_lives(o) ? o->grad_norm : (double)NAN; }
 
-/* A backward has reached it. */
-static bool reached(const tl_opt_param *p) { return !tl_is_none(p->in[1]); }
+/* ---- parameters and their state ---- */
 
-/* The gradients of parameters that others update are not here. */
-static bool away(const tl_opt *o, const tl_tape *t) { return o->away.t == t && !tl_traced(t); }
-
-/* NUMERICS 12.2: the factor that brings the global norm down to the limit. */
-static tl_tensor clip_factor(const tl_opt *o, tl_opt_numbers *now, tl_tape *t)
-{
-    tl_tensor one = tl_scalar(t, TL_F64, 1), max = tl_scalar(t, TL_F64, o->o.clip), sum = TL_NONE;
-    now->norm = (double)NAN;
-    if (!(o->o.clip > 0))
-        return one;
-    if (away(o, t))
-        sum = tl_scalar(t, TL_F64, o->away.squares);
-    else
-        for (const tl_opt_param *p = o->param; p < o->param + o->n_params; p++)
-            sum = tl_opt_add_squares(t, sum, p->in[1]);
-    tl_tensor norm = tl_sqrt(t, sum);
-    tl_log_name(t, norm, "gradient norm");
-    tl_log_name(t, max, "clip");
-    tl_watch(t, norm, &now->norm);
-    return tl_where(t, tl_gt(t, norm, max), tl_div(t, max, norm), one);
-}
-
-tl_status tl_opt_own(tl_opt *o, const char *state, tl_err *err)
-{
-    const tl_opt *whose = tl_buffer_take(o->model, state, o);
-    return whose == NULL || whose == o
-               ? TL_OK
-               : tl_fail(err, TL_EUSAGE,
-                         "'%.100s' is the state of another optimizer (%s, %lld steps), which %s; "
-                         "free that, or keep the parameter from one of them (tl_model_freeze)",
-                         state, whose->name, (long long)whose->steps,
-                         tl_object_given(whose) ? "lives" : "a compiled program steps with");
-}
-
-/* The buffer KIND.NAME of a parameter, in its compute type; made at the first step. */
-static tl_tensor buffer(tl_opt *o, tl_tape *t, const char *kind, const tl_opt_param *p, bool own)
-{
-    char name[TL_NAME_MAX];
-    tl_err err = {.status = TL_OK};
-    tl_tensor x = tl_buffer(t, o->model, tl_join(t, name, kind, p->name),
-                            tl_dtype_compute(p->array.dtype), tl_array_shape(&p->array));
-    if (tl_is_none(x) || !own || tl_opt_own(o, name, &err) == TL_OK)
-        return x;
-    tl_tape_fail(TL_AT(t), err.status, "tl_step: %.400s", err.message);
-    return TL_NONE;
-}
-
-static void factors(const tl_opt *o, tl_opt_param *p)
+static void set_factors(tl_opt *o, tl_opt_param *p)
 {
     p->lr_scale = 1;
     p->decay = o->o.weight_decay;
-    for (int i = 0; i < o->n_groups; i++)
-        if (fnmatch(o->group[i].pattern, p->name, 0) == 0) {
-            p->lr_scale = o->group[i].lr_scale;
-            p->decay = o->group[i].weight_decay;
+    for (tl_opt_group_t *g = o->group; g < o->group + o->n_groups; g++)
+        if (fnmatch(g->pattern, p->param.name, 0) == 0) {
+            p->lr_scale = g->lr_scale;
+            p->decay = g->weight_decay;
+            g->met = true;
         }
 }
 
-/* The trained parameters, looked up once; false without memory. Another thread may add tensors
- * meanwhile, which moves others: then they are looked up again. */
+/* Looks up the trained parameters, unless the model is as it was at the last look. Another thread
+ * may add tensors meanwhile, which moves others; then they are looked up again. False: no memory.
+ */
 static bool find_params(tl_opt *o)
 {
     for (uint64_t now; (now = tl_model_state(o->model)) != o->found;) {
@@ -283,20 +241,40 @@ static bool find_params(tl_opt *o)
         o->moved |= o->bytes != 0 && o->bytes != cut.all;
         o->bytes = cut.all;
         for (int i = 0; i < n; i++) {
-            const tl_named e = tl_model_at(o->model, i);
-            const bool mine = tl_opt_part(&cut, &e) == o->o.part;
-            const bool half = e.array.dtype == TL_F16 || e.array.dtype == TL_BF16;
-            *p = (tl_opt_param){.name = e.name, .x = e.tensor, .array = e.array, .mine = mine};
-            p->half = half;
-            if (!e.param || e.frozen)
+            const tl_named x = tl_model_at(o->model, i);
+            const bool mine = tl_opt_part(&cut, &x) == o->o.part;
+            const bool half = tl_dtype_compute(x.array.dtype) != x.array.dtype;
+            if (!x.param)
                 continue;
-            factors(o, p++);
+            *p = (tl_opt_param){.param = x, .mine = mine, .half = half};
+            set_factors(o, p); /* a group may mean parameters that are frozen now */
+            p += !x.frozen;
         }
         o->n_params = (int)(p - o->param);
         if (tl_model_state(o->model) == now && tl_model_count(o->model) == n)
             o->found = now;
     }
     return true;
+}
+
+/* Each group must match some parameter, now that there are parameters. */
+static void check_groups(const tl_opt *o, tl_tape *t)
+{
+    for (const tl_opt_group_t *g = o->group; g < o->group + o->n_groups; g++) {
+        int n = 0;
+        const char *first = "";
+        if (g->met)
+            continue;
+        for (int i = tl_model_count(o->model); i-- > 0;)
+            if (tl_model_at(o->model, i).param) {
+                first = tl_model_at(o->model, i).name;
+                n++;
+            }
+        tl_tape_fail(TL_AT(t), TL_ENAME,
+                     "tl_step: tl_opt_group's pattern '%.100s' means none of the model's %d "
+                     "parameters, the first of which is '%.100s'",
+                     g->pattern, n, first);
+    }
 }
 
 bool tl_opt_updates(const tl_opt *o, const char *param)
@@ -311,25 +289,59 @@ bool tl_opt_updates(const tl_opt *o, const char *param)
     return true;
 }
 
-/* A parameter's master, if it has one, and state. */
+tl_status tl_opt_own(tl_opt *o, const char *state, tl_err *err)
+{
+    const tl_opt *whose = tl_buffer_take(o->model, state, o);
+    return whose == NULL || whose == o
+               ? TL_OK
+               : tl_fail(err, TL_EUSAGE,
+                         "'%.100s' is the state of another optimizer (tl_%s_new, %lld steps), "
+                         "which %s; free that, or keep the parameter from one of them "
+                         "(tl_model_freeze)",
+                         state, whose->name, (long long)whose->steps,
+                         tl_object_given(whose) ? "lives" : "a compiled program steps with");
+}
+
+/* The buffer KIND.NAME of a parameter, in its compute type; made at the first step. */
+static tl_tensor buffer(tl_opt *o, tl_tape *t, const char *kind, const tl_opt_param *p, bool own)
+{
+    char name[TL_NAME_MAX];
+    tl_err err = {.status = TL_OK};
+    const tl_array *a = &p->param.array;
+    tl_tensor x = tl_buffer(t, o->model, tl_join(t, name, kind, p->param.name),
+                            tl_dtype_compute(a->dtype), tl_array_shape(a));
+    if (tl_is_none(x) || !own || tl_opt_own(o, name, &err) == TL_OK)
+        return x;
+    tl_tape_fail(TL_AT(t), err.status, "tl_step: %.400s", err.message);
+    return TL_NONE;
+}
+
 static void find_state(tl_opt *o, tl_tape *t, tl_opt_param *p)
 {
-    p->in[0] = p->half ? buffer(o, t, "master", p, false) : p->x;
-    p->in[2] = o->adamw             ? buffer(o, t, "adamw.m", p, true)
-               : o->o.momentum != 0 ? buffer(o, t, "sgd.b", p, true)
-                                    : TL_NONE;
-    p->in[3] = o->adamw ? buffer(o, t, "adamw.v", p, true) : TL_NONE;
+    p->weight = p->half ? buffer(o, t, "master", p, false) : p->param.tensor;
+    if (o->adam) {
+        p->m = buffer(o, t, "adamw.m", p, true);
+        p->v = buffer(o, t, "adamw.v", p, true);
+    } else if (o->o.momentum != 0) {
+        p->m = buffer(o, t, "sgd.b", p, true);
+    }
     p->found = !tl_failed(t);
 }
 
-/* The numbers that change from step to step, on the host. */
+/* ---- the numbers of a step ---- */
+
+/* Computes the numbers on the host, before the updates. */
 static void before(tl_tape *t, void *ctx)
 {
     tl_opt_numbers *now = ctx;
     const tl_opt *o = now->o;
     (void)t;
-    now->pow1 = (now->before != NULL ? now->before->pow1 : o->pow1) * o->o.beta1;
-    now->pow2 = (now->before != NULL ? now->before->pow2 : o->pow2) * o->o.beta2;
+    now->pow1 = o->pow1;
+    now->pow2 = o->pow2;
+    for (int i = 0; i <= now->ahead; i++) {
+        now->pow1 *= o->o.beta1;
+        now->pow2 *= o->o.beta2;
+    }
     now->c1 = 1 / (1 - now->pow1);
     now->c2 = 1 / (1 - now->pow2);
     now->lr = tl_schedule_lr(&o->o.schedule, o->o.lr, o->steps + now->ahead);
@@ -346,8 +358,8 @@ static void after(tl_tape *t, void *ctx)
     o->grad_norm = now->norm;
 }
 
-/* The numbers of the step now called; a graph's must lie still as long as it runs, each step's
- * apart. NULL: no memory. */
+/* Room for the numbers of the step that is being called. A graph reads those of its steps in each
+ * run, so every traced step has its own. NULL: no memory. */
 static tl_opt_numbers *numbers(tl_opt *o, tl_tape *t)
 {
     if (!tl_traced(t)) {
@@ -361,92 +373,97 @@ static tl_opt_numbers *numbers(tl_opt *o, tl_tape *t)
     }
     now->o = o;
     now->trace = tl_scalar(t, TL_F64, 0).owner; /* unlike an address, never used again */
-    now->before = last != NULL && last->trace == now->trace ? last : NULL;
-    now->ahead = now->before == NULL ? 0 : last->ahead + 1;
+    now->ahead = last != NULL && last->trace == now->trace ? last->ahead + 1 : 0;
     now->older = last;
     return o->traced = now;
 }
 
-/* Each group means some parameter, now that there are parameters. */
-static void check_groups(tl_opt *o, tl_tape *t)
+/* ---- a step ---- */
+
+static bool reached(const tl_opt_param *p) { return !tl_is_none(p->grad); }
+
+/* Whether the gradients of parameters that other processes update are not here. */
+static bool away(const tl_opt *o, const tl_tape *t) { return o->away.t == t && !tl_traced(t); }
+
+/* The factor that brings the global norm down to the limit (NUMERICS 12.2). */
+static tl_tensor clip_factor(const tl_opt *o, tl_opt_numbers *now, tl_tape *t)
 {
-    for (int i = 0; i < o->n_groups; i++) {
-        tl_opt_group_t *g = &o->group[i];
-        int n = 0;
-        const char *first = "";
-        for (int k = tl_model_count(o->model); !g->met && k-- > 0;) {
-            tl_named p = tl_model_at(o->model, k);
-            if (!p.param)
-                continue;
-            g->met = fnmatch(g->pattern, p.name, 0) == 0;
-            first = p.name;
-            n++;
-        }
-        if (!g->met)
-            tl_tape_fail(TL_AT(t), TL_ENAME,
-                         "tl_step: tl_opt_group's pattern '%.100s' means none of the model's %d "
-                         "parameters, the first of which is '%.100s'",
-                         g->pattern, n, first);
-    }
+    tl_tensor one = tl_scalar(t, TL_F64, 1), max = tl_scalar(t, TL_F64, o->o.clip), sum = TL_NONE;
+    now->norm = (double)NAN;
+    if (!(o->o.clip > 0))
+        return one;
+    if (away(o, t))
+        sum = tl_scalar(t, TL_F64, o->away.squares);
+    else
+        for (const tl_opt_param *p = o->param; p < o->param + o->n_params; p++)
+            sum = tl_opt_add_squares(t, sum, p->grad);
+    tl_tensor norm = tl_sqrt(t, sum);
+    tl_log_name(t, norm, "gradient norm");
+    tl_log_name(t, max, "clip");
+    tl_watch(t, norm, &now->norm);
+    return tl_where(t, tl_gt(t, norm, max), tl_div(t, max, norm), one);
 }
 
-/* All that may fail comes before the first update: gradients, state, scalars, room. */
-static tl_status prepare(tl_opt *o, tl_opt_numbers *now, tl_tape *t)
+/* What all updates of a step read. */
+typedef struct {
+    tl_tensor clip, c1, c2;
+} scalars;
+
+/* Everything that can fail comes before the first update: gradients, state, scalars, room. */
+static void prepare(tl_opt *o, tl_opt_numbers *now, tl_tape *t, scalars *s)
 {
     tl_opt_param *p, *end = o->param + o->n_params;
     uint32_t n = 0;
     if (away(o, t) && o->away.state != o->found)
-        return tl_tape_fail(TL_AT(t), TL_EUSAGE,
-                            "tl_step: parameters have been made or frozen, or groups of them, "
-                            "since the gradients of part %d of %d were shared",
-                            o->o.part, o->o.parts);
+        tl_tape_fail(TL_AT(t), TL_EUSAGE,
+                     "tl_step: parameters have been made or frozen, or groups of them, since the "
+                     "gradients of part %d of %d were shared",
+                     o->o.part, o->o.parts);
     for (p = o->param; p < end; p++) {
-        p->in[1] = p->mine || !away(o, t) ? tl_grad(t, p->x) : TL_NONE;
+        p->grad = p->mine || !away(o, t) ? tl_grad(t, p->param.tensor) : TL_NONE;
         n += reached(p);
     }
     if (n == 0 && !(away(o, t) && o->away.n > 0))
-        return tl_tape_fail(TL_AT(t), TL_EUSAGE,
-                            "tl_step: no parameter has a gradient; call tl_backward first");
+        tl_tape_fail(TL_AT(t), TL_EUSAGE,
+                     "tl_step: no parameter has a gradient; call tl_backward first");
     check_groups(o, t);
     if (o->moved && o->o.parts > 1)
-        return tl_tape_fail(TL_AT(t), TL_EUSAGE,
-                            "tl_step: parameters have been added to a model whose optimizer "
-                            "updates part %d of %d: others would be updated by it, and their state "
-                            "is not there",
-                            o->o.part, o->o.parts);
+        tl_tape_fail(TL_AT(t), TL_EUSAGE,
+                     "tl_step: parameters have been added to a model whose optimizer updates part "
+                     "%d of %d: others would be updated by it, and their state is not there",
+                     o->o.part, o->o.parts);
     for (p = o->param; p < end && !tl_failed(t); p++) {
         if (reached(p) && p->mine && !p->found)
             find_state(o, t, p);
         if (reached(p) && p->mine && p->half)
-            tl_master_at(TL_AT(t), p->in[0], p->x);
+            tl_master_at(TL_AT(t), p->weight, p->param.tensor);
     }
     tl_host(t, TL_BEFORE, before, now);
-    const tl_tensor lr = tl_bound(t, &now->lr, TL_F64, TL_SCALAR), clip = clip_factor(o, now, t),
-                    c1 = tl_bound(t, &now->c1, TL_F64, TL_SCALAR),
-                    c2 = tl_bound(t, &now->c2, TL_F64, TL_SCALAR);
+    const tl_tensor lr = tl_bound(t, &now->lr, TL_F64, TL_SCALAR);
+    s->clip = clip_factor(o, now, t);
+    s->c1 = tl_bound(t, &now->c1, TL_F64, TL_SCALAR);
+    s->c2 = tl_bound(t, &now->c2, TL_F64, TL_SCALAR);
     tl_log_name(t, lr, "learning rate");
-    tl_log_name(t, c1, "1 / (1 - beta1^step)");
-    tl_log_name(t, c2, "1 / (1 - beta2^step)");
-    for (p = o->param; p < end; p++) {
-        p->in[4] = p->lr_scale == 1 || !reached(p) ? lr : tl_scale(t, lr, p->lr_scale);
-        p->in[5] = clip;
-        p->in[6] = c1;
-        p->in[7] = c2;
-    }
-    return tl_tape_reserve(t, 2 * n, 8);
+    tl_log_name(t, s->c1, "1 / (1 - beta1^step)");
+    tl_log_name(t, s->c2, "1 / (1 - beta2^step)");
+    for (p = o->param; p < end; p++)
+        p->lr = p->lr_scale == 1 || !reached(p) ? lr : tl_scale(t, lr, p->lr_scale);
+    tl_tape_reserve(t, 2 * n, 8);
 }
 
-static void update(const tl_opt *o, tl_tape *t, const tl_opt_param *p)
+static void update(const tl_opt *o, tl_tape *t, const tl_opt_param *p, const scalars *s)
 {
-    if (o->adamw)
-        tl_adamw_update_at(TL_AT(t), p->in,
+    if (o->adam) {
+        const tl_tensor in[8] = {p->weight, p->grad, p->m, p->v, p->lr, s->clip, s->c1, s->c2};
+        tl_adamw_update_at(TL_AT(t), in,
                            (tl_adamw_attrs){o->o.beta1, o->o.beta2, o->o.eps, p->decay,
                                             o->coupled});
-    else
-        tl_sgd_update_at(TL_AT(t), p->in[0], p->in[1], p->in[2], p->in[4], p->in[5],
+    } else {
+        tl_sgd_update_at(TL_AT(t), p->weight, p->grad, p->m, p->lr, s->clip,
                          (tl_sgd_attrs){o->o.momentum, p->decay, o->o.nesterov, o->o.decoupled});
+    }
     if (p->half)
-        tl_store_at(TL_AT(t), p->x, p->in[0]);
+        tl_store_at(TL_AT(t), p->param.tensor, p->weight);
 }
 
 static __attribute__((noinline)) tl_status step(tl_opt *o, tl_at at)
@@ -456,7 +473,7 @@ static __attribute__((noinline)) tl_status step(tl_opt *o, tl_at at)
         return tl_error_status(t);
     if (o == NULL)
         return tl_tape_fail(at, TL_ENOMEM, "tl_step: the optimizer is NULL");
-    if (!tl_object_given(o)) /* a graph that held it may be traced anew */
+    if (!tl_object_given(o)) /* a graph that held it may be traced again */
         return tl_tape_fail(at, TL_ESTALE, "tl_step: the optimizer has been freed");
     if (tl_failed(o))
         return tl_tape_fail(at, tl_error_status(o), "tl_step: %.400s", tl_error(o));
@@ -468,17 +485,18 @@ static __attribute__((noinline)) tl_status step(tl_opt *o, tl_at at)
     if (tl_mode(t) & TL_TRACE && !tl_traced(t))
         return tl_tape_fail(at, TL_ETRACED, "tl_step: not inside a TL_TRACE scope");
     int mode = tl_mode_push(t, TL_NO_GRAD), place = tl_place_push(at);
+    scalars s;
     o->stepping = true;
     tl_update_begin(t);
     tl_opt_numbers *now = numbers(o, t);
     if (now == NULL || !find_params(o))
         tl_tape_fail(at, TL_ENOMEM, "tl_step: no memory for %d updates", tl_model_count(o->model));
     else
-        prepare(o, now, t);
+        prepare(o, now, t, &s);
     if (tl_tape_steps(at, 1) == TL_OK) {
         for (const tl_opt_param *p = o->param; p < o->param + o->n_params; p++)
             if (reached(p) && p->mine)
-                update(o, t, p);
+                update(o, t, p, &s);
         tl_host(t, TL_AFTER, after, now);
         tl_update_end(t);
         tl_grad_clear(t);
@@ -491,8 +509,7 @@ static __attribute__((noinline)) tl_status step(tl_opt *o, tl_at at)
 
 tl_status tl_step_at(tl_opt *o, tl_at at)
 {
-    tl_fpenv saved =
-        tl_fpenv_enter(); /* norms, powers and rates are computed here, outside any op */
+    tl_fpenv saved = tl_fpenv_enter(); /* norms, powers and rates are computed outside of ops */
     tl_status s = step(o, at);
     tl_fpenv_leave(saved);
     return s;

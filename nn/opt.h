@@ -1,4 +1,5 @@
-/* opt.h: the inside of an optimizer. Private to nn/. */
+/* opt.h: the inside of an optimizer, for checkpoints and for groups of processes. Private to nn/.
+ */
 #ifndef TL_NN_OPT_H
 #define TL_NN_OPT_H
 
@@ -12,83 +13,83 @@
 typedef struct {
     char *pattern;
     double lr_scale, weight_decay;
-    bool met; /* a parameter has such a name */
+    bool met; /* some parameter matches the pattern */
 } tl_opt_group_t;
 
-/* What changes from step to step: ops read it where it lies. */
+/* The numbers of one step that change from step to step. Ops read them where they lie. */
 typedef struct tl_opt_numbers {
     tl_opt *o;
-    struct tl_opt_numbers
-        *before; /* the step before it in the same traced program; NULL: the last one made */
-    int ahead;   /* how many of those there are */
+    uint32_t trace; /* the tape that the step was traced on; 0: none */
+    int ahead;      /* steps before this one in the same traced program */
     double lr, c1, c2, pow1, pow2, norm;
-    uint32_t trace; /* the tape it was traced on */
-    struct tl_opt_numbers *older;
+    struct tl_opt_numbers *older; /* the traced step made before this one, of any program */
 } tl_opt_numbers;
 
-/* A trained parameter and what its update takes. */
+/* A trained parameter and what its update reads. */
 typedef struct {
-    const char *name;
-    tl_tensor x;
-    tl_array array;
+    tl_named param;
     double lr_scale, decay;
-    bool mine;       /* updated; others only count in the norm */
-    bool half;       /* it is f16 or bf16, and in[0] its f32 master */
-    bool found;      /* in[0] and its state are there */
-    tl_tensor in[8]; /* parameter, gradient (TL_NONE: not reached), state, numbers */
+    bool mine;        /* this optimizer updates it; otherwise it only counts in the norm */
+    bool half;        /* it is f16 or bf16 and has an f32 master */
+    bool found;       /* weight, m and v have been looked up */
+    tl_tensor weight; /* what the update changes: the parameter, or its master */
+    tl_tensor grad;   /* TL_NONE: no backward has reached the parameter */
+    tl_tensor m, v;   /* Adam's moments; SGD has its momentum buffer in m */
+    tl_tensor lr;
 } tl_opt_param;
 
-/* What the next step takes that has the gradients of its own part alone (nn/group). */
+/* What the next step needs to know if this process has only the gradients of its own part, because
+ * the others have gone to other processes (nn/group). */
 typedef struct {
-    const tl_tape *t; /* where; NULL: all gradients are there */
-    double squares;   /* the sum of them of all gradients */
-    int n;            /* parameters that have one */
-    uint64_t state;   /* tl_model_state then */
+    const tl_tape *t; /* the tape of that step; NULL: all gradients are there */
+    double squares;   /* the sum of squares of all gradients */
+    int n;            /* parameters that have a gradient */
+    uint64_t state;   /* tl_model_state when the gradients were sent */
 } tl_opt_away;
 
 struct tl_opt {
     tl_object head;
-    const char *name; /* of the function that made it */
+    const char *name; /* "sgd", "adam" or "adamw", as in a checkpoint and in tl_NAME_new */
     tl_model *model;
-    bool adamw;   /* else sgd */
-    bool coupled; /* Adam: weight decay goes through the gradient */
+    bool adam;    /* Adam or AdamW, otherwise SGD */
+    bool coupled; /* Adam: the weight decay is added to the gradient */
     tl_opt_options o;
     int64_t steps;
-    double pow1, pow2; /* beta1^steps, beta2^steps by successive products */
+    double pow1, pow2; /* beta1^steps and beta2^steps, by successive products */
     double grad_norm;
-    tl_opt_numbers now;     /* of a step under way */
+    tl_opt_numbers now;     /* of a step that is not traced */
     tl_opt_numbers *traced; /* of steps in graphs, newest first */
     tl_opt_group_t *group;
     int n_groups;
-    tl_opt_param *param; /* in order of name, found when tl_model_state was that */
+    tl_opt_param *param; /* in order of name */
     int n_params;
-    uint64_t found;
-    int64_t bytes; /* of all parameters, which are cut into parts */
-    bool moved;    /* they were others before */
-    bool stepping; /* tl_step is under way */
+    uint64_t found; /* tl_model_state when they were looked up */
+    int64_t bytes;  /* bytes of all parameters, by which they are cut into parts; 0: not known */
+    bool moved;     /* bytes has changed, so the parts have */
+    bool stepping;  /* tl_step is under way */
     tl_opt_away away;
 };
 
-/* NUMERICS 12.2: the sum of squares goes on to the next parameter, by its gradient, TL_NONE for
- * none. */
+/* Adds the sum of squares of a gradient to sum; either may be TL_NONE (NUMERICS 12.2). */
 static inline tl_tensor tl_opt_add_squares(tl_tape *t, tl_tensor sum, tl_tensor grad)
 {
     const tl_tensor q = tl_is_none(grad) ? TL_NONE : tl_square_sum_at(TL_AT(t), grad);
     return tl_is_none(sum) ? q : tl_is_none(q) ? sum : tl_add(t, sum, q);
 }
 
-/* The buffer of that name, if there is one, is o's state from now on. TL_EUSAGE: it is that of
- * another optimizer that lives. */
+/* Makes the buffer of that name, if there is one, o's state. TL_EUSAGE: it is the state of another
+ * optimizer that still lives. */
 tl_status tl_opt_own(tl_opt *o, const char *state, tl_err *err);
 
-/* The buffers KIND.NAME that updates keep of a parameter; NULL: no more. */
+/* The prefixes of the buffers that hold an optimizer's state of a parameter; NULL after the last.
+ */
 static inline const char *tl_opt_kind(int i)
 {
     static const char *const kind[] = {"master.", "sgd.b.", "adamw.m.", "adamw.v.", NULL};
     return kind[i];
 }
 
-/* The parameter whose state a tensor of that name would be; "" for others. */
+/* The parameter whose state a tensor of that name would be; "" for other names. */
 static inline const char *tl_opt_state_of(const char *name)
 {
     for (int i = 0; tl_opt_kind(i) != NULL; i++)
@@ -97,13 +98,8 @@ static inline const char *tl_opt_state_of(const char *name)
     return "";
 }
 
-/* What a checkpoint calls it. */
-static inline const char *tl_opt_name_of(const tl_opt *o)
-{
-    return !o->adamw ? "sgd" : o->coupled ? "adam" : "adamw";
-}
-
-/* Parameters in order of name, frozen or not, are cut into parts of about as many bytes. */
+/* A walk over a model's tensors that cuts its parameters, frozen or not, into parts of about as
+ * many bytes each, in order of name. */
 typedef struct {
     int64_t all, before;
     int parts;
@@ -124,7 +120,7 @@ static inline tl_opt_cut tl_opt_cut_of(tl_model *m, int parts)
     return c;
 }
 
-/* The part that the next tensor of the model is of. */
+/* The part of p, the next tensor of the model. */
 static inline int tl_opt_part(tl_opt_cut *c, const tl_named *p)
 {
     const int64_t n = tl_opt_bytes(p), middle = c->before + n / 2;
@@ -132,7 +128,7 @@ static inline int tl_opt_part(tl_opt_cut *c, const tl_named *p)
     return c->all > 0 && c->parts > 1 ? (int)((double)middle / ((double)c->all + 1) * c->parts) : 0;
 }
 
-/* o updates the parameter of that name. */
+/* Whether o updates the parameter of that name. */
 bool tl_opt_updates(const tl_opt *o, const char *param);
 
 #endif
