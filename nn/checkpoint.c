@@ -1,11 +1,13 @@
-/* checkpoint.c: a model, its optimizer, gradients under way and notes into one safetensors file,
- * and back. */
+/* checkpoint.c: writes a model, its optimizer, gradients under way and notes to one safetensors
+ * file, and reads them back. Everything in a file is checked before anything in the model changes.
+ */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "nn/files.h"
 #include "nn/layers.h"
 #include "nn/opt.h"
 #include "tensor/files/file.h"
@@ -13,9 +15,24 @@
 #include "tensor/operands.h"
 #include "tensor/threads.h"
 
-enum { OWN_NOTES = 4 };
+enum { OWN_NOTES = 4, KIND = 256, GRADIENT_NAME = TL_NAME_MAX + KIND + 32, MOST_CALLS = 1 << 20 };
 
-enum { KIND = 256, GRADIENT_NAME = TL_NAME_MAX + KIND + 32, MOST_CALLS = 1 << 20 };
+/* How every public function here begins. t and opt may be NULL. */
+static tl_status begin(tl_model *m, tl_tape *t, const tl_opt *opt, const char *who)
+{
+    if (t != NULL && m == NULL)
+        return tl_failed(t)
+                   ? tl_error_status(t)
+                   : tl_tape_fail(tl_nowhere(t), TL_EUSAGE, "%s: the tape has no model", who);
+    TL_TRY(tl_error_begin(m));
+    if (opt != NULL && (!tl_object_given(opt) || opt->model != m))
+        return tl_fail(tl_error_record(m), tl_object_given(opt) ? TL_EUSAGE : TL_ESTALE,
+                       "%s: the optimizer %s", who,
+                       tl_object_given(opt) ? "is of another model" : "has been freed");
+    return t == NULL ? TL_OK : tl_error_status(t); /* a failed tape may hold half a gradient */
+}
+
+/* ---- saving ---- */
 
 /* The entries of a file while they are collected. */
 typedef struct {
@@ -24,15 +41,15 @@ typedef struct {
     int n;
 } entries;
 
-/* grad.CALL.KIND.NAME for each accumulator (NAME: "=..." of what is made of parameters alone);
- * grad.0..NAME, a 0, for a parameter that backward has reached, but nothing has come to. */
+/* Adds grad.CALL.KIND.NAME for each accumulator. NAME begins with "=" for a value that is made of
+ * parameters alone. A parameter that backward has reached without a gradient is grad.0..NAME, a
+ * single 0. */
 static tl_status add_gradients(entries *x, tl_tape *t, tl_err *err)
 {
     static int64_t nothing;
     for (int i = 0; i < tl_accumulating_count(t); i++) {
         tl_accumulating g = tl_accumulating_at(t, i);
-        if (*g.param ==
-            '\0') /* that of a value made of parameters is put together when asked for */
+        if (*g.param == '\0') /* the name of a derived value is put together when it is asked for */
             return tl_fail(err, TL_ENOMEM, "tl_checkpoint_save: no memory for a gradient's name");
         snprintf(x->name[i], GRADIENT_NAME, "grad.%d.%s.%s", g.call, g.kind, g.param);
         if (*g.kind == '\0')
@@ -70,60 +87,47 @@ static tl_status write_file(tl_model *m, tl_tape *t, const char *path, const tl_
     return s;
 }
 
-/* How a call begins that may be given a tape and an optimizer besides m. */
-static tl_status begin(tl_model *m, tl_tape *t, const tl_opt *opt, const char *who)
+static tl_status check_notes(const tl_note *notes, int n, tl_err *err)
 {
-    if (t != NULL && m == NULL)
-        return tl_failed(t)
-                   ? tl_error_status(t)
-                   : tl_tape_fail(tl_nowhere(t), TL_EUSAGE, "%s: the tape has no model", who);
-    TL_TRY(tl_error_begin(m));
-    if (opt != NULL && (!tl_object_given(opt) || opt->model != m))
-        return tl_fail(tl_error_record(m), tl_object_given(opt) ? TL_EUSAGE : TL_ESTALE,
-                       "%s: the optimizer %s", who,
-                       tl_object_given(opt) ? "is of another model" : "has been freed");
-    return t == NULL ? TL_OK : tl_error_status(t); /* failed: half a gradient may be in it */
+    TL_TRY(tl_need(err, "tl_checkpoint_save", "notes", notes != NULL, n));
+    for (int i = 0; i < n; i++) {
+        TL_TRY(tl_need(err, "tl_checkpoint_save", "a note's key or value",
+                       notes[i].key != NULL && notes[i].value != NULL, 1));
+        if (strlen(notes[i].value) >= TL_NOTE_MAX)
+            return tl_fail(
+                err, TL_EDOMAIN,
+                "tl_checkpoint_save: the note '%.60s' has %zu bytes; at most %d are possible",
+                notes[i].key, strlen(notes[i].value), TL_NOTE_MAX - 1);
+    }
+    return TL_OK;
 }
 
 static tl_status save(tl_model *m, tl_tape *t, const tl_opt *opt, const char *path,
                       const tl_note *notes, int n)
 {
-    int n_meta = 0;
+    tl_err *err = tl_error_record(m);
     char steps[32], seed[32];
-    tl_status s = TL_OK;
-    TL_TRY(tl_need(tl_error_record(m), "tl_checkpoint_save", "path", path != NULL, 1));
-    TL_TRY(tl_need(tl_error_record(m), "tl_checkpoint_save", "notes", notes != NULL, n));
+    TL_TRY(tl_need(err, "tl_checkpoint_save", "path", path != NULL, 1));
+    TL_TRY(check_notes(notes, n, err));
     if (opt != NULL && opt->o.parts > 1)
-        return tl_fail(tl_error_record(m), TL_EUSAGE,
+        return tl_fail(err, TL_EUSAGE,
                        "tl_checkpoint_save: the optimizer has the state of part %d of %d; "
                        "tl_group_save gathers that of all",
                        opt->o.part, opt->o.parts);
-    tl_st_meta *meta = tl_calloc((size_t)(n + OWN_NOTES), sizeof *meta);
+    tl_st_meta *meta = tl_calloc((size_t)(n + OWN_NOTES), sizeof *meta), *end = meta;
     if (meta == NULL)
-        return tl_fail(tl_error_record(m), TL_ENOMEM, "tl_checkpoint_save: no memory for %d notes",
-                       n);
-    for (int i = 0; s == TL_OK && i < n; i++) {
-        s = tl_need(tl_error_record(m), "tl_checkpoint_save", "a note's key or value",
-                    notes[i].key != NULL && notes[i].value != NULL, 1);
-        if (s != TL_OK)
-            break;
-        if (strlen(notes[i].value) >= TL_NOTE_MAX)
-            s = tl_fail(
-                tl_error_record(m), TL_EDOMAIN,
-                "tl_checkpoint_save: the note '%.60s' has %zu bytes; at most %d are possible",
-                notes[i].key, strlen(notes[i].value), TL_NOTE_MAX - 1);
-        meta[n_meta++] = (tl_st_meta){notes[i].key, notes[i].value};
-    }
+        return tl_fail(err, TL_ENOMEM, "tl_checkpoint_save: no memory for %d notes", n);
+    for (int i = 0; i < n; i++)
+        *end++ = (tl_st_meta){notes[i].key, notes[i].value};
     snprintf(seed, sizeof seed, "%" PRIu64, tl_model_seed(m));
-    meta[n_meta++] = (tl_st_meta){"tally.seed", seed};
-    meta[n_meta++] = (tl_st_meta){TL_ST_SEAL, ""};
-    if (s == TL_OK && opt != NULL) {
+    *end++ = (tl_st_meta){"tally.seed", seed};
+    *end++ = (tl_st_meta){TL_ST_SEAL, ""};
+    if (opt != NULL) {
         snprintf(steps, sizeof steps, "%" PRId64, opt->steps);
-        meta[n_meta++] = (tl_st_meta){"tally.optimizer", opt->name};
-        meta[n_meta++] = (tl_st_meta){"tally.steps", steps};
+        *end++ = (tl_st_meta){"tally.optimizer", opt->name};
+        *end++ = (tl_st_meta){"tally.steps", steps};
     }
-    if (s == TL_OK)
-        s = write_file(m, t, path, meta, n_meta);
+    tl_status s = write_file(m, t, path, meta, (int)(end - meta));
     tl_free_raw(meta);
     return s;
 }
@@ -150,13 +154,23 @@ tl_status tl_checkpoint_save_tape(tl_tape *t, const tl_opt *opt, const char *pat
     return save(m, t, opt, path, notes, n);
 }
 
-/* ---- read back, all of it or nothing ---- */
+/* ---- loading: all of it or nothing ---- */
 
-/* beta^n by successive products, as the steps took it. */
+typedef struct {
+    tl_model *m;
+    tl_tape *t;  /* NULL: the file must have no gradients */
+    tl_opt *opt; /* NULL: the optimizer's part of the file is not read */
+    tl_source file;
+    tl_st_file *f;
+    int64_t steps;
+    uint64_t seed;
+} loading;
+
+/* beta^n by successive products, as steps compute it. */
 static __attribute__((noinline)) double product(double beta, int64_t n)
 {
     double p = 1, last = 2;
-    for (int64_t i = 0; i < n && p < last; i++) { /* it sticks at 0, or a subnormal */
+    for (int64_t i = 0; i < n && p < last; i++) { /* it ends at 0, or at a subnormal */
         last = p;
         p *= beta;
     }
@@ -171,204 +185,180 @@ static double power(double beta, int64_t n)
     return p;
 }
 
-/* The optimizer's part of the notes. */
-static tl_status read_steps(const tl_st_file *f, const tl_opt *opt, const char *path,
-                            int64_t *steps, tl_err *err)
+static tl_status read_steps(loading *l)
 {
-    const char *kind = tl_st_meta_get(f, "tally.optimizer"),
-               *text = tl_st_meta_get(f, "tally.steps");
-    const char *want = opt->name;
+    const char *kind = tl_st_meta_get(l->f, "tally.optimizer"),
+               *text = tl_st_meta_get(l->f, "tally.steps");
     char *end;
+    if (l->opt == NULL)
+        return TL_OK;
     if (kind == NULL || text == NULL)
-        return tl_fail(err, TL_EFORMAT, "%.200s: holds no optimizer state", path);
-    if (strcmp(kind, want) != 0)
-        return tl_fail(err, TL_EFORMAT, "%.200s: was saved with %.20s, not %s", path, kind, want);
+        return tl_file_fail(&l->file, TL_EFORMAT, "holds no optimizer state");
+    if (strcmp(kind, l->opt->name) != 0)
+        return tl_file_fail(&l->file, TL_EFORMAT, "was saved with %.20s, not %s", kind,
+                            l->opt->name);
     errno = 0;
-    *steps = strtoll(text, &end, 10);
-    if (end == text || *end != '\0' || errno != 0 || *steps < 0 || *steps > INT64_C(1) << 40)
-        return tl_fail(err, TL_EFORMAT, "%.200s: '%.30s' is no number of optimizer steps", path,
-                       text);
+    l->steps = strtoll(text, &end, 10);
+    if (end == text || *end != '\0' || errno != 0 || l->steps < 0 || l->steps > INT64_C(1) << 40)
+        return tl_file_fail(&l->file, TL_EFORMAT, "'%.30s' is no number of optimizer steps", text);
     return TL_OK;
 }
 
-/* Draws go on as they would have; a file without a seed leaves the model's. */
-static tl_status read_seed(const tl_st_file *f, const char *path, uint64_t *seed, tl_err *err)
+/* Draws go on as they would have. A file without a seed leaves the model's. */
+static tl_status read_seed(loading *l)
 {
-    const char *text = tl_st_meta_get(f, "tally.seed");
+    const char *text = tl_st_meta_get(l->f, "tally.seed");
     char *end;
+    l->seed = tl_model_seed(l->m);
     if (text == NULL)
         return TL_OK;
     errno = 0;
-    *seed = strtoull(text, &end, 10);
+    l->seed = strtoull(text, &end, 10);
     if (*text < '0' || *text > '9' || *end != '\0' || errno != 0)
-        return tl_fail(err, TL_EFORMAT, "%.200s: '%.30s' is no seed", path, text);
+        return tl_file_fail(&l->file, TL_EFORMAT, "'%.30s' is no seed", text);
     return TL_OK;
 }
 
-/* The parameter whose gradient a tensor of that name is part of; NULL for others. */
-static const char *gradient_of(const char *name, int *call, char kind[KIND])
-{
-    char *end;
-    if (strncmp(name, "grad.", 5) != 0 || name[5] < '0' || name[5] > '9')
-        return NULL;
-    long n = strtol(name + 5, &end, 10);
-    const char *dot = *end == '.' ? strchr(end + 1, '.') : NULL;
-    *call = (int)(n < MOST_CALLS ? n : MOST_CALLS);
-    if (dot == NULL || dot - end > KIND)
-        return NULL;
-    snprintf(kind, KIND, "%.*s", (int)(dot - end - 1), end + 1);
-    return dot + 1;
-}
-
-static tl_status check_alike(const tl_st_entry *e, const tl_named *t, const char *path, tl_err *err)
-{
-    char a[TL_SHAPE_TEXT], b[TL_SHAPE_TEXT];
-    if (tl_array_same_shape(&t->array, &e->array) && t->array.dtype == e->array.dtype)
-        return TL_OK;
-    return tl_fail(err, TL_ESHAPE, "%.200s: '%.100s' is %s %s there, '%.60s' %s %s in the model",
-                   path, e->name, tl_array_shape_text(a, &e->array), tl_dtype_name(e->array.dtype),
-                   t->name, tl_array_shape_text(b, &t->array), tl_dtype_name(t->array.dtype));
-}
-
-static tl_named named(tl_model *m, const char *name)
-{
-    for (int k = 0; k < tl_model_count(m); k++)
-        if (strcmp(tl_model_at(m, k).name, name) == 0)
-            return tl_model_at(m, k);
-    return (tl_named){0};
-}
-
-/* A tensor grad.CALL.KIND.NAME; t: the tape that it is for. */
-static tl_status check_gradient(tl_model *m, const tl_tape *t, const tl_st_entry *e,
-                                const char *path, tl_err *err)
-{
+/* What the name grad.CALL.KIND.NAME says. */
+typedef struct {
+    const char *param;
     int call;
     char kind[KIND];
-    const char *param = gradient_of(e->name, &call, kind);
-    tl_named p = named(m, param);
-    if (t == NULL)
-        return tl_fail(err, TL_EUSAGE,
-                       "%.200s: holds gradients of a step that is not finished; "
-                       "tl_checkpoint_load_tape takes them",
-                       path);
-    const bool derived = p.name == NULL && *param == '=';
-    const bool sums = e->array.dtype == TL_F32 || e->array.dtype == TL_F64;
-    if (call == MOST_CALLS || (derived && !sums) ||
-        (!derived && (p.name == NULL || !p.param || p.frozen)))
-        return tl_fail(err, TL_EFORMAT,
-                       "%.200s: '%.100s' belongs to no accumulator that the model can have", path,
-                       e->name);
-    if (*kind == '\0' || derived)
-        return TL_OK;
-    p.array.dtype = e->array.dtype == TL_F64 /* folds in f64, chains in the compute type */
-                        ? TL_F64
-                        : tl_dtype_compute(p.array.dtype);
-    return check_alike(e, &p, path, err);
+} gradient;
+
+/* Whether a tensor of the file is part of a gradient: the model has no tensor of its name. */
+static bool is_gradient(const loading *l, const char *name, gradient *g)
+{
+    char *end;
+    if (strncmp(name, "grad.", 5) != 0 || name[5] < '0' || name[5] > '9' ||
+        !tl_is_none(tl_model_find(l->m, name)))
+        return false;
+    long n = strtol(name + 5, &end, 10);
+    const char *dot = *end == '.' ? strchr(end + 1, '.') : NULL;
+    g->call = (int)(n < MOST_CALLS ? n : MOST_CALLS);
+    if (dot == NULL || dot - end > KIND)
+        return false;
+    snprintf(g->kind, KIND, "%.*s", (int)(dot - end - 1), end + 1);
+    g->param = dot + 1;
+    return true;
 }
 
-/* Every tensor of the file belongs to the model, or is the state of one of its
- * parameters that the model has not yet; every parameter is in the file. */
-static tl_status check(tl_model *m, const tl_tape *tape, const tl_st_file *f, const char *path,
-                       tl_err *err)
+static tl_status check_gradient(const loading *l, const tl_st_entry *e, const gradient *g)
 {
-    if (tl_model_parameters(m) == 0 && tl_st_count(f) > 0)
-        return tl_fail(err, TL_ENAME,
-                       "%.200s: has %d tensors, the model no parameter yet; the first forward pass "
-                       "makes them, so load after one",
-                       path, tl_st_count(f));
-    for (int i = 0; i < tl_st_count(f); i++) {
-        tl_st_entry e = tl_st_at(f, i);
-        tl_named t = named(m, e.name);
-        int call;
-        char kind[KIND];
-        if (t.name == NULL && gradient_of(e.name, &call, kind) != NULL) {
-            TL_TRY(check_gradient(m, tape, &e, path, err));
+    tl_named p = tl_model_named(l->m, g->param);
+    if (l->t == NULL)
+        return tl_file_fail(
+            &l->file, TL_EUSAGE,
+            "holds gradients of a step that is not finished; tl_checkpoint_load_tape takes them");
+    const bool derived = p.name == NULL && *g->param == '=';
+    const bool sums = e->array.dtype == TL_F32 || e->array.dtype == TL_F64;
+    if (g->call == MOST_CALLS || (derived ? !sums : !p.param || p.frozen))
+        return tl_file_fail(&l->file, TL_EFORMAT,
+                            "'%.100s' belongs to no accumulator that the model can have", e->name);
+    if (*g->kind == '\0' || derived)
+        return TL_OK;
+    p.array.dtype = e->array.dtype == TL_F64 /* folds are in f64, chains in the compute type */
+                        ? TL_F64
+                        : tl_dtype_compute(p.array.dtype);
+    return tl_source_alike(&l->file, e, &p.array);
+}
+
+/* Checks that every tensor of the file belongs to the model, is part of a gradient, or is the state
+ * of a parameter that the model does not have yet; and that every parameter is in the file. */
+static tl_status check(const loading *l)
+{
+    TL_TRY(tl_source_early(&l->file, l->f, tl_model_parameters(l->m) == 0));
+    for (int i = 0; i < tl_st_count(l->f); i++) {
+        tl_st_entry e = tl_st_at(l->f, i);
+        tl_named x = tl_model_named(l->m, e.name);
+        gradient g;
+        if (is_gradient(l, e.name, &g)) {
+            TL_TRY(check_gradient(l, &e, &g));
             continue;
         }
-        if (t.name == NULL) { /* state has its parameter's shape and compute type */
-            t = named(m, tl_opt_state_of(e.name));
-            t.array.dtype = tl_dtype_compute(t.array.dtype);
+        if (x.name == NULL) { /* state has its parameter's shape and compute type */
+            x = tl_model_named(l->m, tl_opt_state_of(e.name));
+            x.array.dtype = tl_dtype_compute(x.array.dtype);
         }
-        if (t.name == NULL)
-            return tl_fail(err, TL_ENAME, "%.200s: has a tensor '%.100s' that the model has not",
-                           path, e.name);
-        TL_TRY(check_alike(&e, &t, path, err));
+        if (x.name == NULL)
+            return tl_file_fail(&l->file, TL_ENAME, "has a tensor '%.100s' that the model has not",
+                                e.name);
+        TL_TRY(tl_source_alike(&l->file, &e, &x.array));
     }
-    for (int k = 0; k < tl_model_count(m); k++)
-        if (tl_model_at(m, k).param && tl_st_find(f, tl_model_at(m, k).name) < 0)
-            return tl_fail(err, TL_ENAME, "%.200s: has no tensor '%.100s', which the model has",
-                           path, tl_model_at(m, k).name);
+    for (int k = 0; k < tl_model_count(l->m); k++) {
+        const tl_named x = tl_model_at(l->m, k);
+        if (x.param && tl_st_find(l->f, x.name) < 0)
+            return tl_file_fail(&l->file, TL_ENAME, "has no tensor '%.100s', which the model has",
+                                x.name);
+    }
     return TL_OK;
 }
 
-/* Makes the state buffers that only the file has; a tape is needed to report on. */
-static tl_status make_absent(tl_model *m, const tl_opt *opt, const tl_st_file *f, tl_err *err)
+/* Makes the state buffers that only the file has. */
+static tl_status make_absent(const loading *l)
 {
-    tl_tape *t = tl_tape_new(m);
-    for (int i = 0; t != NULL && i < tl_st_count(f); i++) {
-        tl_st_entry e = tl_st_at(f, i);
-        int call;
-        char kind[KIND];
-        const char *of = tl_opt_state_of(e.name);
-        if (tl_is_none(tl_model_find(m, e.name)) && gradient_of(e.name, &call, kind) == NULL &&
-            (*of == '\0' || opt == NULL || tl_opt_updates(opt, of)))
-            tl_buffer(t, m, e.name, e.array.dtype, tl_array_shape(&e.array));
+    tl_tape *t = tl_tape_new(l->m); /* to report on */
+    for (int i = 0; t != NULL && i < tl_st_count(l->f); i++) {
+        tl_st_entry e = tl_st_at(l->f, i);
+        gradient g;
+        if (tl_is_none(tl_model_find(l->m, e.name)) && !is_gradient(l, e.name, &g) &&
+            (l->opt == NULL || tl_opt_updates(l->opt, tl_opt_state_of(e.name))))
+            tl_buffer(t, l->m, e.name, e.array.dtype, tl_array_shape(&e.array));
     }
-    tl_status s = tl_failed(t) ? tl_fail(err, TL_ENOMEM, "tl_checkpoint_load: %.300s", tl_error(t))
-                               : TL_OK;
+    tl_status s = tl_failed(t)
+                      ? tl_fail(l->file.err, TL_ENOMEM, "tl_checkpoint_load: %.300s", tl_error(t))
+                      : TL_OK;
     tl_object_end(t);
     return s;
 }
 
-/* What there is of state of its kind is opt's, before any of it is read. */
-static tl_status own_state(tl_model *m, tl_opt *opt, tl_err *err)
+/* Makes all state of the optimizer's kind its own, before any of it is read. */
+static tl_status own_state(const loading *l)
 {
-    for (int k = 0; opt != NULL && k < tl_model_count(m); k++) {
-        const char *name = tl_model_at(m, k).name;
-        if (strncmp(name, opt->adam ? "adamw." : "sgd.", opt->adam ? 6 : 4) == 0 &&
-            named(m, tl_opt_state_of(name)).param)
-            TL_TRY(tl_opt_own(opt, name, err));
+    for (int k = 0; l->opt != NULL && k < tl_model_count(l->m); k++) {
+        const char *name = tl_model_at(l->m, k).name, *kind = l->opt->adam ? "adamw." : "sgd.";
+        if (strncmp(name, kind, strlen(kind)) == 0 &&
+            tl_model_named(l->m, tl_opt_state_of(name)).param)
+            TL_TRY(tl_opt_own(l->opt, name, l->file.err));
     }
     return TL_OK;
 }
 
-/* Fills the tape's accumulators; on failure it has none, as before. */
-static tl_status open_gradients(tl_model *m, tl_tape *t, const tl_st_file *f, tl_err *err)
+/* Fills the tape's accumulators. If that fails, it has none, as before. */
+static tl_status open_gradients(const loading *l)
 {
     tl_status s = TL_OK;
-    for (int i = 0; t != NULL && s == TL_OK && i < tl_st_count(f); i++) {
-        tl_st_entry e = tl_st_at(f, i);
-        int call;
-        char kind[KIND];
+    for (int i = 0; l->t != NULL && s == TL_OK && i < tl_st_count(l->f); i++) {
+        tl_st_entry e = tl_st_at(l->f, i);
+        gradient g;
         tl_array acc;
-        const char *param = named(m, e.name).name == NULL ? gradient_of(e.name, &call, kind) : NULL;
-        if (param == NULL)
+        if (!is_gradient(l, e.name, &g))
             continue;
-        s = tl_accumulator_open(t, param, call, kind, e.array.dtype, tl_array_shape(&e.array),
-                                &acc);
-        if (s == TL_OK && *kind != '\0')
+        s = tl_accumulator_open(l->t, g.param, g.call, g.kind, e.array.dtype,
+                                tl_array_shape(&e.array), &acc);
+        if (s == TL_OK && *g.kind != '\0')
             tl_array_copy(&acc, &e.array);
     }
     if (s == TL_OK)
         return s;
     tl_err said = {.status = TL_OK};
-    tl_fail(&said, s, "tl_checkpoint_load: %.300s", tl_error(t));
-    tl_error_clear(t); /* and its model's */
-    return tl_fail(err, s, "%s", said.message);
+    tl_fail(&said, s, "tl_checkpoint_load: %.300s", tl_error(l->t));
+    tl_error_clear(l->t); /* and its model's */
+    return tl_fail(l->file.err, s, "%s", said.message);
 }
 
-/* Cannot fail: everything is there and alike. Optimizer state that the file lacks begins at zero.
- */
-static void copy_all(tl_model *m, const tl_st_file *f, bool state)
+/* Copies the contents, which cannot fail: everything is there and alike. The optimizer's state that
+ * the file lacks begins at zero. */
+static void copy_all(const loading *l)
 {
-    for (int k = 0; k < tl_model_count(m); k++) {
-        tl_named t = tl_model_at(m, k);
-        size_t bytes = (size_t)tl_array_count(&t.array) * tl_dtype_size(t.array.dtype);
-        int i = tl_st_find(f, t.name);
+    for (int k = 0; k < tl_model_count(l->m); k++) {
+        tl_named x = tl_model_at(l->m, k);
+        size_t bytes = (size_t)tl_array_count(&x.array) * tl_dtype_size(x.array.dtype);
+        int i = tl_st_find(l->f, x.name);
         if (i >= 0)
-            tl_write(m, t.tensor, tl_st_at(f, i).array.data, bytes);
-        else if (state && bytes > 0 && named(m, tl_opt_state_of(t.name)).param)
-            tl_write(m, t.tensor, memset(t.array.data, 0, bytes), bytes); /* so noted as changed */
+            tl_write(l->m, x.tensor, tl_st_at(l->f, i).array.data, bytes);
+        else if (l->opt != NULL && bytes > 0 && tl_model_named(l->m, tl_opt_state_of(x.name)).param)
+            tl_write(l->m, x.tensor, memset(x.array.data, 0, bytes), bytes); /* notes the change */
     }
 }
 
@@ -402,41 +392,39 @@ tl_status tl_checkpoint_notes(tl_model *m, const char *path, const char *const *
     return TL_OK;
 }
 
+/* Everything that can fail. */
+static tl_status prepare(loading *l)
+{
+    TL_TRY(read_steps(l));
+    TL_TRY(read_seed(l));
+    TL_TRY(check(l));
+    TL_TRY(make_absent(l));
+    TL_TRY(own_state(l));
+    return open_gradients(l);
+}
+
 static tl_status load(tl_model *m, tl_tape *t, tl_opt *opt, const char *path,
                       const char *const *keys, char (*values)[TL_NOTE_MAX], int n)
 {
-    tl_err *err = tl_error_record(m);
-    tl_st_file *f;
-    int64_t steps = 0;
-    TL_TRY(check_keys(keys, values, n, err));
-    TL_TRY(tl_st_open(&f, path, err));
-    uint64_t seed = tl_model_seed(m);
+    loading l = {.m = m, .t = t, .opt = opt, .file = {path, tl_error_record(m)}};
+    TL_TRY(check_keys(keys, values, n, l.file.err));
+    TL_TRY(tl_st_open(&l.f, path, l.file.err));
     uint32_t mark = tl_model_mark(m);
-    tl_status s = opt != NULL ? read_steps(f, opt, path, &steps, err) : TL_OK;
-    if (s == TL_OK)
-        s = read_seed(f, path, &seed, err);
-    if (s == TL_OK)
-        s = check(m, t, f, path, err);
-    if (s == TL_OK)
-        s = make_absent(m, opt, f, err);
-    if (s == TL_OK)
-        s = own_state(m, opt, err);
-    if (s == TL_OK)
-        s = open_gradients(m, t, f, err);
-    if (s == TL_OK) {
-        copy_all(m, f, opt != NULL);
-        copy_notes(f, keys, values, n);
-        tl_model_reseed(m, seed);
+    tl_status s = prepare(&l);
+    if (s != TL_OK) {
+        tl_model_rollback(m, mark);
+    } else {
+        copy_all(&l);
+        copy_notes(l.f, keys, values, n);
+        tl_model_reseed(m, l.seed);
     }
     if (s == TL_OK && opt != NULL) {
-        opt->steps = steps;
+        opt->steps = l.steps;
         opt->bytes = tl_opt_cut_of(m, 0).all;
-        opt->pow1 = power(opt->o.beta1, steps);
-        opt->pow2 = power(opt->o.beta2, steps);
+        opt->pow1 = power(opt->o.beta1, l.steps);
+        opt->pow2 = power(opt->o.beta2, l.steps);
     }
-    if (s != TL_OK)
-        tl_model_rollback(m, mark);
-    tl_st_close(f);
+    tl_st_close(l.f);
     return s;
 }
 

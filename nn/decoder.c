@@ -57,13 +57,12 @@ static tl_status check_numbers(tl_tape *t, const tl_decoder_numbers *c)
                  {"hidden", c->hidden}};
     for (size_t i = 0; i < sizeof least / sizeof *least; i++)
         if (least[i].n < 1)
-            return tl_tape_fail(
-                TL_AT(t), TL_ESHAPE,
-                "%s: the config's %s is %lld; 1 is the least (vocab %lld, width %lld, layers %lld, "
-                "heads %lld, hidden %lld)",
-                c->name, least[i].name, (long long)least[i].n, (long long)c->vocab,
-                (long long)c->width, (long long)c->layers, (long long)c->heads,
-                (long long)c->hidden);
+            return tl_tape_fail(TL_AT(t), TL_ESHAPE,
+                                "%s: the config's %s is %lld; 1 is the least (vocab %lld, width "
+                                "%lld, layers %lld, heads %lld, hidden %lld)",
+                                c->name, least[i].name, (long long)least[i].n, (long long)c->vocab,
+                                (long long)c->width, (long long)c->layers, (long long)c->heads,
+                                (long long)c->hidden);
     if (c->width % c->heads != 0)
         return tl_tape_fail(TL_AT(t), TL_ESHAPE,
                             "%s: the config's width %lld is not a multiple of its heads %lld",
@@ -115,10 +114,10 @@ static tl_status check_call(tl_tape *t, const tl_decoder_numbers *c, tl_tensor i
                             "are learned, so there is a table of them",
                             c->name, (long long)c->max_positions);
     if (dropout != 0 && tl_is_none(o->sample))
-        return tl_tape_fail(TL_AT(t), TL_EUSAGE,
-                            "%s: dropout %g draws by the samples' numbers; give .sample, or push "
-                            "the mode TL_EVAL",
-                            c->name, dropout);
+        return tl_tape_fail(
+            TL_AT(t), TL_EUSAGE,
+            "%s: dropout %g draws by the samples' numbers; give .sample, or push the mode TL_EVAL",
+            c->name, dropout);
     if (dropout != 0 && columns->cache != NULL)
         return tl_tape_fail(TL_AT(t), TL_EUSAGE,
                             "%s: decoding with a cache under dropout %g; push the mode TL_EVAL",

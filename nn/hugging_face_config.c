@@ -1,20 +1,17 @@
-/* hugging_face_config.c: a config.json of transformers, read and written. What it says and our
- * decoders cannot do is refused. */
+/* hugging_face_config.c: reads and writes a config.json of transformers. A config that asks for
+ * something that our decoders cannot do is refused. */
 #include <float.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "nn/hugging_face.h"
-#include "tensor/files/file.h"
-#include "tensor/memory.h"
-#include "tensor/threads.h"
+#include "nn/files.h"
 
 typedef struct {
     const char *key;
     size_t offset; /* in tl_decoder_config */
     bool real;
-    double otherwise; /* where the key is missing or null */
+    double otherwise; /* the value where the key is missing or null */
 } field;
 
 #define AT(member) offsetof(tl_decoder_config, member)
@@ -37,10 +34,10 @@ static const field llama_fields[] = {{"vocab_size", AT(llama.vocab), false, must
                                     {"n_positions", AT(gpt2.max_positions), false, 1024},
                                     {"layer_norm_epsilon", AT(gpt2.eps), true, 1e-5},
                                     {.key = NULL}};
-/* What must have this value where it is said: our decoders know no other. */
+/* Keys that may be missing, but must have one of these values if they are there. */
 static const struct {
     tl_family family;
-    const char *key, *values; /* as JSON, between blanks */
+    const char *key, *values; /* values: as JSON, each between blanks */
 } fixed[] = {{TL_FAMILY_LLAMA, "hidden_act", " \"silu\" "},
              {TL_FAMILY_LLAMA, "attention_bias", " false "},
              {TL_FAMILY_LLAMA, "mlp_bias", " false "},
@@ -49,27 +46,6 @@ static const struct {
              {TL_FAMILY_GPT2, "scale_attn_by_inverse_layer_idx", " false "},
              {TL_FAMILY_GPT2, "add_cross_attention", " false "},
              {TL_FAMILY_GPT2, "tie_word_embeddings", " true "}};
-
-tl_status tl_hf_json(json_t **out, const char *path, size_t most, tl_err *err)
-{
-    char *text;
-    size_t n;
-    json_error_t e;
-    TL_TRY(tl_file_read(path, most, &text, &n, err));
-    tl_textenv saved = tl_textenv_enter();
-    *out = json_loadb(text, n, JSON_REJECT_DUPLICATES, &e);
-    tl_textenv_leave(saved);
-    tl_free_raw(text);
-    if (*out == NULL)
-        return json_error_code(&e) == json_error_out_of_memory
-                   ? tl_fail(err, TL_ENOMEM, "%.200s: no memory to read %zu bytes of JSON", path, n)
-                   : tl_fail(err, TL_EFORMAT, "%.200s: not valid JSON: %s (line %d, byte %d)", path,
-                             n == 0 ? "it is empty" : e.text, e.line, e.position);
-    if (json_is_object(*out))
-        return TL_OK;
-    json_decref(*out);
-    return tl_fail(err, TL_EFORMAT, "%.200s: a JSON object is expected", path);
-}
 
 static const char *kind_of(const json_t *v)
 {
@@ -80,19 +56,19 @@ static const char *kind_of(const json_t *v)
     return v == NULL ? "missing" : kind[json_typeof(v)];
 }
 
-/* A value that may be missing or null, and is of that kind where it is there. */
+/* Fails unless v is missing, null, or of the kind needed, which `is` tells. */
 static tl_status of_kind(const json_t *v, bool is, const char *key, const char *needed,
-                         const char *path, tl_err *err)
+                         const tl_source *file)
 {
     if (v == NULL || json_is_null(v) || is)
         return TL_OK;
-    return tl_fail(err, TL_EFORMAT, "%.200s: \"%s\" is %s; %s is needed, or none", path, key,
-                   kind_of(v), needed);
+    return tl_file_fail(file, TL_EFORMAT, "\"%s\" is %s; %s is needed, or none", key, kind_of(v),
+                        needed);
 }
 
-/* The number of a key, whole if it must be, 0 or more. */
+/* The number of a key: 0 or more, and whole unless `real`. */
 static tl_status number(const json_t *j, const char *key, bool real, double otherwise, double *out,
-                        const char *path, tl_err *err)
+                        const tl_source *file)
 {
     const json_t *v = json_object_get(j, key);
     if ((v == NULL || json_is_null(v)) && otherwise != must) {
@@ -100,25 +76,25 @@ static tl_status number(const json_t *j, const char *key, bool real, double othe
         return TL_OK;
     }
     *out = json_number_value(v);
-    if (json_is_number(v) && *out == 0 && otherwise != must) /* which our configs take for it */
-        return tl_fail(err, TL_EDOMAIN, "%.200s: \"%s\" is 0; a number above 0 is needed, or none",
-                       path, key);
+    if (json_is_number(v) && *out == 0 && otherwise != must) /* our configs take 0 for "missing" */
+        return tl_file_fail(file, TL_EDOMAIN, "\"%s\" is 0; a number above 0 is needed, or none",
+                            key);
     if (json_is_number(v) && (real || json_is_integer(v)) && *out >= 0 && *out <= 1e15)
         return TL_OK;
     if (json_is_number(v))
-        return tl_fail(err, TL_EFORMAT,
-                       "%.200s: \"%s\" is %.17g; a %snumber from 0 to 1e15 is needed", path, key,
-                       *out, real ? "" : "whole ");
-    return tl_fail(err, TL_EFORMAT, "%.200s: \"%s\" is %s%s", path, key, kind_of(v),
-                   v == NULL ? "" : "; a number is needed");
+        return tl_file_fail(file, TL_EFORMAT,
+                            "\"%s\" is %.17g; a %snumber from 0 to 1e15 is needed", key, *out,
+                            real ? "" : "whole ");
+    return tl_file_fail(file, TL_EFORMAT, "\"%s\" is %s%s", key, kind_of(v),
+                        v == NULL ? "" : "; a number is needed");
 }
 
 static tl_status read_fields(const json_t *j, const field *f, tl_decoder_config *c,
-                             const char *path, tl_err *err)
+                             const tl_source *file)
 {
     for (; f->key != NULL; f++) {
         double x;
-        TL_TRY(number(j, f->key, f->real, f->otherwise, &x, path, err));
+        TL_TRY(number(j, f->key, f->real, f->otherwise, &x, file));
         if (f->real)
             memcpy((char *)c + f->offset, &x, sizeof x);
         else
@@ -127,45 +103,43 @@ static tl_status read_fields(const json_t *j, const field *f, tl_decoder_config 
     return TL_OK;
 }
 
-/* rope_theta and rope_scaling of transformers up to 4, rope_parameters from 5 on. */
-static tl_status read_rope(const json_t *j, tl_llama_config *c, const char *path, tl_err *err)
+/* transformers up to version 4 writes rope_theta and rope_scaling, from 5 on rope_parameters. */
+static tl_status read_rope(const json_t *j, tl_llama_config *c, const tl_source *file)
 {
     const json_t *now = json_object_get(j, "rope_parameters"),
                  *old = json_object_get(j, "rope_scaling"), *r = json_is_object(now) ? now : old;
     const char *type = json_string_value(json_object_get(r, "rope_type"));
     tl_rotary_scaling *s = &c->scaling;
-    TL_TRY(of_kind(now, json_is_object(now), "rope_parameters", "an object", path, err));
-    TL_TRY(of_kind(old, json_is_object(old), "rope_scaling", "an object", path, err));
+    TL_TRY(of_kind(now, json_is_object(now), "rope_parameters", "an object", file));
+    TL_TRY(of_kind(old, json_is_object(old), "rope_scaling", "an object", file));
     TL_TRY(number(json_object_get(now, "rope_theta") != NULL ? now : j, "rope_theta", true, 10000,
-                  &c->rope_base, path, err));
+                  &c->rope_base, file));
     if (type == NULL)
         type = json_string_value(json_object_get(r, "type"));
     if (!json_is_object(r) || (type != NULL && strcmp(type, "default") == 0))
         return TL_OK;
     if (type == NULL || (strcmp(type, "llama3") != 0 && strcmp(type, "linear") != 0))
-        return tl_fail(err, TL_EDOMAIN,
-                       "%.200s: rotary scaling of type \"%.40s\"; \"llama3\" and \"linear\" are "
-                       "known",
-                       path, type == NULL ? "" : type);
-    TL_TRY(number(r, "factor", true, must, &s->factor, path, err));
-    /* linear: every wave is longer than so small an original */
-    s->low_freq_factor = 1, s->high_freq_factor = 2, s->original = DBL_MIN;
+        return tl_file_fail(file, TL_EDOMAIN,
+                            "rotary scaling of type \"%.40s\"; \"llama3\" and \"linear\" are known",
+                            type == NULL ? "" : type);
+    TL_TRY(number(r, "factor", true, must, &s->factor, file));
+    /* linear is llama3 with an original so small that every wave is longer */
+    *s = (tl_rotary_scaling){s->factor, 1, 2, DBL_MIN};
     if (strcmp(type, "llama3") == 0) {
-        TL_TRY(number(r, "low_freq_factor", true, must, &s->low_freq_factor, path, err));
-        TL_TRY(number(r, "high_freq_factor", true, must, &s->high_freq_factor, path, err));
-        TL_TRY(number(r, "original_max_position_embeddings", false, must, &s->original, path, err));
+        TL_TRY(number(r, "low_freq_factor", true, must, &s->low_freq_factor, file));
+        TL_TRY(number(r, "high_freq_factor", true, must, &s->high_freq_factor, file));
+        TL_TRY(number(r, "original_max_position_embeddings", false, must, &s->original, file));
     }
     if (s->factor > 0 && s->low_freq_factor > 0 && s->high_freq_factor > s->low_freq_factor &&
         s->original > 0)
         return TL_OK;
-    return tl_fail(
-        err, TL_EDOMAIN,
-        "%.200s: rotary scaling by factor %g, low %g, high %g, original %g; all above 0, "
-        "low below high",
-        path, s->factor, s->low_freq_factor, s->high_freq_factor, s->original);
+    return tl_file_fail(
+        file, TL_EDOMAIN,
+        "rotary scaling by factor %g, low %g, high %g, original %g; all above 0, low below high",
+        s->factor, s->low_freq_factor, s->high_freq_factor, s->original);
 }
 
-static tl_status check_fixed(const json_t *j, tl_family family, const char *path, tl_err *err)
+static tl_status check_fixed(const json_t *j, tl_family family, const tl_source *file)
 {
     for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++) {
         const json_t *v = json_object_get(j, fixed[i].key);
@@ -177,40 +151,39 @@ static tl_status check_fixed(const json_t *j, tl_family family, const char *path
         else if (json_is_boolean(v))
             snprintf(word, sizeof word, " %s ", json_is_true(v) ? "true" : "false");
         if (*word == '\0' || strstr(fixed[i].values, word) == NULL)
-            return tl_fail(err, TL_EDOMAIN, "%.200s: \"%s\" is%s; only%sis known", path,
-                           fixed[i].key, *word == '\0' ? " something else" : word, fixed[i].values);
+            return tl_file_fail(file, TL_EDOMAIN, "\"%s\" is%s; only%sis known", fixed[i].key,
+                                *word == '\0' ? " something else" : word, fixed[i].values);
     }
     return TL_OK;
 }
 
-/* One token that ends a text, or an array of them. One beyond the vocabulary ends none, but is no
- * fault: transformers writes 50256 for a GPT-2 of any size. */
-static tl_status read_stops(const json_t *eos, tl_decoder_config *c, const char *path, tl_err *err)
+/* eos_token_id: one token that ends a text, or an array of them. An id beyond the vocabulary is
+ * allowed, because transformers writes 50256 for a GPT-2 of any size. */
+static tl_status read_stops(const json_t *eos, tl_decoder_config *c, const tl_source *file)
 {
     const size_t n = json_is_array(eos) ? json_array_size(eos) : eos != NULL && !json_is_null(eos);
     if (n > TL_STOPS_MAX)
-        return tl_fail(err, TL_EDOMAIN, "%.200s: %zu of \"eos_token_id\"; up to %d are possible",
-                       path, n, (int)TL_STOPS_MAX);
+        return tl_file_fail(file, TL_EDOMAIN, "%zu of \"eos_token_id\"; up to %d are possible", n,
+                            (int)TL_STOPS_MAX);
     for (size_t i = 0; i < n; i++) {
         const json_t *v = json_is_array(eos) ? json_array_get(eos, i) : eos;
         const json_int_t id = json_integer_value(v);
         if (!json_is_integer(v))
-            return tl_fail(
-                err, TL_EFORMAT,
-                "%.200s: \"eos_token_id\" is or holds %s; a whole number is needed, or an "
-                "array of such",
-                path, json_is_real(v) ? "a fraction" : kind_of(v));
+            return tl_file_fail(
+                file, TL_EFORMAT,
+                "\"eos_token_id\" is or holds %s; a whole number is needed, or an array of such",
+                json_is_real(v) ? "a fraction" : kind_of(v));
         if (id < -1 || id > INT32_MAX)
-            return tl_fail(err, TL_EDOMAIN,
-                           "%.200s: \"eos_token_id\" has %lld; tokens are 0 to %d, and -1 is none",
-                           path, (long long)id, INT32_MAX);
+            return tl_file_fail(file, TL_EDOMAIN,
+                                "\"eos_token_id\" has %lld; tokens are 0 to %d, and -1 is none",
+                                (long long)id, INT32_MAX);
         if (id >= 0)
             c->stop[c->stops++] = id;
     }
     return TL_OK;
 }
 
-tl_status tl_hf_config(const json_t *j, tl_decoder_config *c, const char *path, tl_err *err)
+tl_status tl_hf_config(const json_t *j, tl_decoder_config *c, const tl_source *file)
 {
     const char *type = json_string_value(json_object_get(j, "model_type"));
     const json_t *tied = json_object_get(j, "tie_word_embeddings");
@@ -219,26 +192,26 @@ tl_status tl_hf_config(const json_t *j, tl_decoder_config *c, const char *path, 
                                        : strcmp(type, "gpt2") == 0  ? TL_FAMILY_GPT2
                                                                     : 0};
     if (c->family == 0)
-        return tl_fail(err, TL_EDOMAIN,
-                       "%.200s: \"model_type\" is %s%.40s%s; \"llama\" and \"gpt2\" are known",
-                       path, type == NULL ? "" : "\"",
-                       type == NULL ? kind_of(json_object_get(j, "model_type")) : type,
-                       type == NULL ? "" : "\"");
-    TL_TRY(check_fixed(j, c->family, path, err));
-    TL_TRY(of_kind(tied, json_is_boolean(tied), "tie_word_embeddings", "a boolean", path, err));
-    TL_TRY(read_stops(json_object_get(j, "eos_token_id"), c, path, err));
+        return tl_file_fail(file, TL_EDOMAIN,
+                            "\"model_type\" is %s%.40s%s; \"llama\" and \"gpt2\" are known",
+                            type == NULL ? "" : "\"",
+                            type == NULL ? kind_of(json_object_get(j, "model_type")) : type,
+                            type == NULL ? "" : "\"");
+    TL_TRY(check_fixed(j, c->family, file));
+    TL_TRY(of_kind(tied, json_is_boolean(tied), "tie_word_embeddings", "a boolean", file));
+    TL_TRY(read_stops(json_object_get(j, "eos_token_id"), c, file));
     if (c->family == TL_FAMILY_GPT2)
-        return read_fields(j, gpt2_fields, c, path, err);
-    TL_TRY(read_fields(j, llama_fields, c, path, err));
-    TL_TRY(read_rope(j, &c->llama, path, err));
+        return read_fields(j, gpt2_fields, c, file);
+    TL_TRY(read_fields(j, llama_fields, c, file));
+    TL_TRY(read_rope(j, &c->llama, file));
     double head;
-    TL_TRY(number(j, "head_dim", false, 0, &head, path, err));
+    TL_TRY(number(j, "head_dim", false, 0, &head, file));
     if (head != 0 && c->llama.heads > 0 && head * (double)c->llama.heads != (double)c->llama.width)
-        return tl_fail(
-            err, TL_EDOMAIN,
-            "%.200s: %lld heads of %g numbers for a width of %lld; only heads that share "
-            "the width are known",
-            path, (long long)c->llama.heads, head, (long long)c->llama.width);
+        return tl_file_fail(
+            file, TL_EDOMAIN,
+            "%lld heads of %g numbers for a width of %lld; only heads that share the "
+            "width are known",
+            (long long)c->llama.heads, head, (long long)c->llama.width);
     c->llama.tied = json_is_true(tied);
     c->llama.pairing = TL_ROTARY_HALF;
     return TL_OK;
@@ -285,7 +258,8 @@ json_t *tl_hf_config_json(tl_decoder_config c, const char *dtype)
                    : c.stops == 1 ? json_integer(c.stop[0])
                                   : json_null();
     for (int i = 0; i < c.stops; i++)
-        json_array_append_new(stop, json_integer(c.stop[i])); /* nothing, if that is no array */
+        json_array_append_new(stop,
+                              json_integer(c.stop[i])); /* does nothing if `stop` is no array */
     json_object_set_new(j, "eos_token_id", stop);
     json_object_set_new(j, "torch_dtype", json_string(dtype));
     return j;

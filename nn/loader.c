@@ -18,16 +18,14 @@ static tl_status check(tl_at at, const char *name, const tl_array *a, int n, tl_
                             name, strlen(name), (int)TL_PARAM_NAME_MAX);
     if (n > TL_LOADER_MAX || n == 0)
         return tl_tape_fail(at, TL_EDOMAIN,
-                            "tl_loader_new: '%.60s' has %d arrays; 1 to %d are "
-                            "possible",
-                            name, n, (int)TL_LOADER_MAX);
+                            "tl_loader_new: '%.60s' has %d arrays; 1 to %d are possible", name, n,
+                            (int)TL_LOADER_MAX);
     for (int i = 0; i < n; i++) {
         if (a[i].ndim < 1 || tl_dtype_size(a[i].dtype) == 0 ||
             (a[i].data == NULL && tl_array_count(&a[i]) > 0))
-            return tl_tape_fail(at, TL_EUSAGE,
-                                "tl_loader_new: '%.60s': array %d has no samples: "
-                                "no data, or no dims",
-                                name, i);
+            return tl_tape_fail(
+                at, TL_EUSAGE,
+                "tl_loader_new: '%.60s': array %d has no samples: no data, or no dims", name, i);
         if (a[i].dim[0] != a[0].dim[0])
             return tl_tape_fail(at, TL_ESHAPE,
                                 "tl_loader_new: '%.60s': array %d has %" PRId64

@@ -1,16 +1,53 @@
-/* model_file.c: a model's parameters, and its layers' buffers, to and from safetensors; how many
- * there are, and their hash. */
+/* model_file.c: saves and loads a model's parameters, and the buffers of its layers, as
+ * safetensors; counts and hashes the parameters. */
 #include <fnmatch.h>
 #include <string.h>
 
 #include "autograd/author.h"
-#include "nn/nn.h"
+#include "nn/files.h"
 #include "tensor/files/hash.h"
-#include "tensor/files/safetensors.h"
 #include "tensor/memory.h"
 
-/* A buffer of floats NAME.x beside a parameter NAME.y is part of the layer NAME, as its running
- * statistics are; an optimizer's state, or a loader's place, is not. */
+/* ---- for checkpoints, too ---- */
+
+tl_named tl_model_named(tl_model *m, const char *name)
+{
+    int low = 0, high = tl_model_count(m);
+    while (low < high) { /* they are in order of name */
+        int middle = low + (high - low) / 2;
+        if (strcmp(tl_model_at(m, middle).name, name) < 0)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    const tl_named x = tl_model_at(m, low);
+    return x.name != NULL && strcmp(x.name, name) == 0 ? x : (tl_named){0};
+}
+
+tl_status tl_source_early(const tl_source *file, const tl_st_file *f, bool empty)
+{
+    if (!empty || tl_st_count(f) == 0)
+        return TL_OK;
+    return tl_file_fail(file, TL_ENAME,
+                        "has %d tensors, the model no parameter yet; the first forward pass makes "
+                        "them, so load after one",
+                        tl_st_count(f));
+}
+
+tl_status tl_source_alike(const tl_source *file, const tl_st_entry *e, const tl_array *ours)
+{
+    char have[TL_SHAPE_TEXT], want[TL_SHAPE_TEXT];
+    if (tl_array_same_shape(&e->array, ours) && e->array.dtype == ours->dtype)
+        return TL_OK;
+    return tl_file_fail(file, TL_ESHAPE, "'%.100s' is %s %s there, %s %s in the model", e->name,
+                        tl_array_shape_text(have, &e->array), tl_dtype_name(e->array.dtype),
+                        tl_array_shape_text(want, ours), tl_dtype_name(ours->dtype));
+}
+
+/* ---- saving ---- */
+
+/* Whether a buffer belongs to a layer, as running statistics do: NAME.x beside a parameter NAME.y.
+ * The state of an optimizer and the place of a loader do not. */
 static bool of_a_layer(tl_model *m, const char *name)
 {
     const char *dot = strrchr(name, '.');
@@ -23,22 +60,24 @@ static bool of_a_layer(tl_model *m, const char *name)
     return false;
 }
 
-/* That part of the model's parameters, and of what belongs to their layers, as entries; *n of them;
- * NULL, with an error, when out of memory or if there is no such part. */
+/* The model's parameters of that part and the buffers of floats of their layers, as n entries of a
+ * file. NULL, with an error: no memory, or no such part. */
 static tl_st_entry *entries(tl_model *m, tl_part part, int *n)
 {
     const int most = tl_model_count(m);
     tl_st_entry *e = tl_calloc((size_t)most + 1, sizeof *e);
     *n = 0;
-    for (int i = 0; e != NULL && i < most; i++) {
+    if (e == NULL) {
+        tl_fail(tl_error_record(m), TL_ENOMEM, "no memory for %d entries of a file", most);
+        return NULL;
+    }
+    for (int i = 0; i < most; i++) {
         const tl_named x = tl_model_at(m, i);
         if ((x.param || (tl_dtype_is_float(x.array.dtype) && of_a_layer(m, x.name))) &&
             (part.only == NULL || fnmatch(part.only, x.name, 0) == 0))
             e[(*n)++] = (tl_st_entry){x.name, x.array};
     }
-    if (e == NULL)
-        tl_fail(tl_error_record(m), TL_ENOMEM, "no memory for %d entries of a file", most);
-    if (e == NULL || *n > 0 || part.only == NULL)
+    if (*n > 0 || part.only == NULL)
         return e;
     tl_fail(tl_error_record(m), TL_ENAME, "no parameter of %d has a name like '%.100s'", most,
             part.only);
@@ -63,8 +102,10 @@ tl_status tl_save_with(tl_model *m, const char *path, tl_part part)
     return s;
 }
 
-/* PyTorch counts the batches that a BatchNorm has seen; nothing is computed from that where there
- * is a momentum. */
+/* ---- loading ---- */
+
+/* Whether x is the count of batches that PyTorch keeps for a BatchNorm. Where there is a momentum,
+ * nothing is computed from it. */
 static bool counts_batches(const tl_st_entry *x, const tl_st_entry *e, int n)
 {
     static const char counter[] = ".num_batches_tracked", statistics[] = ".running_mean";
@@ -77,35 +118,26 @@ static bool counts_batches(const tl_st_entry *x, const tl_st_entry *e, int n)
     return false;
 }
 
-/* Every entry has its tensor in the file and the file has no other. */
-static tl_status check(const tl_st_file *f, const tl_st_entry *e, int n, const char *path,
-                       tl_err *err)
+/* Checks that every entry has its tensor in the file and that the file has no other. */
+static tl_status check(const tl_st_file *f, const tl_st_entry *e, int n, const tl_source *file)
 {
-    if (n == 0 && tl_st_count(f) > 0)
-        return tl_fail(err, TL_ENAME,
-                       "%.200s: has %d tensors, the model no parameter yet; the first forward pass "
-                       "makes them, so load after one",
-                       path, tl_st_count(f));
+    TL_TRY(tl_source_early(file, f, n == 0));
     for (int i = 0; i < n; i++) {
         int k = tl_st_find(f, e[i].name);
         if (k < 0)
-            return tl_fail(err, TL_ENAME, "%.200s: has no tensor '%.100s', which the model has",
-                           path, e[i].name);
-        tl_array a = tl_st_at(f, k).array;
-        char have[TL_SHAPE_TEXT], want[TL_SHAPE_TEXT];
-        if (!tl_array_same_shape(&a, &e[i].array) || a.dtype != e[i].array.dtype)
-            return tl_fail(err, TL_ESHAPE, "%.200s: '%.100s' is %s %s there, %s %s in the model",
-                           path, e[i].name, tl_array_shape_text(have, &a), tl_dtype_name(a.dtype),
-                           tl_array_shape_text(want, &e[i].array), tl_dtype_name(e[i].array.dtype));
+            return tl_file_fail(file, TL_ENAME, "has no tensor '%.100s', which the model has",
+                                e[i].name);
+        const tl_st_entry x = tl_st_at(f, k);
+        TL_TRY(tl_source_alike(file, &x, &e[i].array));
     }
     for (int k = 0, i; tl_st_count(f) > n && k < tl_st_count(f); k++) {
         const tl_st_entry x = tl_st_at(f, k);
         for (i = 0; i < n && strcmp(e[i].name, x.name) != 0;)
             i++;
         if (i == n && !counts_batches(&x, e, n))
-            return tl_fail(err, TL_ENAME,
-                           "%.200s: has %d tensors, the model %d of them; '%.100s' is another",
-                           path, tl_st_count(f), n, x.name);
+            return tl_file_fail(file, TL_ENAME,
+                                "has %d tensors, the model %d of them; '%.100s' is another",
+                                tl_st_count(f), n, x.name);
     }
     return TL_OK;
 }
@@ -113,12 +145,12 @@ static tl_status check(const tl_st_file *f, const tl_st_entry *e, int n, const c
 tl_status tl_load_with(tl_model *m, const char *path, tl_part part)
 {
     TL_TRY(tl_error_begin(m));
-    tl_err *err = tl_error_record(m);
+    const tl_source file = {path, tl_error_record(m)};
     tl_st_file *f;
-    TL_TRY(tl_st_open(&f, path, err));
+    TL_TRY(tl_st_open(&f, path, file.err));
     int n;
     tl_st_entry *e = entries(m, part, &n);
-    tl_status s = e == NULL ? err->status : check(f, e, n, path, err);
+    tl_status s = e == NULL ? file.err->status : check(f, e, n, &file);
     for (int i = 0; i < n && s == TL_OK; i++) {
         const tl_array a = tl_st_at(f, tl_st_find(f, e[i].name)).array;
         s = tl_write(m, tl_model_find(m, e[i].name), a.data,
@@ -128,6 +160,8 @@ tl_status tl_load_with(tl_model *m, const char *path, tl_part part)
     tl_st_close(f);
     return s;
 }
+
+/* ---- parameters ---- */
 
 int64_t tl_model_parameters(tl_model *m)
 {

@@ -1,6 +1,6 @@
-/* model_map.c: the parameters of decoders by the names that Hugging Face's files have for them, as
- * tables; and the way of those parameters into a model and out of it. */
-#include "nn/model_map.h"
+/* model_map.c: the parameters of decoders and their names in Hugging Face's files, as tables;
+ * checks of a config; and the copying of those parameters into a model and out of it. */
+#include "nn/files.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -8,11 +8,12 @@
 #include "nn/layers.h"
 #include "tensor/operands.h"
 
-/* dims, of ours: v vocabulary, w width, q three widths, k width of keys, h hidden, p positions. */
+/* dims of our tensor: v vocabulary, w width, q three widths, k width of all keys, h hidden width,
+ * p positions. */
 typedef struct {
     const char *theirs, *ours, *dims;
     tl_map_how how;
-    bool untied; /* only where the output is not the embedding */
+    bool untied; /* only where the output projection is not the embedding */
 } row;
 
 static const row llama[] = {
@@ -55,7 +56,7 @@ static const row gpt2[] = {
     {"transformer.ln_f.bias", "norm.bias", .dims = "w"},
     {.theirs = NULL}};
 
-/* pattern with the number in the place of its %d. */
+/* Writes the pattern, with i in the place of its %d. */
 static void numbered(char out[TL_NAME_MAX], const char *pattern, int64_t i)
 {
     const char *at = strstr(pattern, "%d");
@@ -74,7 +75,7 @@ static tl_decoder_numbers numbers_of(const tl_decoder_config *c)
 enum { POSITIONS_MAX = 1 << 24 };
 
 /* An eps that the config leaves out has its default here; other numbers may be 0. */
-static tl_status check_reals(const tl_decoder_numbers *n, const char *from, tl_err *err)
+static tl_status check_reals(const tl_decoder_numbers *n, const tl_source *file)
 {
     const tl_rotary_scaling *s = &n->scaling;
     const struct {
@@ -88,17 +89,16 @@ static tl_status check_reals(const tl_decoder_numbers *n, const char *from, tl_e
                 {"original positions", s->original}};
     for (size_t i = 0; i < sizeof real / sizeof *real; i++)
         if (!(real[i].x >= 0 && real[i].x <= 1e15))
-            return tl_fail(err, TL_EDOMAIN, "%.200s: a model of %s %g; 0 to 1e15 are possible",
-                           from, real[i].name, real[i].x);
+            return tl_file_fail(file, TL_EDOMAIN, "a model of %s %g; 0 to 1e15 are possible",
+                                real[i].name, real[i].x);
     if (s->original >= 1 && s->original != (double)(int64_t)s->original) /* below 1: linear */
-        return tl_fail(err, TL_EDOMAIN,
-                       "%.200s: rotary scaling from %.17g original positions; a whole "
-                       "number is needed",
-                       from, s->original);
+        return tl_file_fail(
+            file, TL_EDOMAIN,
+            "rotary scaling from %.17g original positions; a whole number is needed", s->original);
     return TL_OK;
 }
 
-tl_status tl_map_check(const tl_decoder_config *c, const char *from, tl_err *err)
+tl_status tl_map_check(const tl_decoder_config *c, const tl_source *file)
 {
     const tl_decoder_numbers all = numbers_of(c), *n = &all;
     const int64_t most = INT32_MAX / 4;
@@ -114,28 +114,27 @@ tl_status tl_map_check(const tl_decoder_config *c, const char *from, tl_err *err
                   {"positions", n->llama && n->max_positions == 0 ? 1 : n->max_positions,
                    POSITIONS_MAX}};
     if (c->family != TL_FAMILY_LLAMA && c->family != TL_FAMILY_GPT2)
-        return tl_fail(err, TL_EDOMAIN,
-                       "%.200s: the config's family is %d; it is a Llama or a GPT-2", from,
-                       (int)c->family);
+        return tl_file_fail(file, TL_EDOMAIN, "the config's family is %d; it is a Llama or a GPT-2",
+                            (int)c->family);
     if (c->family == TL_FAMILY_GPT2 && c->gpt2.pairing != 0)
-        return tl_fail(err, TL_EDOMAIN,
-                       "%.200s: a GPT-2 of rotary positions (.pairing); these files have learned "
-                       "ones",
-                       from);
+        return tl_file_fail(
+            file, TL_EDOMAIN,
+            "a GPT-2 of rotary positions (.pairing); these files have learned ones");
     for (size_t i = 0; i < sizeof number / sizeof *number; i++)
         if (number[i].n < 1 || number[i].n > number[i].most)
-            return tl_fail(err, TL_EDOMAIN, "%.200s: a model of %s %lld; 1 to %lld are possible",
-                           from, number[i].name, (long long)number[i].n, (long long)number[i].most);
+            return tl_file_fail(file, TL_EDOMAIN, "a model of %s %lld; 1 to %lld are possible",
+                                number[i].name, (long long)number[i].n, (long long)number[i].most);
     if (n->width % n->heads != 0 || n->heads % n->kv_heads != 0 ||
         (n->llama && n->width / n->heads % 2 != 0))
-        return tl_fail(err, TL_EDOMAIN,
-                       "%.200s: width %lld in %lld heads, %lld of keys: each must divide the one "
-                       "before, and pairs turn in a Llama's heads",
-                       from, (long long)n->width, (long long)n->heads, (long long)n->kv_heads);
+        return tl_file_fail(
+            file, TL_EDOMAIN,
+            "width %lld in %lld heads, %lld of keys: each must divide the one before, "
+            "and pairs turn in a Llama's heads",
+            (long long)n->width, (long long)n->heads, (long long)n->kv_heads);
     if (c->stops < 0 || c->stops > TL_STOPS_MAX)
-        return tl_fail(err, TL_EDOMAIN, "%.200s: %d tokens that end a text; 0 to %d are possible",
-                       from, c->stops, (int)TL_STOPS_MAX);
-    return check_reals(n, from, err);
+        return tl_file_fail(file, TL_EDOMAIN, "%d tokens that end a text; 0 to %d are possible",
+                            c->stops, (int)TL_STOPS_MAX);
+    return check_reals(n, file);
 }
 
 static tl_shape shape_of(const char *dims, const tl_decoder_numbers *n)
@@ -163,7 +162,7 @@ tl_status tl_map_begin(tl_model *m, const char *path, const tl_decoder_config *c
     return TL_OK;
 }
 
-/* Elements of one layer, as a double: they may be far too many for an integer. */
+/* The elements of one layer, as a double: they may be far too many for an integer. */
 static double of_a_layer(const row *r, const tl_decoder_numbers *n)
 {
     double all = 0;
@@ -177,36 +176,34 @@ static double of_a_layer(const row *r, const tl_decoder_numbers *n)
     return all;
 }
 
-tl_status tl_map_new(tl_map_entry **out, int *n, const tl_decoder_config *c, int64_t bytes,
-                     const char *from, tl_err *err)
+tl_status tl_map_new(tl_map *out, const tl_decoder_config *c, int64_t bytes, const tl_source *file)
 {
+    TL_TRY(tl_map_check(c, file));
     const tl_decoder_numbers size = numbers_of(c);
-    const row *table = c->family == TL_FAMILY_LLAMA ? llama : gpt2;
-    *out = NULL;
-    *n = 0;
-    TL_TRY(tl_map_check(c, from, err));
+    const row *table = size.llama ? llama : gpt2;
     const double layer = of_a_layer(table, &size);
     if ((double)size.layers * layer > (double)bytes)
-        return tl_fail(err, TL_EFORMAT,
-                       "%.200s: %lld layers of %.0f numbers each; %lld bytes cannot hold them",
-                       from, (long long)size.layers, layer, (long long)bytes);
+        return tl_file_fail(file, TL_EFORMAT,
+                            "%lld layers of %.0f numbers each; %lld bytes cannot hold them",
+                            (long long)size.layers, layer, (long long)bytes);
     tl_map_entry *e = tl_calloc((size_t)size.layers * 12 + 4,
                                 sizeof *e); /* rows of a layer, others */
     if (e == NULL)
-        return tl_fail(err, TL_ENOMEM, "%.200s: no memory for the names of %lld layers", from,
-                       (long long)size.layers);
+        return tl_file_fail(file, TL_ENOMEM, "no memory for the names of %lld layers",
+                            (long long)size.layers);
+    *out = (tl_map){e, 0};
     for (const row *r = table; r->theirs != NULL; r++) {
         bool layered = strchr(r->theirs, '%') != NULL;
         if (r->untied && size.tied)
             continue;
-        for (int64_t i = 0; i < (layered ? size.layers : 1); i++, (*n)++) {
-            numbered(e[*n].theirs, r->theirs, i);
-            numbered(e[*n].ours, r->ours, i);
-            e[*n].shape = shape_of(r->dims, &size);
-            e[*n].how = r->how;
+        for (int64_t i = 0; i < (layered ? size.layers : 1); i++) {
+            e = &out->e[out->n++];
+            numbered(e->theirs, r->theirs, i);
+            numbered(e->ours, r->ours, i);
+            e->shape = shape_of(r->dims, &size);
+            e->how = r->how;
         }
     }
-    *out = e;
     return TL_OK;
 }
 
@@ -221,17 +218,17 @@ void tl_map_convert(const tl_array *dst, const tl_array *src)
     tl_fpenv_leave(saved);
 }
 
-tl_status tl_map_take(tl_model *m, const tl_map_entry *e, int n, tl_dtype d, tl_err *err)
+tl_status tl_map_take(tl_model *m, const tl_map *map, tl_dtype d, tl_err *err)
 {
     uint32_t mark = tl_model_mark(m);
     tl_tape *t = tl_tape_new(m);
     int64_t most = 0;
     tl_status s = t == NULL ? tl_fail(err, TL_ENOMEM, "no memory for a tape") : TL_OK;
     tl_mode_push(t, TL_NO_GRAD);
-    for (int i = 0; i < n && s == TL_OK; i++) {
-        int64_t count = tl_shape_count(&e[i].shape);
+    for (const tl_map_entry *e = map->e; e < map->e + map->n && s == TL_OK; e++) {
+        int64_t count = tl_shape_count(&e->shape);
         most = count > most ? count : most;
-        tl_param(t, m, e[i].ours, d, e[i].shape, TL_INIT_ZEROS, 0);
+        tl_param(t, m, e->ours, d, e->shape, TL_INIT_ZEROS, 0);
         if (tl_failed(t))
             s = tl_fail(err, tl_error_record(t)->status, "%s", tl_error(t));
     }
@@ -240,10 +237,10 @@ tl_status tl_map_take(tl_model *m, const tl_map_entry *e, int n, tl_dtype d, tl_
         s = tl_fail(err, TL_ENOMEM, "no memory for a parameter of %lld elements", (long long)most);
     if (s != TL_OK)
         tl_model_rollback(m, mark);
-    for (int i = 0; i < n && s == TL_OK; i++) {
-        tl_array to = tl_array_make(d, &e[i].shape, room);
-        tl_map_convert(&to, &e[i].array);
-        s = tl_write(m, tl_model_find(m, e[i].ours), room,
+    for (const tl_map_entry *e = map->e; e < map->e + map->n && s == TL_OK; e++) {
+        tl_array to = tl_array_make(d, &e->shape, room);
+        tl_map_convert(&to, &e->array);
+        s = tl_write(m, tl_model_find(m, e->ours), room,
                      (size_t)tl_array_count(&to) * tl_dtype_size(d));
     }
     tl_free_raw(room);
@@ -251,27 +248,19 @@ tl_status tl_map_take(tl_model *m, const tl_map_entry *e, int n, tl_dtype d, tl_
     return s;
 }
 
-tl_status tl_map_give(tl_model *m, tl_map_entry *e, int n, tl_err *err)
+tl_status tl_map_give(tl_model *m, tl_map *map, tl_err *err)
 {
-    for (int i = 0; i < n; i++) {
+    for (tl_map_entry *e = map->e; e < map->e + map->n; e++) {
         char want[TL_SHAPE_TEXT], have[TL_SHAPE_TEXT];
-        int low = 0, high = tl_model_count(m);
-        while (low < high) { /* they are in order of name */
-            int middle = (low + high) / 2;
-            if (strcmp(tl_model_at(m, middle).name, e[i].ours) < 0)
-                low = middle + 1;
-            else
-                high = middle;
-        }
-        const tl_named x = tl_model_at(m, low);
-        if (x.name == NULL || strcmp(x.name, e[i].ours) != 0 || !x.param)
+        const tl_named x = tl_model_named(m, e->ours);
+        if (!x.param)
             return tl_fail(err, TL_ENAME,
-                           "the model has no parameter '%s', which its config asks for", e[i].ours);
+                           "the model has no parameter '%s', which its config asks for", e->ours);
         tl_shape s = tl_array_shape(&x.array);
-        if (!tl_shape_equal(&s, &e[i].shape))
-            return tl_fail(err, TL_ESHAPE, "'%s' is %s in the model, %s by its config", e[i].ours,
-                           tl_shape_text(have, &s), tl_shape_text(want, &e[i].shape));
-        e[i].array = x.array;
+        if (!tl_shape_equal(&s, &e->shape))
+            return tl_fail(err, TL_ESHAPE, "'%s' is %s in the model, %s by its config", e->ours,
+                           tl_shape_text(have, &s), tl_shape_text(want, &e->shape));
+        e->array = x.array;
     }
     return TL_OK;
 }

@@ -105,8 +105,7 @@ static void check_options(tl_opt *o)
     if ((unsigned)s->kind > TL_WARMUP_STABLE_DECAY || s->warmup < 0 || s->decay < 0)
         tl_fail(e, TL_EDOMAIN,
                 "tl_%s_new: schedule.kind %d, warmup %lld, decay %lld: a kind, and numbers from 0 "
-                "on, are "
-                "needed",
+                "on, are needed",
                 o->name, (int)s->kind, (long long)s->warmup, (long long)s->decay);
     if (s->kind != TL_CONSTANT && s->total < 1)
         tl_fail(e, TL_EDOMAIN, "tl_%s_new: schedule.total is %lld steps; 1 is the least", o->name,
@@ -114,8 +113,7 @@ static void check_options(tl_opt *o)
     if (s->kind == TL_CONSTANT && (s->total != 0 || s->min_ratio != 0 || s->decay != 0))
         tl_fail(e, TL_EDOMAIN,
                 "tl_%s_new: schedule.total %lld, min_ratio %g, decay %lld without a schedule.kind: "
-                "0 is "
-                "TL_CONSTANT, which has none of them",
+                "0 is TL_CONSTANT, which has none of them",
                 o->name, (long long)s->total, s->min_ratio, (long long)s->decay);
     if (o->adam ? p->momentum != 0 || p->nesterov : p->beta1 != 0 || p->beta2 != 0 || p->eps != 0)
         tl_fail(e, TL_EDOMAIN, "tl_%s_new: %s", o->name,
@@ -128,11 +126,10 @@ static void check_options(tl_opt *o)
     if (p->nesterov && p->momentum == 0)
         tl_fail(e, TL_EDOMAIN, "tl_%s_new: nesterov with a momentum of 0", o->name);
     if (p->decoupled && o->adam)
-        tl_fail(
-            e, TL_EDOMAIN,
-            "tl_%s_new: decoupled is SGD's; tl_adamw_new decays beside the gradient, tl_adam_new "
-            "through it",
-            o->name);
+        tl_fail(e, TL_EDOMAIN,
+                "tl_%s_new: decoupled is SGD's; tl_adamw_new decays beside the gradient, "
+                "tl_adam_new through it",
+                o->name);
 }
 
 static tl_opt *opt_new(const char *name, tl_model *m, tl_opt_options options, const char *file,
@@ -294,12 +291,12 @@ tl_status tl_opt_own(tl_opt *o, const char *state, tl_err *err)
     const tl_opt *whose = tl_buffer_take(o->model, state, o);
     return whose == NULL || whose == o
                ? TL_OK
-               : tl_fail(err, TL_EUSAGE,
-                         "'%.100s' is the state of another optimizer (tl_%s_new, %lld steps), "
-                         "which %s; free that, or keep the parameter from one of them "
-                         "(tl_model_freeze)",
-                         state, whose->name, (long long)whose->steps,
-                         tl_object_given(whose) ? "lives" : "a compiled program steps with");
+               : tl_fail(
+                     err, TL_EUSAGE,
+                     "'%.100s' is the state of another optimizer (tl_%s_new, %lld steps), which "
+                     "%s; free that, or keep the parameter from one of them (tl_model_freeze)",
+                     state, whose->name, (long long)whose->steps,
+                     tl_object_given(whose) ? "lives" : "a compiled program steps with");
 }
 
 /* The buffer KIND.NAME of a parameter, in its compute type; made at the first step. */

@@ -106,19 +106,18 @@ static bool check(const net *n, const char *who, tl_tensor x)
                      n->name == NULL ? "" : n->name, (int)n->cell);
     else if (s.ndim != 3 || s.dim[1] < 1 || n->hidden < 1 || o->layers < 0 || n->hidden > MOST ||
              o->layers > MOST)
-        tl_tape_fail(
-            TL_AT(t), TL_ESHAPE,
-            "%s: '%.100s': x %s, %lld units, %lld layers; (b, s, inputs) of a step or more "
-            "and 1 to %d of the others are needed",
-            who, n->name == NULL ? "" : n->name, tl_shape_text(text, &s), (long long)n->hidden,
-            (long long)o->layers, (int)MOST);
+        tl_tape_fail(TL_AT(t), TL_ESHAPE,
+                     "%s: '%.100s': x %s, %lld units, %lld layers; (b, s, inputs) of a step or "
+                     "more and 1 to %d of the others are needed",
+                     who, n->name == NULL ? "" : n->name, tl_shape_text(text, &s),
+                     (long long)n->hidden, (long long)o->layers, (int)MOST);
     if (tl_failed(t))
         return false;
     if (o->dropout != 0 && o->layers > 1 && !(tl_mode(t) & TL_EVAL) && tl_is_none(o->sample))
-        tl_tape_fail(TL_AT(t), TL_EUSAGE,
-                     "%s: dropout %g draws by the samples' numbers; give .sample, or push the mode "
-                     "TL_EVAL",
-                     who, o->dropout);
+        tl_tape_fail(
+            TL_AT(t), TL_EUSAGE,
+            "%s: dropout %g draws by the samples' numbers; give .sample, or push the mode TL_EVAL",
+            who, o->dropout);
     const tl_shape want = TL_DIMS((1 + o->both) * (o->layers + (o->layers == 0)), s.dim[0],
                                   n->hidden);
     for (int i = 0; i < 2 && !tl_failed(t); i++) {

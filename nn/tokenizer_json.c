@@ -1,8 +1,8 @@
 /* tokenizer_json.c: a tokenizer.json of byte-level BPE is read: tokens, merges, the way to split,
  * what stands around a text. What it asks for besides is refused. */
-#include <jansson.h>
 #include <string.h>
 
+#include "nn/files.h"
 #include "nn/tokenizer.h"
 #include "tensor/files/file.h"
 #include "tensor/files/bytes.h"
@@ -19,10 +19,9 @@ static size_t twice(size_t n) /* the least power of 2 that is at least so much *
 }
 
 typedef struct {
-    const char *path;
-    size_t bytes;            /* of the file: ids are below them */
-    int16_t byte_of[MAPPED]; /* of the character that stands for it; -1 */
-    tl_err *err;
+    tl_source file;
+    size_t bytes;            /* of the file; every id is below it */
+    int16_t byte_of[MAPPED]; /* the byte that a character stands for; -1: none */
 } reader;
 
 /* Printable bytes stand for themselves, the others are 256 and on. */
@@ -57,14 +56,14 @@ static tl_status read_token(tl_tokenizer *k, const reader *r, const char *s, siz
 {
     int64_t i = json_integer_value(id);
     if (!json_is_integer(id) || i < 0 || i >= k->size)
-        return tl_fail(r->err, TL_EFORMAT,
-                       "%.200s: the id of '%.60s' is %lld; %lld, from 0 on, are possible in a file "
-                       "of %zu bytes",
-                       r->path, s, (long long)i, (long long)k->size, r->bytes);
+        return tl_file_fail(
+            &r->file, TL_EFORMAT,
+            "the id of '%.60s' is %lld; %lld, from 0 on, are possible in a file of %zu bytes", s,
+            (long long)i, (long long)k->size, r->bytes);
     tl_token *t = &k->token[i];
     char *bytes = tl_calloc(n + 1, 1);
     if (bytes == NULL)
-        return tl_fail(r->err, TL_ENOMEM, "%.200s: no memory for a token of %zu bytes", r->path, n);
+        return tl_file_fail(&r->file, TL_ENOMEM, "no memory for a token of %zu bytes", n);
     int64_t length = added ? -1 : unmapped(r, s, n, bytes);
     bool of_words = length >= 0;
     if (!of_words) { /* words are not made of it */
@@ -73,16 +72,16 @@ static tl_status read_token(tl_tokenizer *k, const reader *r, const char *s, siz
     }
     if (t->bytes != NULL && (!added || t->n != n || memcmp(t->bytes, bytes, n) != 0)) {
         tl_free_raw(bytes);
-        return tl_fail(r->err, TL_EFORMAT, "%.200s: two tokens have the id %lld, '%.60s' is one",
-                       r->path, (long long)i, s);
+        return tl_file_fail(&r->file, TL_EFORMAT, "two tokens have the id %lld, '%.60s' is one",
+                            (long long)i, s);
     }
     tl_free_raw(t->bytes);
     *t = (tl_token){bytes, (size_t)length, false};
     if (of_words) {
         int32_t *place = tl_token_place(k, bytes, (size_t)length);
         if (*place >= 0)
-            return tl_fail(r->err, TL_EFORMAT, "%.200s: '%.60s' has two ids, %d and %lld", r->path,
-                           s, (int)*place, (long long)i);
+            return tl_file_fail(&r->file, TL_EFORMAT, "'%.60s' has two ids, %d and %lld", s,
+                                (int)*place, (long long)i);
         *place = (int32_t)i;
     }
     return TL_OK;
@@ -92,19 +91,18 @@ static tl_status read_added(tl_tokenizer *k, const reader *r, const json_t *list
 {
     k->added = tl_calloc(json_array_size(list) + 1, sizeof *k->added);
     if (k->added == NULL)
-        return tl_fail(r->err, TL_ENOMEM, "%.200s: no memory for %zu added tokens", r->path,
-                       json_array_size(list));
+        return tl_file_fail(&r->file, TL_ENOMEM, "no memory for %zu added tokens",
+                            json_array_size(list));
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *x = json_array_get(list, i), *content = json_object_get(x, "content");
         static const char *const unknown[] = {"single_word", "lstrip", "rstrip"};
         for (size_t u = 0; u < sizeof unknown / sizeof *unknown; u++)
             if (json_is_true(json_object_get(x, unknown[u])))
-                return tl_fail(r->err, TL_EDOMAIN,
-                               "%.200s: added token %zu has \"%s\", which is not known here",
-                               r->path, i, unknown[u]);
+                return tl_file_fail(&r->file, TL_EDOMAIN,
+                                    "added token %zu has \"%s\", which is not known here", i,
+                                    unknown[u]);
         if (!json_is_string(content))
-            return tl_fail(r->err, TL_EFORMAT, "%.200s: added token %zu has no content", r->path,
-                           i);
+            return tl_file_fail(&r->file, TL_EFORMAT, "added token %zu has no content", i);
         const char *s = json_string_value(content);
         TL_TRY(read_token(k, r, s, json_string_length(content), json_object_get(x, "id"), true));
         tl_token *t = &k->token[json_integer_value(json_object_get(x, "id"))];
@@ -136,10 +134,9 @@ static tl_status read_merge(tl_tokenizer *k, const reader *r, const json_t *x, s
             b = right > 0 ? *tl_token_place(k, room + left, (size_t)right) : -1,
             whole = right > 0 ? *tl_token_place(k, room, (size_t)(left + right)) : -1;
     if (a < 0 || b < 0 || whole < 0)
-        return tl_fail(r->err, TL_EFORMAT,
-                       "%.200s: merge %zu is not of two tokens into a third ('%.40s' and '%.40s')",
-                       r->path, rank, part[0] != NULL ? part[0] : "",
-                       part[1] != NULL ? part[1] : "");
+        return tl_file_fail(&r->file, TL_EFORMAT,
+                            "merge %zu is not of two tokens into a third ('%.40s' and '%.40s')",
+                            rank, part[0] != NULL ? part[0] : "", part[1] != NULL ? part[1] : "");
     *tl_merge_place(k, a, b) = (tl_merge){(uint64_t)(uint32_t)a << 32 | (uint32_t)b, (int32_t)rank,
                                           whole};
     return TL_OK;
@@ -147,9 +144,8 @@ static tl_status read_merge(tl_tokenizer *k, const reader *r, const json_t *x, s
 
 static tl_status unknown(const reader *r, const char *what)
 {
-    return tl_fail(r->err, TL_EDOMAIN,
-                   "%.200s: %s; byte-level BPE as GPT-2 and Llama 3 have it is known", r->path,
-                   what);
+    return tl_file_fail(&r->file, TL_EDOMAIN,
+                        "%s; byte-level BPE as GPT-2 and Llama 3 have it is known", what);
 }
 
 static bool is(const json_t *object, const char *key, const char *value)
@@ -161,11 +157,11 @@ static bool is(const json_t *object, const char *key, const char *value)
 /* GPT-2's ByteLevel alone, or a Split by one of the two patterns before it. */
 static tl_status read_split(tl_tokenizer *k, const reader *r, const json_t *pre)
 {
-    static const char gpt2[] = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|"
-                               "\\s+(?!\\S)|\\s+",
-                      llama3[] = "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|"
-                                 "\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|"
-                                 "\\s+(?!\\S)|\\s+";
+    static const char gpt2[] =
+        "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+",
+                      llama3[] =
+                          "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| "
+                          "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
     const json_t *list = json_object_get(pre, "pretokenizers"), *bytes = pre, *split = NULL;
     if (is(pre, "type", "Sequence") && json_array_size(list) == 2)
         split = json_array_get(list, 0), bytes = json_array_get(list, 1);
@@ -208,11 +204,10 @@ static tl_status read_around(tl_tokenizer *k, const reader *r, const json_t *pos
             int *n = text ? &k->n_after : &k->n_before;
             int64_t id = json_integer_value(json_array_get(ids, j));
             if (*n == TL_AROUND_MAX || id < 0 || id >= k->size || k->token[id].bytes == NULL)
-                return tl_fail(
-                    r->err, TL_EFORMAT,
-                    "%.200s: the post_processor's token %lld is none of %lld, or one more "
-                    "than %d",
-                    r->path, (long long)id, (long long)k->size, (int)TL_AROUND_MAX);
+                return tl_file_fail(
+                    &r->file, TL_EFORMAT,
+                    "the post_processor's token %lld is none of %lld, or one more than %d",
+                    (long long)id, (long long)k->size, (int)TL_AROUND_MAX);
             (text ? k->after : k->before)[(*n)++] = id;
         }
     }
@@ -234,7 +229,7 @@ static tl_status read_model(tl_tokenizer *k, reader *r, const json_t *j)
         json_string_length(json_object_get(model, "end_of_word_suffix")) > 0)
         return unknown(r, "its model has dropout, byte_fallback, or parts of words marked");
     if (!json_is_object(vocab) || !json_is_array(merges))
-        return tl_fail(r->err, TL_EFORMAT, "%.200s: the model has no vocab, or no merges", r->path);
+        return tl_file_fail(&r->file, TL_EFORMAT, "the model has no vocab, or no merges");
     int64_t most = (int64_t)(r->bytes < INT32_MAX ? r->bytes : INT32_MAX), last = -1;
     const char *key;
     json_t *value;
@@ -252,8 +247,8 @@ static tl_status read_model(tl_tokenizer *k, reader *r, const json_t *j)
     k->merge = tl_calloc(k->merge_places, sizeof *k->merge);
     char *room = tl_calloc(r->bytes + 1, 1);
     tl_status s = k->token == NULL || k->by_bytes == NULL || k->merge == NULL || room == NULL
-                      ? tl_fail(r->err, TL_ENOMEM, "%.200s: no memory for %lld tokens", r->path,
-                                (long long)k->size)
+                      ? tl_file_fail(&r->file, TL_ENOMEM, "no memory for %lld tokens",
+                                     (long long)k->size)
                       : TL_OK;
     for (size_t i = 0; i < k->places && s == TL_OK; i++)
         k->by_bytes[i] = -1;
@@ -269,7 +264,7 @@ static tl_status read_model(tl_tokenizer *k, reader *r, const json_t *j)
     for (int b = 0; b < 256 && s == TL_OK; b++) {
         k->byte[b] = *tl_token_place(k, (char[]){(char)b}, 1);
         if (k->byte[b] < 0)
-            s = tl_fail(r->err, TL_EDOMAIN, "%.200s: has no token for the byte %d", r->path, b);
+            s = tl_file_fail(&r->file, TL_EDOMAIN, "has no token for the byte %d", b);
     }
     tl_free_raw(room);
     k->whole_words = json_is_true(json_object_get(model, "ignore_merges"));
@@ -282,18 +277,11 @@ tl_status tl_tokenizer_open_memory(tl_tokenizer **out, const void *bytes, size_t
     TL_TRY(TL_NEED(err, out));
     *out = NULL;
     TL_TRY(TL_NEED_N(err, bytes, n > 0));
-    json_error_t e;
-    reader r = {.path = name == NULL ? "memory" : name, .bytes = n, .err = err};
-    json_t *j = json_loadb(bytes, n, JSON_REJECT_DUPLICATES, &e);
-    if (j == NULL)
-        return json_error_code(&e) == json_error_out_of_memory
-                   ? tl_fail(err, TL_ENOMEM, "%.200s: no memory to read %zu bytes of JSON", r.path,
-                             n)
-                   : tl_fail(err, TL_EFORMAT, "%.200s: not valid JSON: %s (line %d, byte %d)",
-                             r.path, n == 0 ? "it is empty" : e.text, e.line, e.position);
+    reader r = {.file = {name == NULL ? "memory" : name, err}, .bytes = n};
+    json_t *j;
+    TL_TRY(tl_source_json(&j, &r.file, bytes, n));
     tl_tokenizer *k = tl_calloc(1, sizeof *k);
-    tl_status s = k == NULL ? tl_fail(err, TL_ENOMEM, "%.200s: no memory to open it", r.path)
-                            : TL_OK;
+    tl_status s = k == NULL ? tl_file_fail(&r.file, TL_ENOMEM, "no memory to open it") : TL_OK;
     map_bytes(&r);
     if (s == TL_OK && (s = read_model(k, &r, j)) == TL_OK &&
         (s = read_split(k, &r, json_object_get(j, "pre_tokenizer"))) == TL_OK)
