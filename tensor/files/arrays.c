@@ -1,5 +1,5 @@
-/* arrays.c: files of arrays opened, whatever their format, and elements as files have them made
- * into those of a dtype; IDX. .npy and .npz are in arrays_npy.c, CSV in arrays_csv.c. */
+/* arrays.c: opens files of arrays of any format, converts elements to the dtypes of this library,
+ * and reads IDX. .npy and .npz are in arrays_npy.c, CSV in arrays_csv.c. */
 #include "tensor/files/arrays.h"
 
 #include <errno.h>
@@ -45,6 +45,14 @@ tl_status tl_arrays_take(tl_arrays *f, const char *who, uint64_t bytes)
                              who, bytes, f->most, f->taken);
     f->taken += bytes;
     return TL_OK;
+}
+
+void *tl_arrays_block(const tl_arrays *f, size_t bytes)
+{
+    void *p = tl_calloc(bytes, 1);
+    if (p == NULL)
+        tl_fail(f->err, TL_ENOMEM, "%.200s: no memory for %zu bytes", f->path, bytes);
+    return p;
 }
 
 /* ---- elements ---- */
@@ -97,14 +105,13 @@ static tl_status convert(tl_arrays *f, const tl_arrays_raw *r, const tl_array *t
     return TL_OK;
 }
 
-/* dst, filled column by column, in order of rows. */
+/* Puts dst, which is filled column by column, into row-major order. */
 static tl_status turn(tl_arrays *f, tl_array *dst)
 {
     tl_array from = *dst, to = *dst;
-    size_t bytes = (size_t)tl_array_count(dst) * tl_dtype_size(dst->dtype);
-    to.data = tl_calloc(bytes, 1);
+    to.data = tl_arrays_block(f, (size_t)tl_array_count(dst) * tl_dtype_size(dst->dtype));
     if (to.data == NULL)
-        return tl_fail(f->err, TL_ENOMEM, "%.200s: no memory for %zu bytes", f->path, bytes);
+        return TL_ENOMEM;
     for (int i = 0; i < from.ndim; i++)
         from.stride[i] = i == 0 ? 1 : from.stride[i - 1] * from.dim[i - 1];
     tl_array_copy(&to, &from);
@@ -113,8 +120,8 @@ static tl_status turn(tl_arrays *f, tl_array *dst)
     return TL_OK;
 }
 
-/* Whether the elements lie in the file as the host has them. */
-static bool lies(const tl_arrays_raw *r, tl_dtype dtype)
+/* Whether the elements lie in the file as the host has them, so that they need not be copied. */
+static bool lies_ready(const tl_arrays_raw *r, tl_dtype dtype)
 {
     const uint16_t one = 1;
     bool host_big = *(const unsigned char *)&one == 0;
@@ -127,16 +134,15 @@ static tl_status fill(tl_arrays *f, const tl_arrays_raw *r, tl_arrays_entry *e)
 {
     tl_array *a = &e->array;
     size_t bytes = (size_t)tl_array_count(a) * tl_dtype_size(a->dtype);
-    if (bytes > 0 && lies(r, a->dtype)) {
+    if (bytes > 0 && lies_ready(r, a->dtype)) {
         a->data = (void *)(uintptr_t)r->data;
         return TL_OK;
     }
     char who[TL_QUOTED];
     TL_TRY(tl_arrays_take(f, tl_arrays_quoted(who, e->name, strlen(e->name), "its array"), bytes));
-    a->data = tl_calloc(bytes + (bytes == 0), 1); /* never NULL */
+    e->own = a->data = tl_arrays_block(f, bytes);
     if (a->data == NULL)
-        return tl_fail(f->err, TL_ENOMEM, "%.200s: no memory for %zu bytes", f->path, bytes);
-    e->own = a->data;
+        return TL_ENOMEM;
     TL_TRY(convert(f, r, a));
     tl_status s = r->fortran && a->ndim > 1 && bytes > 0 ? turn(f, a) : TL_OK;
     e->own = a->data;
@@ -154,9 +160,9 @@ tl_status tl_arrays_add(tl_arrays *f, const char *name, size_t length, tl_arrays
         f->room = f->room * 2 + 1;
     }
     tl_arrays_entry *e = &f->e[f->n];
-    *e = (tl_arrays_entry){.name = tl_calloc(length + 1, 1)};
+    *e = (tl_arrays_entry){.name = tl_arrays_block(f, length + 1)};
     if (e->name == NULL)
-        return tl_fail(f->err, TL_ENOMEM, "%.200s: no memory for a name", f->path);
+        return TL_ENOMEM;
     memcpy(e->name, name, length);
     f->n++;
     *out = e;
@@ -212,27 +218,25 @@ static tl_status read_idx(tl_arrays *f, const unsigned char *b, size_t n)
 
 /* ---- opening ---- */
 
-static tl_status map(tl_arrays *f, const char *path)
+static tl_status map(tl_arrays *f, const tl_reader *r)
 {
-    tl_reader r;
-    TL_TRY(tl_reader_open(&r, path, f->err));
-    f->size = (size_t)r.size;
-    void *p = r.size == 0 ? NULL
-                          : mmap(NULL, f->size, PROT_READ | PROT_WRITE, MAP_PRIVATE, r.fd, 0);
-    int why = errno;
-    tl_reader_close(&r);
-    if (p == NULL || p == MAP_FAILED)
-        return tl_fail(f->err, TL_EIO, "%.200s: %zu bytes cannot be mapped: %s", path, f->size,
-                       p == NULL ? "there are none" : strerror(why));
+    void *p = MAP_FAILED;
+    f->size = (size_t)r->size;
+    if (f->size > 0)
+        p = mmap(NULL, f->size, PROT_READ | PROT_WRITE, MAP_PRIVATE, r->fd, 0);
+    if (p == MAP_FAILED)
+        return tl_fail(f->err, TL_EIO, "%.200s: %zu bytes cannot be mapped: %s", f->path, f->size,
+                       f->size == 0 ? "there are none" : strerror(errno));
     f->bytes = p;
     f->mapped = true;
     return TL_OK;
 }
 
-/* The bytes are there. A mapped file's have no NUL behind them, which text needs. */
+/* Reads f->bytes, whatever the format. Text needs the NUL that follows bytes that were read; mapped
+ * ones have none. */
 static tl_status parse(tl_arrays *f)
 {
-    const unsigned char *b = f->bytes;
+    const unsigned char *b = (const unsigned char *)f->bytes;
     size_t n = f->size;
     if (n >= 2 && b[0] == 0 && b[1] == 0)
         return read_idx(f, b, n);
@@ -246,43 +250,29 @@ static tl_status parse(tl_arrays *f)
                      : tl_csv_read(f, (const char *)b, n);
 }
 
-static tl_arrays *begin(tl_arrays **out, const char *path, tl_err *err, tl_arrays_options o)
+static tl_status read_all(tl_arrays *f, tl_reader *r, bool mapped)
 {
-    const tl_dtype as = o.as;
-    *out = NULL;
-    if (as != TL_DTYPE_DEFAULT && !tl_dtype_is_float(as)) {
-        tl_fail(err, TL_EDTYPE, "%.200s: as %s? A float is needed", path, tl_dtype_name(as));
-        return NULL;
-    }
+    TL_TRY(mapped ? map(f, r) : tl_reader_all(r, SIZE_MAX - 1, &f->bytes, &f->size, f->err));
+    tl_textenv saved = tl_textenv_enter();
+    tl_status s = parse(f);
+    tl_textenv_leave(saved);
+    TL_TRY(s);
+    return f->n < 2 ? TL_OK
+                    : tl_arrays_check_twice(f->path, f->e, sizeof *f->e, f->n, TL_EFORMAT, f->err);
+}
+
+static tl_status open_reader(tl_arrays **out, tl_reader *r, tl_err *err, tl_arrays_options o)
+{
+    if (o.as != TL_DTYPE_DEFAULT && !tl_dtype_is_float(o.as))
+        return tl_fail(err, TL_EDTYPE, "%.200s: as %s? A float is needed", r->path,
+                       tl_dtype_name(o.as));
     tl_arrays *f = tl_calloc(1, sizeof *f);
     if (f == NULL)
-        tl_fail(err, TL_ENOMEM, "%.200s: no memory to open it", path);
-    else
-        *f = (tl_arrays){.as = as, .most = o.most, .path = path, .err = err};
-    return f;
-}
-
-static tl_status check_names(tl_arrays *f)
-{
-    const char **name = tl_calloc((size_t)f->n, sizeof *name);
-    if (name == NULL)
-        return tl_fail(f->err, TL_ENOMEM, "%.200s: no memory for %d names", f->path, f->n);
-    for (int i = 0; i < f->n; i++)
-        name[i] = f->e[i].name;
-    tl_status s = tl_arrays_check_twice(f->path, name, f->n, TL_EFORMAT, f->err);
-    tl_free_raw(name);
-    return s;
-}
-
-static tl_status end(tl_arrays **out, tl_arrays *f, tl_status s)
-{
-    if (s == TL_OK) {
-        tl_textenv saved = tl_textenv_enter();
-        s = parse(f);
-        s = s == TL_OK && f->n > 1 ? check_names(f) : s;
-        tl_textenv_leave(saved);
-    }
-    f->path = NULL, f->err = NULL;
+        return tl_fail(err, TL_ENOMEM, "%.200s: no memory to open it", r->path);
+    *f = (tl_arrays){.as = o.as, .most = o.most, .path = r->path, .err = err};
+    tl_status s = read_all(f, r, o.map && r->memory == NULL);
+    f->path = NULL;
+    f->err = NULL;
     if (s == TL_OK)
         *out = f;
     else
@@ -292,36 +282,24 @@ static tl_status end(tl_arrays **out, tl_arrays *f, tl_status s)
 
 tl_status tl_arrays_open_with(tl_arrays **out, const char *path, tl_err *err, tl_arrays_options o)
 {
+    tl_reader r;
     TL_TRY(TL_NEED(err, out));
     *out = NULL;
     TL_TRY(TL_NEED(err, path));
-    tl_arrays *f = begin(out, path, err, o);
-    if (f == NULL)
-        return tl_dtype_is_float(o.as) || o.as == TL_DTYPE_DEFAULT ? TL_ENOMEM : TL_EDTYPE;
-    if (o.map)
-        return end(out, f, map(f, path));
-    char *text = NULL;
-    tl_status s = tl_file_read(path, SIZE_MAX - 1, &text, &f->size, err);
-    f->bytes = (unsigned char *)text;
-    return end(out, f, s);
+    TL_TRY(tl_reader_open(&r, path, err));
+    tl_status s = open_reader(out, &r, err, o);
+    tl_reader_close(&r);
+    return s;
 }
 
 tl_status tl_arrays_open_memory(tl_arrays **out, const void *bytes, size_t n, const char *name,
                                 tl_err *err, tl_arrays_options o)
 {
+    tl_reader r = tl_reader_of_memory(bytes, n, name);
     TL_TRY(TL_NEED(err, out));
     *out = NULL;
     TL_TRY(TL_NEED_N(err, bytes, n > 0));
-    tl_arrays *f = begin(out, name == NULL ? "memory" : name, err, o);
-    if (f == NULL)
-        return tl_dtype_is_float(o.as) || o.as == TL_DTYPE_DEFAULT ? TL_ENOMEM : TL_EDTYPE;
-    f->bytes = n < SIZE_MAX ? tl_calloc(n + 1, 1) : NULL;
-    f->size = n;
-    if (f->bytes == NULL)
-        return end(out, f, tl_fail(err, TL_ENOMEM, "%.200s: no memory for %zu bytes", f->path, n));
-    if (n > 0)
-        memcpy(f->bytes, bytes, n);
-    return end(out, f, TL_OK);
+    return open_reader(out, &r, err, o);
 }
 
 void tl_arrays_close(tl_arrays *f)

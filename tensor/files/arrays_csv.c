@@ -1,4 +1,6 @@
-/* arrays_csv.c: rows of numbers as text, the point a point in every locale. */
+/* arrays_csv.c: reads rows of numbers as text. The text is walked twice: the first time numbers are
+ * checked and counted, the second time they are stored. The decimal point is a point in every
+ * locale. */
 #include <fenv.h>
 #include <inttypes.h>
 #include <locale.h>
@@ -9,7 +11,7 @@
 #include "tensor/arena.h"
 #include "tensor/files/arrays_read.h"
 
-/* Rounded to odd: the rounding to a narrower dtype later is then as the only one. */
+/* Rounds to odd, so that rounding to a narrower dtype afterwards gives the bits of one rounding. */
 static double odd_of_text(const char *s)
 {
     fesetround(FE_DOWNWARD);
@@ -22,7 +24,8 @@ static double odd_of_text(const char *s)
     return down == up || (last & 1) != 0 ? down : up;
 }
 
-/* The field from *p on, to its comma or the line's end, without blanks around it. */
+/* The field that begins at *p, without blanks around it; *p moves to its comma or its line's end.
+ */
 static const char *field(const char **p, size_t *n)
 {
     const char *s = *p + strspn(*p, " \t"), *stop = *p + strcspn(*p, ",\r\n");
@@ -54,7 +57,8 @@ static void next_line(const char **p)
     *p += **p == '\n';
 }
 
-/* Rows from *p on, each of `columns` numbers, into x; NULL: they are only counted. */
+/* Reads rows of `columns` numbers from p into `to`, or only checks them (NULL), and counts them.
+ * first: the number of the first row, for messages. */
 static tl_status rows(tl_arrays *f, const char *p, const char *end, int64_t first, int64_t columns,
                       tl_array *to, int64_t *count)
 {
@@ -82,12 +86,12 @@ static tl_status rows(tl_arrays *f, const char *p, const char *end, int64_t firs
         next_line(&p);
         if (p == line && p < end)
             return tl_arrays_bad(f, "byte %zu, in row %" PRId64 ", is a NUL",
-                                 (size_t)(p - (char *)f->bytes), first + *count);
+                                 (size_t)(p - f->bytes), first + *count);
     }
     return TL_OK;
 }
 
-/* text ends with a NUL at `end`. */
+/* A NUL stands at `end`. */
 static tl_status read_rows(tl_arrays *f, const char *p, const char *end)
 {
     int64_t columns = 1, names = 0, n;
@@ -114,9 +118,9 @@ static tl_status read_rows(tl_arrays *f, const char *p, const char *end)
     e->array = tl_array_make(f->as != TL_DTYPE_DEFAULT ? f->as : TL_F64, &shape, NULL);
     size_t bytes = (size_t)(n * columns) * tl_dtype_size(e->array.dtype);
     TL_TRY(tl_arrays_take(f, "its table", bytes));
-    e->own = e->array.data = tl_calloc(bytes, 1);
-    if (e->array.data == NULL)
-        return tl_fail(f->err, TL_ENOMEM, "%.200s: no memory for %zu bytes", f->path, bytes);
+    e->own = e->array.data = tl_arrays_block(f, bytes);
+    if (e->own == NULL)
+        return TL_ENOMEM;
     return rows(f, p, end, 1 + names, columns, &e->array, &n);
 }
 

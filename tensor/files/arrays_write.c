@@ -1,10 +1,9 @@
-/* arrays_write.c: .npy, and .npz as numpy.savez writes it: stored members. Equal arrays give equal
- * files. Sizes and places in an archive are those of Zip64, however small it is: one way for all.
+/* arrays_write.c: writes .npy, and .npz as numpy.savez does, with stored members. Equal arrays give
+ * equal files. An archive has the sizes and places of Zip64 however small it is: one way for all.
  */
 #include "tensor/files/arrays_read.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <zlib.h>
 
@@ -13,14 +12,15 @@
 #include "tensor/memory.h"
 #include "tensor/operands.h"
 
-/* An array on its way out: its header, and the CRC of header and elements. */
+/* An array being written. */
 typedef struct {
     const char *name;
     tl_array array;
-    char header[256];
+    char header[256]; /* of .npy */
     size_t n_header;
-    uint64_t size, at; /* with the header; of its entry in the archive */
-    uint32_t crc;
+    uint64_t size; /* bytes of header and elements */
+    uint64_t at;   /* where its entry begins in the archive */
+    uint32_t crc;  /* of header and elements */
 } member;
 
 static tl_status feed(void *ctx, const void *bytes, size_t n)
@@ -35,7 +35,7 @@ static tl_status append(void *ctx, const void *bytes, size_t n)
     return tl_writer_append(ctx, bytes, n, NULL);
 }
 
-/* The elements, bf16 as f32. */
+/* Hands the elements to fn, bf16 as f32. */
 static tl_status elements(const tl_array *a, tl_bytes_fn *fn, void *ctx)
 {
     float some[1024];
@@ -51,7 +51,8 @@ static tl_status elements(const tl_array *a, tl_bytes_fn *fn, void *ctx)
     return TL_OK;
 }
 
-/* Version 1: magic, length, a Python dict, blanks and a line's end up to a multiple of 64. */
+/* Makes the header, of version 1: magic, length, a Python dict, then blanks and a newline up to a
+ * multiple of 64. */
 static void describe(member *m)
 {
     static const char *const descr[TL_DTYPE_COUNT] = {
@@ -95,8 +96,7 @@ static void put(record *r, int size, uint64_t x)
         r->b[r->n++] = (unsigned char)x;
 }
 
-/* What the entry before a member (magic 0x04034b50) and the one in the directory (0x02014b50) have
- * in common, and where they differ. */
+/* Writes the entry before a member (magic 0x04034b50) or the one in the directory (0x02014b50). */
 static tl_status write_entry(tl_writer *w, const member *m, bool directory)
 {
     record r = {.n = 0};
@@ -130,7 +130,7 @@ static tl_status write_entry(tl_writer *w, const member *m, bool directory)
     return append(w, r.b, r.n);
 }
 
-enum { LOCAL = 30 + 4 + 20, CENTRAL = 46 + 4 + 28 }; /* bytes of an entry but for the name */
+enum { LOCAL = 30 + 4 + 20, CENTRAL = 46 + 4 + 28 }; /* bytes of an entry without the name */
 
 static tl_status write_npz(tl_writer *w, member *m, int n)
 {
@@ -181,43 +181,41 @@ static tl_status check(const char *path, const char *const *names, const tl_arra
         if (a[i].data == NULL && tl_shape_count(&s) > 0)
             return tl_fail(err, TL_EUSAGE, "%.200s: array %d has %lld elements, but no data", path,
                            i, (long long)tl_shape_count(&s));
-        size_t length = name == NULL ? 0 : strlen(name), step = 1;
-        for (size_t at = 0; at < length && step > 0; at += step)
-            step = tl_utf8_length(name + at, length - at);
-        if (names != NULL && (length == 0 || length > 60000 || step == 0))
+        size_t length = name == NULL ? 0 : strlen(name);
+        if (names != NULL &&
+            (length == 0 || length > 60000 || tl_utf8_prefix(name, length) < length))
             return tl_fail(err, TL_ENAME,
                            "%.200s: array %d needs a name of 1 to 60000 bytes of UTF-8", path, i);
     }
     return TL_OK;
 }
 
-static int by_name(const void *a, const void *b)
+static const char *name_of(const void *items, size_t size, int i)
 {
-    const char *const *x = *(const char *const *const *)a, *const *y = *(
-                                                               const char *const *const *)b;
-    const int order = strcmp(*x, *y);
-    return order != 0 ? order : (x > y) - (x < y);
+    return *(const char *const *)(const void *)((const char *)items + (size_t)i * size);
 }
 
-/* By their places in order of name. */
-tl_status tl_arrays_check_twice(const char *path, const char *const *names, int n, tl_status as,
-                                tl_err *err)
+tl_status tl_arrays_check_twice(const char *path, const void *items, size_t size, int n,
+                                tl_status as, tl_err *err)
 {
     char who[TL_QUOTED];
-    const char *const **at = tl_calloc((size_t)n, sizeof *at);
-    tl_status s = TL_OK;
-    if (at == NULL)
+    const char **name = tl_calloc((size_t)n, sizeof *name);
+    if (name == NULL)
         return tl_fail(err, TL_ENOMEM, "%.200s: no memory for %d names", path, n);
     for (int i = 0; i < n; i++)
-        at[i] = names + i;
-    qsort(at, (size_t)n, sizeof *at, by_name);
-    for (int i = 1; i < n && s == TL_OK; i++)
-        if (strcmp(*at[i - 1], *at[i]) == 0)
-            s = tl_fail(err, as, "%.200s: arrays %d and %d are both named %s", path,
-                        (int)(at[i - 1] - names), (int)(at[i] - names),
-                        tl_arrays_quoted(who, *at[i], strlen(*at[i]), "nothing"));
-    tl_free_raw(at);
-    return s;
+        name[i] = name_of(items, size, i);
+    const char *twice = tl_names_sort(name, n, sizeof *name);
+    tl_free_raw(name);
+    if (twice == NULL)
+        return TL_OK;
+    int first = 0;
+    while (strcmp(name_of(items, size, first), twice) != 0)
+        first++;
+    int second = first + 1;
+    while (strcmp(name_of(items, size, second), twice) != 0)
+        second++;
+    return tl_fail(err, as, "%.200s: arrays %d and %d are both named %s", path, first, second,
+                   tl_arrays_quoted(who, twice, strlen(twice), "nothing"));
 }
 
 tl_status tl_arrays_save(const char *path, const char *const *names, const tl_array *arrays, int n,
@@ -230,7 +228,8 @@ tl_status tl_arrays_save(const char *path, const char *const *names, const tl_ar
         return tl_fail(err, TL_EUSAGE, "%.200s: %d arrays %s names; .npz has one or more, .npy one",
                        path, n, names == NULL ? "without" : "with");
     TL_TRY(check(path, names, arrays, n, err));
-    TL_TRY(names == NULL ? TL_OK : tl_arrays_check_twice(path, names, n, TL_ENAME, err));
+    TL_TRY(names == NULL ? TL_OK
+                         : tl_arrays_check_twice(path, names, sizeof *names, n, TL_ENAME, err));
     member *m = tl_calloc((size_t)n, sizeof *m);
     if (m == NULL)
         return tl_fail(err, TL_ENOMEM, "%.200s: no memory for %d headers", path, n);
@@ -241,7 +240,7 @@ tl_status tl_arrays_save(const char *path, const char *const *names, const tl_ar
     tl_status s = tl_writer_begin(&w, path, err);
     if (s == TL_OK) {
         (void)(names == NULL ? write_npy(w, m) : write_npz(w, m, n));
-        s = tl_writer_commit(w, err); /* reports the first failure of the appends, too */
+        s = tl_writer_commit(w, err); /* reports the first failure of the writes, too */
     }
     tl_free_raw(m);
     return s;

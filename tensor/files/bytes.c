@@ -1,29 +1,31 @@
 /* bytes.c: arrays as canonical little-endian bytes, block by block.
  *
- * A block is gathered into a buffer, unless it lies in one piece and is as it should be; whether it
- * holds anything to repair is one pass over 64-bit words with no branch. In every lane of a word,
- * (u & magnitude) + add carries into the lane's top bit exactly when u is a NaN,
- * because add is the distance from "just above infinity" to that bit; no lane
- * carries into the next. The slow repair runs only on blocks that need it. */
+ * A block is gathered into a buffer, unless it lies in one piece and is canonical already. Whether
+ * it holds anything to repair is one pass over 64-bit words with no branch: in every lane of a
+ * word, (u & keep) + add carries into the lane's top bit exactly when u is a NaN, because add is
+ * the distance from "just above infinity" to that bit. No lane carries into the next. */
 #include "tensor/files/bytes.h"
 #include "tensor/operands.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #define EACH16 0x0001000100010001u
 #define EACH32 0x0000000100000001u
 #define EACH8 0x0101010101010101u
 
-/* A lane needs repair when ((u & keep) + add) & test is not 0. */
+/* A lane needs repair when ((u & keep) + add) & test is not 0, and is `repaired` then: the quiet
+ * NaN, or TRUE. */
 static const struct {
-    uint64_t keep, add, test;
-} probes[TL_DTYPE_COUNT] = {
-    [TL_F64] = {0x7fffffffffffffffu, 0x000fffffffffffffu, 0x8000000000000000u},
-    [TL_F32] = {0x7fffffffu * EACH32, 0x007fffffu * EACH32, 0x80000000u * EACH32},
-    [TL_F16] = {0x7fffu * EACH16, 0x03ffu * EACH16, 0x8000u * EACH16},
-    [TL_BF16] = {0x7fffu * EACH16, 0x007fu * EACH16, 0x8000u * EACH16},
-    [TL_I64] = {0, 0, 0},
-    [TL_BOOL] = {0xfeu * EACH8, 0, 0xfeu * EACH8},
+    uint64_t keep, add, test, repaired;
+} lanes[TL_DTYPE_COUNT] = {
+    [TL_F64] = {0x7fffffffffffffffu, 0x000fffffffffffffu, 0x8000000000000000u, 0x7ff8000000000000u},
+    [TL_F32] = {0x7fffffffu * EACH32, 0x007fffffu * EACH32, 0x80000000u * EACH32,
+                0x7fc00000u * EACH32},
+    [TL_F16] = {0x7fffu * EACH16, 0x03ffu * EACH16, 0x8000u * EACH16, 0x7e00u * EACH16},
+    [TL_BF16] = {0x7fffu * EACH16, 0x007fu * EACH16, 0x8000u * EACH16, 0x7fc0u * EACH16},
+    [TL_I64] = {0, 0, 0, 0},
+    [TL_BOOL] = {0xfeu * EACH8, 0, 0xfeu * EACH8, EACH8},
 };
 
 /* Every processor has registers of this width. */
@@ -31,7 +33,7 @@ typedef uint64_t pair __attribute__((vector_size(16)));
 
 static bool needs_repair(tl_dtype d, const unsigned char *p, size_t bytes)
 {
-    uint64_t keep = probes[d].keep, add = probes[d].add, seen = 0, w;
+    uint64_t keep = lanes[d].keep, add = lanes[d].add, seen = 0, w;
     size_t i = 0;
     pair x, y, any_x = {0}, any_y = {0};
     for (; i + 2 * sizeof x <= bytes; i += 2 * sizeof x) {
@@ -51,59 +53,16 @@ static bool needs_repair(tl_dtype d, const unsigned char *p, size_t bytes)
         memcpy(&w, p + i, bytes - i);
         seen |= (w & keep) + add;
     }
-    return (seen & probes[d].test) != 0;
-}
-
-static void repair64(unsigned char *p, size_t n)
-{
-    for (size_t i = 0; i < n; i++) {
-        uint64_t u;
-        memcpy(&u, p + 8 * i, 8);
-        if ((u & 0x7fffffffffffffffu) > 0x7ff0000000000000u)
-            u = 0x7ff8000000000000u;
-        memcpy(p + 8 * i, &u, 8);
-    }
-}
-
-static void repair32(unsigned char *p, size_t n)
-{
-    for (size_t i = 0; i < n; i++) {
-        uint32_t u;
-        memcpy(&u, p + 4 * i, 4);
-        if ((u & 0x7fffffffu) > 0x7f800000u)
-            u = 0x7fc00000u;
-        memcpy(p + 4 * i, &u, 4);
-    }
-}
-
-static void repair16(unsigned char *p, size_t n, uint16_t infinity, uint16_t quiet)
-{
-    for (size_t i = 0; i < n; i++) {
-        uint16_t u;
-        memcpy(&u, p + 2 * i, 2);
-        if ((u & 0x7fffu) > infinity)
-            u = quiet;
-        memcpy(p + 2 * i, &u, 2);
-    }
+    return (seen & lanes[d].test) != 0;
 }
 
 /* n elements of dtype d at p, in place: NaNs and BOOLs made canonical, host order kept. */
-static void canonical(tl_dtype d, void *p, size_t n)
+static void repair(tl_dtype d, unsigned char *p, size_t n)
 {
-    unsigned char *b = p;
-    if (!needs_repair(d, b, n * tl_dtype_size(d)))
-        return;
-    switch (d) {
-    case TL_F64: repair64(b, n); break;
-    case TL_F32: repair32(b, n); break;
-    case TL_F16: repair16(b, n, 0x7c00u, 0x7e00u); break;
-    case TL_BF16: repair16(b, n, 0x7f80u, 0x7fc0u); break;
-    case TL_BOOL:
-        for (size_t i = 0; i < n; i++)
-            b[i] = b[i] != 0;
-        break;
-    default: break;
-    }
+    const size_t size = tl_dtype_size(d);
+    for (size_t i = 0; i < n; i++, p += size)
+        if (needs_repair(d, p, size))
+            memcpy(p, &lanes[d].repaired, size);
 }
 
 void tl_bytes_swap(void *p, size_t n, size_t size)
@@ -145,11 +104,11 @@ uint64_t tl_bytes_get64(const unsigned char in[8])
     return x;
 }
 
-/* Where the walk stands: the run along the last dim that comes next. */
+/* A walk over an array in row-major order, by runs along the last dim. */
 typedef struct {
-    tl_array a; /* dims merged; at least one of them */
-    int64_t at[TL_MAX_DIMS];
-    const unsigned char *element; /* a[at] */
+    tl_array a;                   /* with dims merged; at least one is left */
+    int64_t at[TL_MAX_DIMS];      /* the next element's place */
+    const unsigned char *element; /* and its address */
 } walk;
 
 static void walk_begin(walk *w, const tl_array *a)
@@ -203,51 +162,66 @@ static void gather(unsigned char *out, const unsigned char *in, int64_t n, int64
     }
 }
 
-/* A contiguous array on a little-endian host: only blocks that need repair are copied. */
-static tl_status in_place(const tl_array *a, tl_bytes_fn *fn, void *ctx)
-{
-    unsigned char block[TL_BYTES_BLOCK];
-    const unsigned char *p = a->data;
-    size_t size = tl_dtype_size(a->dtype), n;
-    for (size_t left = (size_t)tl_array_count(a) * size; left > 0; left -= n, p += n) {
-        n = left < TL_BYTES_BLOCK ? left : TL_BYTES_BLOCK;
-        if (!needs_repair(a->dtype, p, n)) {
-            TL_TRY(fn(ctx, p, n));
-            continue;
-        }
-        memcpy(block, p, n);
-        canonical(a->dtype, block, n / size);
-        TL_TRY(fn(ctx, block, n));
-    }
-    return TL_OK;
-}
-
 tl_status tl_array_bytes(const tl_array *a, tl_bytes_fn *fn, void *ctx)
 {
     unsigned char block[TL_BYTES_BLOCK];
-    size_t size = tl_dtype_size(a->dtype);
+    const size_t size = tl_dtype_size(a->dtype);
+    const bool in_place = tl_array_contiguous(a) && host_is_little();
     int64_t left = tl_array_count(a), room = TL_BYTES_BLOCK / (int64_t)size, held = 0;
     walk w;
     if (left == 0)
         return TL_OK;
-    if (tl_array_contiguous(a) && host_is_little())
-        return in_place(a, fn, ctx);
     walk_begin(&w, a);
-    int last = w.a.ndim - 1;
+    const int last = w.a.ndim - 1;
     while (left > 0) {
         int64_t n = w.a.dim[last] - w.at[last];
         n = n < room - held ? n : room - held;
-        gather(block + (size_t)held * size, w.element, n, w.a.stride[last] * (int64_t)size, size);
-        held += n;
         left -= n;
+        if (in_place && !needs_repair(a->dtype, w.element, (size_t)n * size)) {
+            TL_TRY(fn(ctx, w.element, (size_t)n * size));
+        } else {
+            gather(block + (size_t)held * size, w.element, n, w.a.stride[last] * (int64_t)size,
+                   size);
+            held += n;
+        }
         if (left > 0)
             walk_advance(&w, n);
-        if (held < room && left > 0)
+        if (held == 0 || (held < room && left > 0))
             continue;
-        canonical(a->dtype, block, (size_t)held);
+        if (needs_repair(a->dtype, block, (size_t)held * size))
+            repair(a->dtype, block, (size_t)held);
         tl_bytes_swap_host(block, (size_t)held, size);
         TL_TRY(fn(ctx, block, (size_t)held * size));
         held = 0;
     }
     return TL_OK;
+}
+
+/* ---- texts ---- */
+
+size_t tl_utf8_prefix(const char *s, size_t n)
+{
+    size_t at = 0, step = 1;
+    for (; at < n && step > 0; at += step)
+        step = tl_utf8_length(s + at, n - at);
+    return at;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+const char *tl_names_sort(void *items, int n, size_t size)
+{
+    const char *const *before = items;
+    if (n > 1)
+        qsort(items, (size_t)n, size, by_name);
+    for (int i = 1; i < n; i++) {
+        const char *const *next = (const void *)((const char *)items + (size_t)i * size);
+        if (strcmp(*before, *next) == 0)
+            return *next;
+        before = next;
+    }
+    return NULL;
 }

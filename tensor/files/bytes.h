@@ -1,9 +1,9 @@
-/* bytes.h: the one form in which elements leave the machine, and come back. For all rooms.
+/* bytes.h: the one form in which elements leave the machine and come back, and what readers and
+ * writers of texts share. For all rooms.
  *
- * Row-major, little-endian, every NaN as the dtype's one quiet pattern (sign 0,
- * top fraction bit 1), every BOOL as 0 or 1. What is hashed and what is saved
- * are these bytes; strides, byte order and the payloads of NaNs do not show.
- */
+ * Elements are row-major and little-endian, every NaN is the dtype's one quiet pattern (sign 0, top
+ * fraction bit 1), every BOOL is 0 or 1. These bytes are hashed and saved, so strides, byte order
+ * and the payloads of NaNs do not show. */
 #ifndef TL_BYTES_H
 #define TL_BYTES_H
 
@@ -12,10 +12,10 @@
 /* Takes the next n bytes; anything but TL_OK ends the walk. bytes: borrowed for the call. */
 typedef tl_status tl_bytes_fn(void *ctx, const void *bytes, size_t n);
 
-/* Hands the elements of a (any strides; borrows) to fn in that form, first to
- * last, in blocks of at most TL_BYTES_BLOCK bytes that split no element: where they lie, if
- * they lie in that form. Needs no memory but one block of stack. Returns the first status of fn
- * that is not TL_OK. */
+/* Hands the elements of a (any strides; borrows) to fn in that form, first to last, in blocks of at
+ * most TL_BYTES_BLOCK bytes that split no element. A block that lies in memory in that form is not
+ * copied. Needs no memory but one block of stack. Returns the first status of fn that is not TL_OK.
+ */
 enum { TL_BYTES_BLOCK = 16384 };
 tl_status tl_array_bytes(const tl_array *a, tl_bytes_fn *fn, void *ctx);
 
@@ -28,8 +28,8 @@ void tl_bytes_swap_host(void *p, size_t n, size_t size);
 void tl_bytes_put64(unsigned char out[8], uint64_t x);
 uint64_t tl_bytes_get64(const unsigned char in[8]);
 
-/* How many of the n bytes at s are the first character (RFC 3629: the shortest form, no surrogates,
- * nothing above U+10FFFF); 0: they begin none. n > 0. */
+/* How many of the n > 0 bytes at s are the first character (RFC 3629: the shortest form, no
+ * surrogates, nothing above U+10FFFF); 0: they begin none. */
 static inline size_t tl_utf8_length(const char *s, size_t n)
 {
     static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
@@ -47,5 +47,11 @@ static inline size_t tl_utf8_length(const char *s, size_t n)
     }
     return x < least[length] || x > 0x10ffff || (x >= 0xd800 && x <= 0xdfff) ? 0 : length;
 }
+/* How many of the n bytes at s are valid UTF-8: n if all are. */
+size_t tl_utf8_prefix(const char *s, size_t n);
+
+/* Sorts n items of that size, each of which begins with a pointer to its name, by the bytes of the
+ * names. Returns a name that two of them have, or NULL. */
+const char *tl_names_sort(void *items, int n, size_t size);
 
 #endif

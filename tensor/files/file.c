@@ -27,7 +27,7 @@ tl_status tl_reader_open(tl_reader *r, const char *path, tl_err *err)
     *r = (tl_reader){.fd = -1, .path = path};
     if (path == NULL)
         return tl_fail(err, TL_EIO, "cannot open for reading: the path is NULL");
-    /* Not blocking: a pipe without a writer must be refused, not waited for. */
+    /* O_NONBLOCK: a pipe without a writer must be refused, not waited for. */
     do
         r->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     while (r->fd < 0 && errno == EINTR);
@@ -57,12 +57,30 @@ tl_status tl_reader_open(tl_reader *r, const char *path, tl_err *err)
     return s;
 }
 
+tl_reader tl_reader_of_memory(const void *bytes, size_t n, const char *path)
+{
+    return (tl_reader){.fd = -1,
+                       .memory = bytes,
+                       .size = n < INT64_MAX ? (int64_t)n : INT64_MAX,
+                       .path = path != NULL ? path : "memory"};
+}
+
+/* Some of the next n bytes, as read(2) does. */
+static ssize_t read_some(const tl_reader *r, void *dst, size_t n)
+{
+    if (r->memory == NULL)
+        return read(r->fd, dst, n);
+    n = n < (uint64_t)(r->size - r->at) ? n : (size_t)(r->size - r->at);
+    memcpy(dst, (const char *)r->memory + r->at, n);
+    return (ssize_t)n;
+}
+
 tl_status tl_reader_read(tl_reader *r, void *dst, size_t n, tl_err *err)
 {
     char *p = dst;
     size_t left = n;
     while (left > 0) {
-        ssize_t got = read(r->fd, p, left < CHUNK ? left : CHUNK);
+        ssize_t got = read_some(r, p, left < CHUNK ? left : CHUNK);
         if (got < 0 && errno == EINTR)
             continue;
         if (got < 0)
@@ -86,7 +104,7 @@ void tl_reader_close(tl_reader *r)
     r->fd = -1;
 }
 
-static tl_status read_all(tl_reader *r, size_t limit, char **data, size_t *bytes, tl_err *err)
+tl_status tl_reader_all(tl_reader *r, size_t limit, char **data, size_t *bytes, tl_err *err)
 {
     if ((uint64_t)r->size > limit)
         return tl_fail(err, TL_EIO, PATH ": has %lld bytes; at most %zu are accepted", r->path,
@@ -113,7 +131,7 @@ tl_status tl_file_read(const char *path, size_t limit, char **data, size_t *byte
     *data = NULL;
     *bytes = 0;
     TL_TRY(tl_reader_open(&r, path, err));
-    tl_status s = read_all(&r, limit, data, bytes, err);
+    tl_status s = tl_reader_all(&r, limit, data, bytes, err);
     tl_reader_close(&r);
     return s;
 }

@@ -4,10 +4,9 @@
  * file beside the target, flushed, then renamed over it, and the directory
  * flushed. Until that rename the old file is untouched; on any failure (disk
  * full, no permission, process killed) it is still there, whole, and the
- * temporary is removed - except after a kill, which leaves ".NAME.tally-RANDOM.tmp" until
- * the next write of that file, by whomever, removes it.
- * Interrupted and short system calls are continued. Errors: TL_EIO with path,
- * the system's reason and byte counts; TL_ENOMEM.
+ * temporary is removed. Only a kill leaves it behind, as ".NAME.tally-RANDOM.tmp"; the next writer
+ * of that file removes it. Interrupted and short system calls are continued. Errors: TL_EIO with
+ * path, the system's reason and byte counts; TL_ENOMEM.
  */
 #ifndef TL_FILE_H
 #define TL_FILE_H
@@ -17,28 +16,35 @@
 
 #include "tensor/status.h"
 
-/* A file being read from front to back. */
+/* A file, or bytes in memory, being read from front to back. */
 typedef struct {
-    int fd;
-    int64_t size, at; /* bytes in the file when opened; bytes read so far */
-    const char *path; /* borrowed from the caller */
+    int fd;             /* -1: of memory, or closed */
+    const void *memory; /* borrowed */
+    int64_t size;       /* in bytes, when opened */
+    int64_t at;         /* bytes read so far */
+    const char *path;   /* for messages; borrowed */
 } tl_reader;
 
 /* Opens a regular file; refuses directories, pipes and devices. Borrows path. */
 tl_status tl_reader_open(tl_reader *r, const char *path, tl_err *err);
+/* Reads n bytes of memory; path stands for a path in messages, NULL: "memory". */
+tl_reader tl_reader_of_memory(const void *bytes, size_t n, const char *path);
 /* The next n bytes, exactly: a file that ends early is TL_EIO. */
 tl_status tl_reader_read(tl_reader *r, void *dst, size_t n, tl_err *err);
+/* The whole of a reader just opened. *data and *bytes are as for tl_file_read, but they stay as
+ * they are on failure. */
+tl_status tl_reader_all(tl_reader *r, size_t limit, char **data, size_t *bytes, tl_err *err);
 void tl_reader_close(tl_reader *r);
 
 /* A whole file of at most limit bytes. *data is the caller's (tl_free_raw), with
  * a NUL after the last byte that *bytes does not count; NULL and 0 on failure. */
 tl_status tl_file_read(const char *path, size_t limit, char **data, size_t *bytes, tl_err *err);
 
-/* A file being written. The target's permissions are kept (not its access lists), and its owner
- * where the system allows; where it does not allow the group, the group may do what others may. A
- * new file gets 0666 less the umask. At no time does the temporary let anybody read it who may not
- * read the target. A symbolic link is followed: the file it names is replaced, or made. Targets
- * that are not regular files are refused. */
+/* A file being written. The target's permissions are kept (not its access lists), and its owner if
+ * the system allows; if it does not allow the group, the group may do what others may. A new file
+ * gets 0666 less the umask. Nobody can read the temporary who may not read the target. A symbolic
+ * link is followed: the file it names is replaced, or made. Targets that are not regular files are
+ * refused. */
 typedef struct tl_writer tl_writer;
 
 /* Creates the temporary (copies path); *out is NULL on failure. Every writer wants
@@ -47,10 +53,9 @@ tl_status tl_writer_begin(tl_writer **out, const char *path, tl_err *err);
 /* Adds n bytes. A failure removes the temporary at once and sticks: later appends
  * do nothing, commit reports it. */
 tl_status tl_writer_append(tl_writer *w, const void *data, size_t n, tl_err *err);
-/* Brings what was appended to the disk, so that a full one shows before anything is renamed. */
+/* Writes what was appended to the disk, so that a full disk shows before anything is renamed. */
 tl_status tl_writer_flush(tl_writer *w, tl_err *err);
-/* Flushes and renames, and leaves to commit the directory alone: for those who must know whether a
- * commit that failed has replaced the file. On failure it has not. */
+/* The first half of a commit: flushes and renames. On failure the file has not been replaced. */
 tl_status tl_writer_place(tl_writer *w, tl_err *err);
 /* Flushes, renames, flushes the directory; frees w whatever happens. If only the
  * directory's flush fails, the new file is in place and the message says so. */
@@ -58,17 +63,19 @@ tl_status tl_writer_commit(tl_writer *w, tl_err *err);
 /* Removes the temporary and frees w. NULL is fine. */
 void tl_writer_abort(tl_writer *w);
 
-/* Files of a folder that take their places together: name[i] becomes what w[i] has, which is NULL
- * afterwards, or goes where w[i] is NULL: of a link the link, not what it leads to. By the last one
- * readers know the others: it goes first and comes last. All are flushed before the first is
- * touched, and the old ones wait as NAME.old (.old1, ... where there is such a file) until the last
- * is in place: a call that fails leaves what was there; where it cannot, it says of which files,
- * and the last one stays away. Of one that is killed in between, the last file is missing. */
+/* Puts n files of a folder into their places together. name[i] becomes what w[i] holds, and w[i] is
+ * NULL afterwards; if w[i] is NULL, name[i] is removed (of a link the link, not what it leads to).
+ * The last file is the one by which readers know the others: it goes first and comes last.
+ *
+ * All are flushed before the first is touched, and the old ones wait as NAME.old (.old1, ... if
+ * there is such a file) until the last is in place. A call that fails leaves what was there. If it
+ * cannot, it names the files, and the last one stays away. A process that is killed in between
+ * leaves no last file. */
 tl_status tl_writers_place(tl_writer **w, const char *const *name, int n, const char *folder,
                            tl_err *err);
 
-/* Whether tl_writer_begin succeeds at path now, for those who will write much later. Leaves nothing
- * behind. */
+/* Whether tl_writer_begin would succeed at path now, for callers who will write much later. Leaves
+ * nothing behind. */
 tl_status tl_file_writable(const char *path, tl_err *err);
 
 #endif

@@ -1,6 +1,6 @@
 /* file_together.c: files of one folder that take their places together, or not at all.
  *
- * Old files wait under names beside their own until the last new one is in its place. */
+ * The old files wait under names beside their own until the last new one is in its place. */
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>
@@ -13,69 +13,52 @@
 #include "tensor/memory.h"
 
 typedef struct {
-    char *path,
-        *aside; /* of the old file, links followed, and where it waits; NULL: none was there */
-} old_file;
+    char path[PATH_MAX];
+    char old[PATH_MAX];        /* the file that was there, links followed ... */
+    char aside[PATH_MAX + 16]; /* ... and where it waits; "": there was none */
+    bool is_new;               /* a new file comes here; else the old one only goes */
+} place;
 
-static tl_status join(char path[PATH_MAX], const char *folder, const char *name, tl_err *err)
-{
-    return snprintf(path, PATH_MAX, "%s/%s", folder, name) < PATH_MAX
-               ? TL_OK
-               : tl_fail(err, TL_EIO, "%.200s: the path is too long", folder);
-}
-
-/* A name beside path that nothing has. */
-static tl_status free_name(char out[PATH_MAX + 16], const char *path, tl_err *err)
+/* Sets `aside` to a name beside the old file that nothing has. */
+static tl_status free_name(place *p, tl_err *err)
 {
     struct stat st;
     for (int k = 0; k < 100; k++) {
-        snprintf(out, PATH_MAX + 16, k == 0 ? "%s.old" : "%s.old%d", path, k);
-        if (lstat(out, &st) != 0 && errno == ENOENT)
+        snprintf(p->aside, sizeof p->aside, k == 0 ? "%s.old" : "%s.old%d", p->old, k);
+        if (lstat(p->aside, &st) != 0 && errno == ENOENT)
             return TL_OK;
     }
-    return tl_fail(err, TL_EIO, "%.200s: is there still: no name is free to keep it under", path);
+    return tl_fail(err, TL_EIO, "%.200s: is there still: no name is free to keep it under", p->old);
 }
 
-static void forget(old_file *f)
+/* Moves the old file out of the way, if there is one. A link stays where a new file comes, because
+ * that is written through it. Where none comes, a link goes, and what it leads to stays. */
+static tl_status set_aside(place *p, tl_err *err)
 {
-    tl_free_raw(f->path);
-    tl_free_raw(f->aside);
-    *f = (old_file){NULL, NULL};
-}
-
-/* Out of the way, if there is one. Where a new one comes a link stays, as the new one is written
- * through it; what only goes may be a link, and then that goes, not what it leads to. */
-static tl_status set_aside(old_file *f, const char *path, bool goes, tl_err *err)
-{
-    char real[PATH_MAX], aside[PATH_MAX + 16];
     struct stat st;
-    if (goes ? lstat(path, &st) != 0 : realpath(path, real) == NULL)
+    if (p->is_new ? realpath(p->path, p->old) == NULL : lstat(p->path, &st) != 0)
         return errno == ENOENT
                    ? TL_OK
-                   : tl_fail(err, TL_EIO, "%.200s: is there still: %s", path, strerror(errno));
-    const char *from = goes ? path : real;
-    if (lstat(from, &st) != 0 || !(S_ISREG(st.st_mode) || (goes && S_ISLNK(st.st_mode))))
-        return tl_fail(err, TL_EIO, "%.200s: is there still, and is not a regular file", path);
-    TL_TRY(free_name(aside, from, err));
-    f->path = tl_strdup(from);
-    f->aside = tl_strdup(aside);
-    tl_status s = TL_OK;
-    if (f->path == NULL || f->aside == NULL)
-        s = tl_fail(err, TL_ENOMEM, "%.200s: no memory to set it aside", path);
-    else if (rename(from, aside) != 0)
-        s = tl_fail(err, TL_EIO, "%.200s: is there still: %s", path, strerror(errno));
+                   : tl_fail(err, TL_EIO, "%.200s: is there still: %s", p->path, strerror(errno));
+    if (!p->is_new)
+        memcpy(p->old, p->path, sizeof p->old);
+    if (lstat(p->old, &st) != 0 || !(S_ISREG(st.st_mode) || (!p->is_new && S_ISLNK(st.st_mode))))
+        return tl_fail(err, TL_EIO, "%.200s: is there still, and is not a regular file", p->path);
+    tl_status s = free_name(p, err);
+    if (s == TL_OK && rename(p->old, p->aside) != 0)
+        s = tl_fail(err, TL_EIO, "%.200s: is there still: %s", p->path, strerror(errno));
     if (s != TL_OK)
-        forget(f);
+        p->aside[0] = '\0';
     return s;
 }
 
-/* How many files could not be put back, and of how many the message does not tell. */
+/* How many files could not be put back, and how many of them the message leaves out. */
 typedef struct {
     int n, untold;
 } lost;
 
-/* To the end of the message: words and a file's name without its folder, if so much room is left
- * behind them. */
+/* Adds words and a file's name, without its folder, to the message, if it then has `spare` bytes
+ * left. */
 static void tell(tl_err *err, lost *l, const char *words, const char *path, size_t spare)
 {
     const tl_err so_far = *err;
@@ -88,58 +71,53 @@ static void tell(tl_err *err, lost *l, const char *words, const char *path, size
     tl_fail(err, TL_EIO, "%s%s%s", so_far.message, words, name);
 }
 
-/* A file as it was; `placed`: a new one is there. The first that cannot be so is told with the
- * reason, others by their names. */
-static void put_back(const old_file *f, const char *path, bool placed, lost *l, tl_err *err)
+/* Makes a place what it was; placed: the new file is there. The message gives the reason for the
+ * first file that cannot be put back, and the names of others. */
+static void put_back(const place *p, bool placed, lost *l, tl_err *err)
 {
     char real[PATH_MAX];
     const tl_err first = *err;
-    if (f->aside != NULL ? rename(f->aside, f->path) == 0
-                         : !placed || realpath(path, real) == NULL || unlink(real) == 0)
+    const bool was = p->aside[0] != '\0';
+    if (was ? rename(p->aside, p->old) == 0
+            : !(placed && p->is_new) || realpath(p->path, real) == NULL || unlink(real) == 0)
         return;
     const char *why = strerror(errno);
     if (l->n++ > 0) {
-        if (f->aside == NULL)
-            tell(err, l, "; not removed: ", path, 120);
-        else
-            tell(err, l, "; not put back: ", f->aside, 120);
+        tell(err, l, was ? "; not put back: " : "; not removed: ", was ? p->aside : p->path, 120);
         return;
     }
     err->status = TL_OK;
-    if (f->aside == NULL)
-        tl_fail(err, TL_EIO, "%.300s; and %.200s, which is new, cannot be removed: %s",
-                first.message, path, why);
-    else
+    if (was)
         tl_fail(err, TL_EIO, "%.300s; and %.200s cannot be put back: %s; it is %.200s now",
-                first.message, path, why, f->aside);
+                first.message, p->path, why, p->aside);
+    else
+        tl_fail(err, TL_EIO, "%.300s; and %.200s, which is new, cannot be removed: %s",
+                first.message, p->path, why);
 }
 
-/* All files as they were, as far as that goes. By the last one readers know the others: it comes
- * last, and stays away where one of those is not what it was, so that nobody reads a mixture. */
-static void put_all_back(const old_file *old, const char *const *name, const bool *is_new, int n,
-                         int placed, const char *folder, tl_err *err)
+/* Makes all places what they were, as far as possible. Readers know the other files by the last
+ * one. So it comes last, and stays away if another is not what it was: nobody reads a mixture. */
+static void put_all_back(const place *p, int n, int placed, tl_err *err)
 {
-    char path[PATH_MAX];
     lost l = {0, 0};
-    for (int i = n - 2; i >= 0; i--) {
-        (void)join(path, folder, name[i], NULL);
-        put_back(&old[i], path, i < placed && is_new[i], &l, err);
-    }
-    (void)join(path, folder, name[n - 1], NULL);
+    const place *last = &p[n - 1];
+    for (int i = n - 2; i >= 0; i--)
+        put_back(&p[i], i < placed, &l, err);
     if (l.n == 0)
-        put_back(&old[n - 1], path, false, &l, err);
-    else if (old[n - 1].aside != NULL)
-        tell(err, &l, "; therefore not put back: ", old[n - 1].aside, 30);
+        put_back(last, false, &l, err);
+    else if (last->aside[0] != '\0')
+        tell(err, &l, "; therefore not put back: ", last->aside, 30);
     if (l.untold > 0) {
-        snprintf(path, sizeof path, "/%d more", l.untold);
-        tell(err, &l, "; and ", path, 0);
+        char more[32];
+        snprintf(more, sizeof more, "/%d more", l.untold);
+        tell(err, &l, "; and ", more, 0);
     }
 }
 
-/* The places, in their order; each file is on the disk before the next. *placed: how many are
- * there. Where only a directory could not be flushed the files are in place, so the others follow.
- */
-static tl_status place(tl_writer **w, int n, int *placed, tl_err *err)
+/* Puts the new files into their places in order; each is on the disk before the next. *placed: how
+ * many are there. If only a directory could not be flushed, the file is in place and the next
+ * follows. */
+static tl_status place_all(tl_writer **w, int n, int *placed, tl_err *err)
 {
     tl_status all = TL_OK;
     for (*placed = 0; *placed < n; ++*placed) {
@@ -158,36 +136,28 @@ tl_status tl_writers_place(tl_writer **w, const char *const *name, int n, const 
                            tl_err *err)
 {
     tl_err none = {.status = TL_OK};
-    char path[PATH_MAX];
     tl_status s = TL_OK;
     int placed = 0, aside = 0;
     err = err != NULL ? err : &none;
-    for (int i = 0; i < n; i++) {
-        TL_TRY(join(path, folder, name[i], err));
-        if (w[i] != NULL)
-            TL_TRY(tl_writer_flush(w[i], err));
+    place *p = tl_calloc((size_t)n, sizeof *p);
+    if (p == NULL)
+        return tl_fail(err, TL_ENOMEM, "%.200s: no memory to replace %d files", folder, n);
+    for (int i = 0; i < n && s == TL_OK; i++) {
+        p[i].is_new = w[i] != NULL;
+        if (snprintf(p[i].path, PATH_MAX, "%s/%s", folder, name[i]) >= PATH_MAX)
+            s = tl_fail(err, TL_EIO, "%.200s: the path is too long", folder);
+        else if (w[i] != NULL)
+            s = tl_writer_flush(w[i], err);
     }
-    bool *is_new = tl_calloc((size_t)n, sizeof *is_new);
-    old_file *old = tl_calloc((size_t)n, sizeof *old);
-    if (old == NULL || is_new == NULL)
-        s = tl_fail(err, TL_ENOMEM, "%.200s: no memory to replace %d files", folder, n);
-    for (int i = 0; s == TL_OK && i < n; i++)
-        is_new[i] = w[i] != NULL;
-    for (; s == TL_OK && aside < n; aside++) { /* the last goes first */
-        const int i = (n - 1 + aside) % n;
-        if ((s = join(path, folder, name[i], err)) == TL_OK)
-            s = set_aside(&old[i], path, w[i] == NULL, err);
-    }
+    for (; s == TL_OK && aside < n; aside++)
+        s = set_aside(&p[(n - 1 + aside) % n], err); /* the last goes first */
     if (s == TL_OK)
-        s = place(w, n, &placed, err);
+        s = place_all(w, n, &placed, err);
     if (placed < n && aside > 0)
-        put_all_back(old, name, is_new, n, placed, folder, err);
-    for (int i = 0; old != NULL && i < n; i++) {
-        if (placed == n && old[i].aside != NULL)
-            unlink(old[i].aside);
-        forget(&old[i]);
-    }
-    tl_free_raw(old);
-    tl_free_raw(is_new);
+        put_all_back(p, n, placed, err);
+    for (int i = 0; placed == n && i < n; i++)
+        if (p[i].aside[0] != '\0')
+            unlink(p[i].aside);
+    tl_free_raw(p);
     return s;
 }

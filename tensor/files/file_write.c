@@ -1,11 +1,12 @@
 /* file_write.c: writing - a file is replaced wholly or not at all.
- * The steps and their order: create the temporary, write, fsync, rename, close, fsync the
+ *
+ * The steps are, in this order: create a temporary, write, fsync, rename, close, fsync the
  * directory. A failure at any step removes the temporary.
  *
  * A temporary is locked for as long as its writer lives, and the system drops the lock of a process
- * that was killed. So one that can be locked belongs to nobody and is removed by the next writer of
- * the same file. A new one can meet such a cleaner before it is locked: it is lost then, and
- * another is made. Where a file system has no locks nothing is removed. */
+ * that was killed. So a temporary that can be locked belongs to nobody, and the next writer of the
+ * same file removes it. It may also catch a new temporary that is not locked yet: the new one is
+ * then lost, and its writer makes another. Nothing is removed on a file system without locks. */
 #include "tensor/files/file.h"
 
 #include <dirent.h>
@@ -29,21 +30,19 @@ enum { CHUNK = 1 << 30, TEMP_TRIES = 100, TEMP_EXTRA = 40, LINKS_MAX = 40, LINK_
 struct tl_writer {
     char *path;     /* the target, symbolic links resolved */
     char *temp;     /* in the same directory */
-    int fd;         /* -1 when closed */
-    bool made;      /* the temporary exists */
+    int fd;         /* of the temporary; -1: there is none, or it is the target now */
     uint64_t bytes; /* appended so far */
     tl_err failure; /* the first; the temporary is gone by then */
 };
 
-/* Closes and removes the temporary; the target was never touched. */
+/* Removes and closes the temporary; the target was never touched. */
 static void discard(tl_writer *w)
 {
-    if (w->made)
-        unlink(w->temp);
-    if (w->fd >= 0)
-        close(w->fd);
+    if (w->fd < 0)
+        return;
+    unlink(w->temp);
+    close(w->fd);
     w->fd = -1;
-    w->made = false;
 }
 
 static void writer_free(tl_writer *w)
@@ -60,8 +59,8 @@ static size_t dir_length(const char *path)
     return slash != NULL ? (size_t)(slash - path) + 1 : 0;
 }
 
-/* The file a path means: where its symbolic links lead, whether anything is there or not. NULL with
- * errno. */
+/* The file that a path means: where its symbolic links lead, whether anything is there or not. NULL
+ * with errno. */
 static char *resolve(const char *path)
 {
     char text[LINK_TEXT], *p = tl_strdup(path);
@@ -69,7 +68,7 @@ static char *resolve(const char *path)
     for (int links = 0; p != NULL; links++) {
         ssize_t n = readlink(p, text, sizeof text);
         if (n < 0)
-            return p; /* no link; what else is wrong shows when it is opened */
+            return p; /* no link; any other fault shows when it is opened */
         why = links == LINKS_MAX ? ELOOP : n == LINK_TEXT ? ENAMETOOLONG : ENOMEM;
         size_t dir = *text == '/' ? 0 : dir_length(p);
         char *next = why == ENOMEM ? tl_calloc(dir + (size_t)n + 1, 1) : NULL;
@@ -84,7 +83,7 @@ static char *resolve(const char *path)
     return NULL;
 }
 
-/* Names that do not run out and are not foreseen: no leftover, no other process is in the way. */
+/* For names that nobody can foresee, so that no leftover and no other process is in the way. */
 static uint64_t random_bits(void)
 {
     uint64_t x;
@@ -95,7 +94,7 @@ static uint64_t random_bits(void)
     return ((uint64_t)now.tv_nsec << 32 ^ (uint64_t)getpid()) * 0x9e3779b97f4a7c15u;
 }
 
-/* Opens a file that was not there before, beside the target, and locks it. -1 with errno. */
+/* Creates a new file beside the target and locks it. -1 with errno. */
 static int temp_open(tl_writer *w, size_t capacity, mode_t mode)
 {
     size_t dir = dir_length(w->path);
@@ -126,7 +125,7 @@ static void remove_if_left(int dir, const char *name)
     if (fstatat(dir, name, &st, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(st.st_mode))
         return;
     int fd = openat(dir, name, O_RDWR | flags);
-    if (fd < 0 && errno == EACCES) /* its target cannot be written either */
+    if (fd < 0 && errno == EACCES) /* made read-only, as its target is */
         fd = openat(dir, name, O_RDONLY | flags);
     if (fd < 0)
         return;
@@ -137,7 +136,7 @@ static void remove_if_left(int dir, const char *name)
     close(fd);
 }
 
-/* What killed writers of this file have left. w->temp is free for use. */
+/* Removes what killed writers of this file have left. Uses w->temp as scratch. */
 static void remove_leftovers(tl_writer *w, size_t capacity)
 {
     size_t n = dir_length(w->path);
@@ -154,9 +153,9 @@ static void remove_leftovers(tl_writer *w, size_t capacity)
     closedir(dir);
 }
 
-/* Owner first: changing it may clear permission bits. Either may be refused by
- * the system, and the file is then written all the same; a group that is not the target's may do
- * what anybody may. */
+/* Gives the file the owner and permissions of st. The owner comes first, because changing it may
+ * clear permission bits. If the system refuses either, the file is written all the same; a group
+ * that is not the target's may then do only what anybody may. */
 static void keep_permissions(int fd, const struct stat *st)
 {
     struct stat own;
@@ -174,7 +173,7 @@ static tl_status cannot_write(const char *path, tl_err *err)
                    strerror(errno));
 }
 
-/* Until it has the target's owner the temporary is for its writer alone: never may anyone read it
+/* Until it has the target's owner, only its writer may use the temporary: nobody may ever read it
  * who may not read the target. */
 static tl_status writer_open(tl_writer *w, const char *path, tl_err *err)
 {
@@ -196,7 +195,6 @@ static tl_status writer_open(tl_writer *w, const char *path, tl_err *err)
     w->fd = temp_open(w, capacity, exists ? 0600 : 0666);
     if (w->fd < 0)
         return cannot_write(path, err);
-    w->made = true;
     if (exists)
         keep_permissions(w->fd, &st);
     return TL_OK;
@@ -246,7 +244,7 @@ tl_status tl_writer_append(tl_writer *w, const void *data, size_t n, tl_err *err
     return TL_OK;
 }
 
-/* fsync, continued when interrupted; file systems that cannot do it are not at fault. */
+/* fsync, repeated when interrupted. A file system that cannot do it is no failure. */
 static int flush(int fd)
 {
     int rc;
@@ -259,7 +257,7 @@ static int flush(int fd)
 static tl_status flush_directory(const tl_writer *w, tl_err *err)
 {
     size_t n = dir_length(w->path);
-    memcpy(w->temp, n ? w->path : "./", n ? n : 2); /* the name is free for use by now */
+    memcpy(w->temp, n ? w->path : "./", n ? n : 2); /* its name is not needed any more */
     w->temp[n ? n : 2] = '\0';
     int fd = open(w->temp, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
@@ -274,7 +272,7 @@ static tl_status flush_directory(const tl_writer *w, tl_err *err)
                    w->path, strerror(e));
 }
 
-/* By errno; the temporary is gone then. */
+/* Removes the temporary and reports errno. */
 static tl_status not_published(tl_writer *w, const char *step, tl_err *err)
 {
     int e = errno;
@@ -290,8 +288,9 @@ tl_status tl_writer_flush(tl_writer *w, tl_err *err)
         return tl_fail(err, w->failure.status, "%s", w->failure.message);
     if (flush(w->fd) != 0)
         return not_published(w, "cannot flush", err);
-    /* some file systems report only now what they could not write */
-    int same = dup(w->fd); /* the lock stays */
+    /* Some file systems report only at close what they could not write. Closing a duplicate keeps
+     * the lock. */
+    int same = dup(w->fd);
     if (same >= 0 && close(same) != 0 && errno != EINTR)
         return not_published(w, "cannot close", err);
     return TL_OK;
@@ -302,7 +301,6 @@ tl_status tl_writer_place(tl_writer *w, tl_err *err)
     TL_TRY(tl_writer_flush(w, err));
     if (rename(w->temp, w->path) != 0)
         return not_published(w, "cannot rename the new file over", err);
-    w->made = false; /* it is the target now */
     close(w->fd);
     w->fd = -1;
     return TL_OK;

@@ -1,6 +1,6 @@
-/* safetensors.c: reading - header checked, then each tensor's bytes into a place
- * of its own. The file is read rather than mapped: a file that another process
- * cuts short is an error here, not a signal. Writing is in safetensors_write.c. */
+/* safetensors.c: reading - the header is checked, then each tensor's bytes go to a place of their
+ * own. The file is read rather than mapped: if another process cuts it short, that is an error here
+ * and not a signal. Writing is in safetensors_write.c. */
 #include "tensor/files/safetensors.h"
 
 #include <string.h>
@@ -19,25 +19,17 @@ struct tl_st_file {
     void *data;
 };
 
-/* Where bytes come from: a file, or memory. */
+/* A file being read, and its hash if it is sealed. */
 typedef struct {
-    const char *name;
-    uint64_t size;
-    tl_reader *file;             /* or NULL: */
-    const unsigned char *memory; /* what is left */
-    bool sealed;                 /* all that is read goes into hash, too, and should give claim */
-    char claim[TL_ST_DIGITS + 1];
+    tl_reader r;
+    bool sealed;
+    char claim[TL_ST_DIGITS + 1]; /* the digest that the seal states */
     tl_sha256_ctx hash;
 } source;
 
 static tl_status source_read(source *src, void *dst, size_t n, tl_err *err)
 {
-    if (src->file != NULL) {
-        TL_TRY(tl_reader_read(src->file, dst, n, err));
-    } else if (n > 0) {
-        memcpy(dst, src->memory, n);
-        src->memory += n;
-    }
+    TL_TRY(tl_reader_read(&src->r, dst, n, err));
     if (src->sealed)
         tl_sha256_feed(&src->hash, dst, n);
     return TL_OK;
@@ -51,20 +43,20 @@ static const char *note(const tl_st_header *h, const char *key)
     return NULL;
 }
 
-/* Of a sealed file the digest is noted and hashing begins: with the header as it was before the
- * digest stood in it. */
-static tl_status seal_begin(source *src, const unsigned char length[8], char *text, size_t n,
-                            tl_err *err)
+/* Notes the digest and begins to hash: first the n bytes of header, with zeros for the digits in
+ * it. */
+static tl_status seal_begin(source *src, const unsigned char length[8], char *header, size_t n,
+                            char *digits, tl_err *err)
 {
-    char *digits = tl_st_seal_digits(text, n);
-    if (digits == NULL)
-        return tl_fail(err, TL_EFORMAT, "%.200s: its \"" TL_ST_SEAL "\" is no SHA-256", src->name);
+    if (strspn(digits, "0123456789abcdef") != TL_ST_DIGITS || digits[TL_ST_DIGITS] != '"')
+        return tl_fail(err, TL_EFORMAT, "%.200s: its \"" TL_ST_SEAL "\" is no SHA-256",
+                       src->r.path);
     memcpy(src->claim, digits, TL_ST_DIGITS);
-    tl_st_seal_clear(digits);
+    memset(digits, '0', TL_ST_DIGITS);
     src->sealed = true;
     TL_TRY(tl_sha256_begin(&src->hash, err));
     tl_sha256_feed(&src->hash, length, 8);
-    tl_sha256_feed(&src->hash, text, n);
+    tl_sha256_feed(&src->hash, header, n);
     return TL_OK;
 }
 
@@ -80,47 +72,49 @@ static tl_status seal_check(source *src, tl_err *err)
         err, TL_EFORMAT,
         "%.200s: is damaged, or was changed: its contents have SHA-256 %s, but its \"" TL_ST_SEAL
         "\" says %s",
-        src->name, hex, src->claim);
+        src->r.path, hex, src->claim);
 }
 
 static tl_status header_read(tl_st_header *h, source *src, tl_err *err)
 {
     unsigned char length[8];
-    if (src->size < 8)
+    if (src->r.size < 8)
         return tl_fail(err, TL_EFORMAT, "%.200s: has %llu bytes; the header's length alone takes 8",
-                       src->name, (unsigned long long)src->size);
+                       src->r.path, (unsigned long long)src->r.size);
     TL_TRY(source_read(src, length, 8, err));
-    uint64_t n = tl_bytes_get64(length), rest = src->size - 8;
+    uint64_t n = tl_bytes_get64(length), rest = (uint64_t)src->r.size - 8;
     if (n > TL_ST_HEADER_MAX && memcmp(length, "PK\3\4", 4) == 0)
         return tl_fail(
             err, TL_EFORMAT,
             "%.200s: is a zip archive, as torch.save and numpy.savez write; a state_dict "
             "becomes a safetensors file by safetensors.torch.save_file",
-            src->name);
+            src->r.path);
     if (n > TL_ST_HEADER_MAX)
         return tl_fail(err, TL_EFORMAT,
                        "%.200s: is no safetensors file, or damaged: it claims a header of %llu "
                        "bytes; at most %d are accepted",
-                       src->name, (unsigned long long)n, (int)TL_ST_HEADER_MAX);
+                       src->r.path, (unsigned long long)n, (int)TL_ST_HEADER_MAX);
     if (n > tl_st_header_limit(0))
         return tl_fail(err, TL_EFORMAT,
                        "%.200s: claims a header of %llu bytes; at most %zu are accepted, unless "
                        "tl_st_header_limit says otherwise",
-                       src->name, (unsigned long long)n, tl_st_header_limit(0));
+                       src->r.path, (unsigned long long)n, tl_st_header_limit(0));
     if (n > rest)
         return tl_fail(err, TL_EFORMAT,
                        "%.200s: is cut off, or no safetensors file: it claims a header of %llu "
                        "bytes, but only %llu follow",
-                       src->name, (unsigned long long)n, (unsigned long long)rest);
+                       src->r.path, (unsigned long long)n, (unsigned long long)rest);
     char *text = tl_calloc((size_t)n, 1);
     if (text == NULL)
-        return tl_fail(err, TL_ENOMEM, "%.200s: no memory for a header of %llu bytes", src->name,
+        return tl_fail(err, TL_ENOMEM, "%.200s: no memory for a header of %llu bytes", src->r.path,
                        (unsigned long long)n);
     tl_status s = source_read(src, text, (size_t)n, err);
     if (s == TL_OK)
-        s = tl_st_header_parse(h, text, (size_t)n, rest - n, src->name, err);
-    if (s == TL_OK && note(h, TL_ST_SEAL) != NULL)
-        s = seal_begin(src, length, text, (size_t)n, err);
+        s = tl_st_header_parse(h, text, (size_t)n, rest - n, src->r.path, err);
+    /* Values are decoded in place, so this one lies in `text` where it lies in h->text. */
+    const char *seal = s == TL_OK ? note(h, TL_ST_SEAL) : NULL;
+    if (seal != NULL)
+        s = seal_begin(src, length, text, (size_t)n, text + (seal - h->text), err);
     tl_free_raw(text);
     return s;
 }
@@ -136,7 +130,7 @@ static tl_status bools_check(const tl_st_tensor *t, const char *path, tl_err *er
     return TL_OK;
 }
 
-/* The tensors' bytes, in order of offset: the order they have in the file. */
+/* Reads the tensors' bytes in order of offset, which is the order of the file. */
 static tl_status data_read(tl_st_file *f, source *src, tl_err *err)
 {
     uint64_t total = 0;
@@ -146,7 +140,7 @@ static tl_status data_read(tl_st_file *f, source *src, tl_err *err)
     }
     f->data = total <= SIZE_MAX / 2 ? tl_calloc((size_t)total, 1) : NULL;
     if (f->data == NULL)
-        return tl_fail(err, TL_ENOMEM, "%.200s: no memory for %llu bytes of tensors", src->name,
+        return tl_fail(err, TL_ENOMEM, "%.200s: no memory for %llu bytes of tensors", src->r.path,
                        (unsigned long long)total);
     unsigned char *p = f->data;
     for (int i = 0; i < f->header.n; i++) {
@@ -156,29 +150,29 @@ static tl_status data_read(tl_st_file *f, source *src, tl_err *err)
         TL_TRY(source_read(src, p, n, err));
         tl_bytes_swap_host(p, n / size, size);
         if (t->dtype == TL_BOOL)
-            TL_TRY(bools_check(t, src->name, err));
+            TL_TRY(bools_check(t, src->r.path, err));
         p += (n + SLOT - 1) / SLOT * SLOT;
     }
     return TL_OK;
 }
 
-static tl_status source_open(tl_st_file **out, source *src, tl_err *err)
+static tl_status source_open(tl_st_file **out, tl_reader r, tl_err *err)
 {
+    source src = {.r = r};
     tl_st_file *f = tl_calloc(1, sizeof *f);
-    *out = NULL;
     if (f == NULL)
-        return tl_fail(err, TL_ENOMEM, "%.200s: no memory to open it", src->name);
-    tl_status s = header_read(&f->header, src, err);
+        return tl_fail(err, TL_ENOMEM, "%.200s: no memory to open it", r.path);
+    tl_status s = header_read(&f->header, &src, err);
     if (s == TL_OK)
-        s = data_read(f, src, err);
+        s = data_read(f, &src, err);
     if (s == TL_OK)
-        s = seal_check(src, err);
+        s = seal_check(&src, err);
     if (s != TL_OK) {
-        tl_sha256_drop(&src->hash);
+        tl_sha256_drop(&src.hash);
         tl_st_close(f);
         return s;
     }
-    tl_st_header_sort_by_name(&f->header);
+    tl_names_sort(f->header.tensors, f->header.n, sizeof *f->header.tensors);
     *out = f;
     return TL_OK;
 }
@@ -189,8 +183,7 @@ tl_status tl_st_open(tl_st_file **out, const char *path, tl_err *err)
     TL_TRY(TL_NEED(err, out));
     *out = NULL;
     TL_TRY(tl_reader_open(&r, path, err));
-    source src = {.name = path, .size = (uint64_t)r.size, .file = &r};
-    tl_status s = source_open(out, &src, err);
+    tl_status s = source_open(out, r, err);
     tl_reader_close(&r);
     return s;
 }
@@ -198,11 +191,10 @@ tl_status tl_st_open(tl_st_file **out, const char *path, tl_err *err)
 tl_status tl_st_open_memory(tl_st_file **out, const void *bytes, size_t n, const char *name,
                             tl_err *err)
 {
-    source src = {.name = name == NULL ? "memory" : name, .size = n, .memory = bytes};
     TL_TRY(TL_NEED(err, out));
     *out = NULL;
     TL_TRY(TL_NEED_N(err, bytes, n > 0));
-    return source_open(out, &src, err);
+    return source_open(out, tl_reader_of_memory(bytes, n, name), err);
 }
 
 void tl_st_close(tl_st_file *f)

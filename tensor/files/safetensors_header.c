@@ -1,20 +1,20 @@
-/* safetensors_header.c: the JSON of a safetensors file, believed in nothing.
+/* safetensors_header.c: reads the JSON of a safetensors file and trusts nothing in it.
  *
- * A header is flat: an object of entries of three known keys, and one of strings. So it is read
- * from front to back by a few lines of its own, in time and memory that grow with its bytes: a
- * general reader's tree takes 75 bytes a byte of a hostile one, and cannot tell want of memory from
- * bad syntax. Strings are decoded where they lie, in the header's own copy of the text. */
+ * A header is flat: an object of entries with three known keys each, and one of strings. So a few
+ * lines of our own read it from front to back, in time and memory that grow with its bytes. The
+ * tree of a general reader takes 75 bytes for each byte of a hostile header, and its reader cannot
+ * tell lack of memory from bad syntax. Strings are decoded in place, in the header's own copy of
+ * the text. */
 #include "tensor/files/safetensors_header.h"
 
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "tensor/arena.h"
 #include "tensor/files/bytes.h"
 #include "tensor/operands.h"
-
-#define AT "%.200s: tensor \"%.100s\": " /* path and tensor, cut so that the reason survives */
 
 static _Atomic size_t limit = TL_ST_HEADER_LIMIT;
 
@@ -30,8 +30,22 @@ size_t tl_st_header_limit(size_t bytes)
 typedef struct {
     const char *path;
     char *begin, *at, *end;
+    const char *tensor; /* the name of the one being read or checked; NULL: none */
     tl_err *err;
 } text;
+
+static tl_status bad(const text *x, const char *fmt, ...) TL_PRINTF(2, 3);
+static tl_status bad(const text *x, const char *fmt, ...)
+{
+    char why[TL_MESSAGE_MAX];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(why, sizeof why, fmt, ap);
+    va_end(ap);
+    if (x->tensor == NULL)
+        return tl_fail(x->err, TL_EFORMAT, "%.200s: %s", x->path, why);
+    return tl_fail(x->err, TL_EFORMAT, "%.200s: tensor \"%.100s\": %s", x->path, x->tensor, why);
+}
 
 static tl_status not_json(const text *x, const char *what)
 {
@@ -39,7 +53,7 @@ static tl_status not_json(const text *x, const char *what)
                    x->path, what, (size_t)(x->at - x->begin));
 }
 
-/* The next character that is no space, '\0' at the end. */
+/* The next character that is no space; '\0' at the end. */
 static char peek(text *x)
 {
     while (x->at < x->end && (*x->at == ' ' || *x->at == '\t' || *x->at == '\n' || *x->at == '\r'))
@@ -73,7 +87,7 @@ static int32_t code_unit(const char *s, const char *end)
     return u;
 }
 
-/* Decodes the escape at x->at to *to, which moves on. It never grows. */
+/* Decodes the escape at x->at to *to and moves both on. The text never grows. */
 static tl_status escape_parse(text *x, char **to)
 {
     static const char name[] = "\"\\/bfnrt", byte[] = "\"\\/\b\f\n\r\t";
@@ -137,15 +151,15 @@ static tl_status key_parse(text *x, char **key)
     return take(x, ':') ? TL_OK : not_json(x, "':' is expected");
 }
 
-/* ',' and so *more members or elements, or the end. */
+/* A ',', and then there are *more members or elements, or the end. */
 static tl_status more_parse(text *x, char end, bool *more)
 {
     *more = take(x, ',');
     return *more || take(x, end) ? TL_OK : not_json(x, "',' or an end is expected");
 }
 
-/* An element of a tensor's list `what`: an integer >= 0. */
-static tl_status number_parse(text *x, int64_t *out, int i, const char *what, const tl_st_tensor *t)
+/* Element i of a tensor's list `what`: an integer >= 0. */
+static tl_status number_parse(text *x, int64_t *out, int i, const char *what)
 {
     bool minus = take(x, '-');
     const char *from = x->at;
@@ -155,42 +169,34 @@ static tl_status number_parse(text *x, int64_t *out, int i, const char *what, co
     char next = x->at < x->end ? *x->at : '\0';
     if (x->at == from || (*from == '0' && x->at - from > 1) || next == '.' || next == 'e' ||
         next == 'E')
-        return tl_fail(x->err, TL_EFORMAT, AT "\"%s\"[%d] is not an integer", x->path, t->name,
-                       what, i);
+        return bad(x, "\"%s\"[%d] is not an integer", what, i);
     if (v > INT64_MAX)
-        return tl_fail(x->err, TL_EFORMAT, AT "\"%s\"[%d] is too large", x->path, t->name, what, i);
+        return bad(x, "\"%s\"[%d] is too large", what, i);
     *out = (int64_t)v;
     if (minus && v > 0)
-        return tl_fail(x->err, TL_EFORMAT, AT "\"%s\"[%d] is -%lld, below 0", x->path, t->name,
-                       what, i, (long long)v);
+        return bad(x, "\"%s\"[%d] is -%lld, below 0", what, i, (long long)v);
     return TL_OK;
 }
 
-/* All of a list; its first `room` numbers are kept. */
-static tl_status list_parse(text *x, int64_t *v, int room, int *n, const char *what,
-                            const tl_st_tensor *t)
+/* A whole list of *n numbers, of which the first `room` are kept. */
+static tl_status list_parse(text *x, int64_t *v, int room, int *n, const char *what)
 {
     int64_t surplus;
     if (!take(x, '['))
-        return tl_fail(x->err, TL_EFORMAT, AT "\"%s\" is missing or not a list", x->path, t->name,
-                       what);
+        return bad(x, "\"%s\" is missing or not a list", what);
     *n = 0;
     for (bool more = !take(x, ']'); more; ++*n) {
-        TL_TRY(number_parse(x, *n < room ? v + *n : &surplus, *n, what, t));
+        TL_TRY(number_parse(x, *n < room ? v + *n : &surplus, *n, what));
         TL_TRY(more_parse(x, ']', &more));
     }
     return TL_OK;
 }
 
-/* Room for one more of n; false when out of memory. */
-static bool room(void *array, int n, size_t size)
+/* An array of n items with room for one more: it doubles whenever n is a power of two. NULL when
+ * out of memory, and then it is as it was. */
+static void *grown(void *array, int n, size_t size)
 {
-    void **p = array;
-    if ((n & (n - 1)) != 0) /* it doubles */
-        return true;
-    void *grown = tl_realloc(*p, (n > 0 ? 2 * (size_t)n : 1) * size);
-    *p = grown != NULL ? grown : *p;
-    return grown != NULL;
+    return (n & (n - 1)) != 0 ? array : tl_realloc(array, (n > 0 ? 2 * (size_t)n : 1) * size);
 }
 
 /* ---- a tensor ---- */
@@ -198,29 +204,24 @@ static bool room(void *array, int n, size_t size)
 static tl_status dtype_check(const text *x, tl_st_tensor *t, const char *name)
 {
     if (name == NULL)
-        return tl_fail(x->err, TL_EFORMAT, AT "\"dtype\" is missing or not a string", x->path,
-                       t->name);
+        return bad(x, "\"dtype\" is missing or not a string");
     for (int d = TL_F64; d < TL_DTYPE_COUNT; d++)
         if (strcmp(name, tl_dtype_name((tl_dtype)d)) == 0) {
             t->dtype = (tl_dtype)d;
             return TL_OK;
         }
-    return tl_fail(x->err, TL_EFORMAT,
-                   AT "dtype \"%.40s\" is not known here (F64 F32 F16 BF16 I64 BOOL are)", x->path,
-                   t->name, name);
+    return bad(x, "dtype \"%.40s\" is not known here (F64 F32 F16 BF16 I64 BOOL are)", name);
 }
 
 static tl_status shape_check(const text *x, const tl_st_tensor *t)
 {
     tl_err why = {0};
     if (t->shape.ndim < 0)
-        return tl_fail(x->err, TL_EFORMAT, AT "\"shape\" is missing or not a list", x->path,
-                       t->name);
+        return bad(x, "\"shape\" is missing or not a list");
     if (t->shape.ndim > TL_MAX_DIMS)
-        return tl_fail(x->err, TL_EFORMAT, AT "has %d dims; at most %d are possible", x->path,
-                       t->name, t->shape.ndim, TL_MAX_DIMS);
+        return bad(x, "has %d dims; at most %d are possible", t->shape.ndim, TL_MAX_DIMS);
     if (tl_shape_check(&t->shape, t->dtype, &why) != TL_OK)
-        return tl_fail(x->err, TL_EFORMAT, AT "%s", x->path, t->name, why.message);
+        return bad(x, "%s", why.message);
     return TL_OK;
 }
 
@@ -229,23 +230,20 @@ static tl_status offsets_check(const text *x, tl_st_tensor *t, const int64_t at[
 {
     int64_t begin = at[0], end = at[1];
     if (n != 2)
-        return tl_fail(x->err, TL_EFORMAT, AT "\"data_offsets\" is missing or not a list of two",
-                       x->path, t->name);
+        return bad(x, "\"data_offsets\" is missing or not a list of two");
     if (begin <= end && (uint64_t)end > data_bytes)
-        return tl_fail(x->err, TL_EFORMAT,
-                       AT "its bytes end at %lld, but the file ends after %llu bytes of data: it "
-                          "is cut off, or damaged",
-                       x->path, t->name, (long long)end, (unsigned long long)data_bytes);
+        return bad(x,
+                   "its bytes end at %lld, but the file ends after %llu bytes of data: it "
+                   "is cut off, or damaged",
+                   (long long)end, (unsigned long long)data_bytes);
     if (begin > end)
-        return tl_fail(x->err, TL_EFORMAT, AT "bytes %lld to %lld do not lie in order", x->path,
-                       t->name, (long long)begin, (long long)end);
+        return bad(x, "bytes %lld to %lld do not lie in order", (long long)begin, (long long)end);
     int64_t need = tl_shape_count(&t->shape) * (int64_t)tl_dtype_size(t->dtype);
     if (end - begin != need) {
         char shape[TL_SHAPE_TEXT];
-        return tl_fail(x->err, TL_EFORMAT,
-                       AT "%s of %s takes %lld bytes, but %lld to %lld are %lld", x->path, t->name,
-                       tl_shape_text(shape, &t->shape), tl_dtype_name(t->dtype), (long long)need,
-                       (long long)begin, (long long)end, (long long)(end - begin));
+        return bad(x, "%s of %s takes %lld bytes, but %lld to %lld are %lld",
+                   tl_shape_text(shape, &t->shape), tl_dtype_name(t->dtype), (long long)need,
+                   (long long)begin, (long long)end, (long long)(end - begin));
     }
     t->begin = (uint64_t)begin;
     t->end = (uint64_t)end;
@@ -259,25 +257,23 @@ static tl_status tensor_parse(text *x, tl_st_tensor *t, uint64_t data_bytes)
     int n_offsets = -1;
     t->shape.ndim = -1;
     if (!take(x, '{'))
-        return tl_fail(x->err, TL_EFORMAT, AT "its entry is not an object", x->path, t->name);
+        return bad(x, "its entry is not an object");
     for (bool more = !take(x, '}'); more;) {
         TL_TRY(key_parse(x, &key));
         bool d = strcmp(key, "dtype") == 0, s = strcmp(key, "shape") == 0,
              o = strcmp(key, "data_offsets") == 0;
         if (!d && !s && !o)
-            return tl_fail(x->err, TL_EFORMAT,
-                           AT "has a key \"%.40s\"; dtype, shape and data_offsets are all", x->path,
-                           t->name, key);
+            return bad(x, "has a key \"%.40s\"; dtype, shape and data_offsets are all", key);
         if (d ? dtype != NULL : s ? t->shape.ndim >= 0 : n_offsets >= 0)
-            return tl_fail(x->err, TL_EFORMAT, AT "duplicate key \"%s\"", x->path, t->name, key);
+            return bad(x, "duplicate key \"%s\"", key);
         if (d && peek(x) != '"')
             return dtype_check(x, t, NULL);
         if (d)
             TL_TRY(string_parse(x, &dtype));
         else if (s)
-            TL_TRY(list_parse(x, t->shape.dim, TL_MAX_DIMS, &t->shape.ndim, key, t));
+            TL_TRY(list_parse(x, t->shape.dim, TL_MAX_DIMS, &t->shape.ndim, key));
         else
-            TL_TRY(list_parse(x, offsets, 2, &n_offsets, key, t));
+            TL_TRY(list_parse(x, offsets, 2, &n_offsets, key));
         TL_TRY(more_parse(x, '}', &more));
     }
     TL_TRY(dtype_check(x, t, dtype));
@@ -287,36 +283,26 @@ static tl_status tensor_parse(text *x, tl_st_tensor *t, uint64_t data_bytes)
 
 /* ---- the header ---- */
 
-int tl_st_by_name(const void *a, const void *b)
-{
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
-}
-
 static tl_status meta_parse(text *x, tl_st_header *h)
 {
     char *key, *value;
     if (!take(x, '{'))
-        return tl_fail(x->err, TL_EFORMAT, "%.200s: \"" TL_ST_METADATA "\" is not an object",
-                       x->path);
+        return bad(x, "\"" TL_ST_METADATA "\" is not an object");
     for (bool more = !take(x, '}'); more;) {
         TL_TRY(key_parse(x, &key));
         if (peek(x) != '"')
-            return tl_fail(x->err, TL_EFORMAT, "%.200s: metadata \"%.100s\" is not a string",
-                           x->path, key);
+            return bad(x, "metadata \"%.100s\" is not a string", key);
         TL_TRY(string_parse(x, &value));
-        if (!room(&h->meta, h->n_meta, sizeof *h->meta))
+        tl_st_meta *meta = grown(h->meta, h->n_meta, sizeof *meta);
+        if (meta == NULL)
             return tl_fail(x->err, TL_ENOMEM, "%.200s: no memory for more than %d metadata",
                            x->path, h->n_meta);
+        h->meta = meta;
         h->meta[h->n_meta++] = (tl_st_meta){key, value};
         TL_TRY(more_parse(x, '}', &more));
     }
-    if (h->n_meta > 0)
-        qsort(h->meta, (size_t)h->n_meta, sizeof *h->meta, tl_st_by_name);
-    for (int i = 1; i < h->n_meta; i++)
-        if (strcmp(h->meta[i - 1].key, h->meta[i].key) == 0)
-            return tl_fail(x->err, TL_EFORMAT, "%.200s: duplicate metadata \"%.100s\"", x->path,
-                           h->meta[i].key);
-    return TL_OK;
+    const char *twice = tl_names_sort(h->meta, h->n_meta, sizeof *h->meta);
+    return twice == NULL ? TL_OK : bad(x, "duplicate metadata \"%.100s\"", twice);
 }
 
 static int offset_order(const void *a, const void *b)
@@ -329,28 +315,26 @@ static int offset_order(const void *a, const void *b)
     return strcmp(x->name, y->name);
 }
 
-/* Sorted by offset, each tensor must begin where the one before ends. */
-static tl_status cover_check(const tl_st_header *h, uint64_t data_bytes, const char *path,
-                             tl_err *err)
+/* In order of offset, each tensor must begin where the one before ends. */
+static tl_status cover_check(text *x, const tl_st_header *h, uint64_t data_bytes)
 {
     uint64_t at = 0;
     for (int i = 0; i < h->n; i++) {
         const tl_st_tensor *t = &h->tensors[i];
+        x->tensor = t->name;
         if (t->begin < at)
-            return tl_fail(err, TL_EFORMAT,
-                           AT "begins at byte %llu, but \"%.100s\" reaches to %llu", path, t->name,
-                           (unsigned long long)t->begin, h->tensors[i - 1].name,
-                           (unsigned long long)at);
+            return bad(x, "begins at byte %llu, but \"%.100s\" reaches to %llu",
+                       (unsigned long long)t->begin, h->tensors[i - 1].name,
+                       (unsigned long long)at);
         if (t->begin > at)
-            return tl_fail(err, TL_EFORMAT,
-                           AT "begins at byte %llu; bytes from %llu belong to no tensor", path,
-                           t->name, (unsigned long long)t->begin, (unsigned long long)at);
+            return bad(x, "begins at byte %llu; bytes from %llu belong to no tensor",
+                       (unsigned long long)t->begin, (unsigned long long)at);
         at = t->end;
     }
+    x->tensor = NULL;
     if (at != data_bytes)
-        return tl_fail(err, TL_EFORMAT,
-                       "%.200s: the tensors end at byte %llu of %llu bytes of data", path,
-                       (unsigned long long)at, (unsigned long long)data_bytes);
+        return bad(x, "the tensors end at byte %llu of %llu bytes of data", (unsigned long long)at,
+                   (unsigned long long)data_bytes);
     return TL_OK;
 }
 
@@ -363,29 +347,30 @@ static tl_status entries_parse(text *x, tl_st_header *h, uint64_t data_bytes)
         TL_TRY(key_parse(x, &key));
         if (strcmp(key, TL_ST_METADATA) == 0) {
             if (meta)
-                return tl_fail(x->err, TL_EFORMAT, "%.200s: duplicate \"" TL_ST_METADATA "\"",
-                               x->path);
+                return bad(x, "duplicate \"" TL_ST_METADATA "\"");
             meta = true;
             TL_TRY(meta_parse(x, h));
         } else {
-            if (!room(&h->tensors, h->n, sizeof *h->tensors))
+            tl_st_tensor *tensors = grown(h->tensors, h->n, sizeof *tensors);
+            if (tensors == NULL)
                 return tl_fail(x->err, TL_ENOMEM, "%.200s: no memory for more than %d tensors",
                                x->path, h->n);
+            h->tensors = tensors;
             h->tensors[h->n] = (tl_st_tensor){.name = key};
+            x->tensor = key;
             TL_TRY(tensor_parse(x, &h->tensors[h->n++], data_bytes));
+            x->tensor = NULL;
         }
         TL_TRY(more_parse(x, '}', &more));
     }
     if (x->at != x->end)
         return not_json(x, "end of file expected");
-    tl_st_header_sort_by_name(h);
-    for (int i = 1; i < h->n; i++)
-        if (strcmp(h->tensors[i - 1].name, h->tensors[i].name) == 0)
-            return tl_fail(x->err, TL_EFORMAT, "%.200s: duplicate tensor \"%.100s\"", x->path,
-                           h->tensors[i].name);
+    const char *twice = tl_names_sort(h->tensors, h->n, sizeof *h->tensors);
+    if (twice != NULL)
+        return bad(x, "duplicate tensor \"%.100s\"", twice);
     if (h->n > 0)
         qsort(h->tensors, (size_t)h->n, sizeof *h->tensors, offset_order);
-    return cover_check(h, data_bytes, x->path, x->err);
+    return cover_check(x, h, data_bytes);
 }
 
 tl_status tl_st_header_parse(tl_st_header *h, const char *header, size_t n, uint64_t data_bytes,
@@ -412,12 +397,6 @@ tl_status tl_st_header_parse(tl_st_header *h, const char *header, size_t n, uint
     return s;
 }
 
-void tl_st_header_sort_by_name(tl_st_header *h)
-{
-    if (h->n > 0)
-        qsort(h->tensors, (size_t)h->n, sizeof *h->tensors, tl_st_by_name);
-}
-
 void tl_st_header_free(tl_st_header *h)
 {
     tl_free_raw(h->text);
@@ -425,41 +404,3 @@ void tl_st_header_free(tl_st_header *h)
     tl_free_raw(h->meta);
     *h = (tl_st_header){0};
 }
-
-/* ---- where a header keeps the digest of its file.
- *
- * In JSON a quote inside a string has a backslash before it, so that the key with its own
- * quotes stands nowhere but where it is a key. ---- */
-
-static const char *after(const char *s, const char *end, char c)
-{
-    while (s < end && (*s == ' ' || *s == '\t' || *s == '\n' || *s == '\r'))
-        s++;
-    return s < end && *s == c ? s + 1 : NULL;
-}
-
-static bool is_digest(const char *s, const char *end)
-{
-    for (int i = 0; i < TL_ST_DIGITS; i++, s++)
-        if (s == end || !((*s >= '0' && *s <= '9') || (*s >= 'a' && *s <= 'f')))
-            return false;
-    return s < end && *s == '"';
-}
-
-char *tl_st_seal_digits(char *header, size_t n)
-{
-    static const char key[] = "\"" TL_ST_SEAL "\"";
-    const char *end = header + n, *value;
-    for (char *s = header; (size_t)(end - s) >= sizeof key - 1; s++) {
-        if (memcmp(s, key, sizeof key - 1) != 0)
-            continue;
-        value = after(s + sizeof key - 1, end, ':');
-        value = value == NULL ? NULL
-                              : after(value, end, '"'); /* a tensor of that name has '{' here */
-        if (value != NULL)
-            return is_digest(value, end) ? header + (value - header) : NULL;
-    }
-    return NULL;
-}
-
-void tl_st_seal_clear(char *digits) { memset(digits, '0', TL_ST_DIGITS); }

@@ -1,5 +1,5 @@
-/* safetensors_header.h: what a header says, taken apart and checked; tensor/files/safetensors.c
- * puts the data behind it. And a file that is written, but not in its place yet. For all rooms. */
+/* safetensors_header.h: a header, parsed and checked; safetensors.c reads the data behind it. And
+ * files that are written but not in their place yet. For all rooms. */
 #ifndef TL_SAFETENSORS_HEADER_H
 #define TL_SAFETENSORS_HEADER_H
 
@@ -26,22 +26,14 @@ typedef struct {
  * TL_ENOMEM, and then h is empty. */
 tl_status tl_st_header_parse(tl_st_header *h, const char *header, size_t n, uint64_t data_bytes,
                              const char *path, tl_err *err);
-void tl_st_header_sort_by_name(tl_st_header *h);
-/* For qsort of tensors, entries and metadata, each of which begins with its name. */
-int tl_st_by_name(const void *a, const void *b);
 void tl_st_header_free(tl_st_header *h);
 
 /* tl_st_write up to the writer's commit; NULL on failure. */
 tl_status tl_st_begin(tl_writer **out, const char *path, const tl_st_entry *e, int n,
                       const tl_st_meta *meta, int n_meta, tl_err *err);
 
-/* The digest of a file in its own metadata. */
-enum { TL_ST_DIGITS = 64 };
-
-/* Where the digits stand in a header of n bytes; NULL: it has no seal, or one that is no SHA-256.
+/* Hex digits of the seal, a file's SHA-256 in its own metadata. They are zeros in what is hashed.
  */
-char *tl_st_seal_digits(char *header, size_t n);
-/* Sets them to zeros, as what is hashed has them. */
-void tl_st_seal_clear(char *digits);
+enum { TL_ST_DIGITS = 64 };
 
 #endif

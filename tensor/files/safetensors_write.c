@@ -1,4 +1,5 @@
-/* safetensors_write.c: writing - one content, one sequence of bytes. */
+/* safetensors_write.c: writing. Equal contents give equal bytes. The header is built first, as JSON
+ * in memory; a sealed file's digest is worked out and put into it before anything is written. */
 #include "tensor/files/safetensors.h"
 
 #include <stdlib.h>
@@ -19,7 +20,7 @@ typedef struct {
     tl_st_meta *meta;
     int n, n_meta;
     json_t *json;
-    char *text; /* the JSON, padded */
+    char *text; /* the JSON, padded; a NUL follows */
     size_t length;
 } plan;
 
@@ -33,11 +34,10 @@ static tl_status text_check(const char *s, const char *what, tl_err *err)
 {
     if (s == NULL)
         return tl_fail(err, TL_ENAME, "%s is NULL", what);
-    size_t n = strlen(s), at = 0, step = 1;
-    for (; at < n && step > 0; at += step)
-        step = tl_utf8_length(s + at, n - at);
-    if (step == 0)
-        return tl_fail(err, TL_ENAME, "%s \"%.100s\" is not valid UTF-8 at byte %zu", what, s, at);
+    size_t valid = tl_utf8_prefix(s, strlen(s));
+    if (s[valid] != '\0')
+        return tl_fail(err, TL_ENAME, "%s \"%.100s\" is not valid UTF-8 at byte %zu", what, s,
+                       valid);
     return TL_OK;
 }
 
@@ -94,16 +94,12 @@ static tl_status plan_sort(plan *p, const tl_st_entry *e, const tl_st_meta *meta
     for (int i = 0; i < p->n_meta; i++)
         p->meta[i] = strcmp(meta[i].key, TL_ST_SEAL) == 0 ? (tl_st_meta){TL_ST_SEAL, no_digest}
                                                           : meta[i];
-    qsort(p->entries, (size_t)p->n, sizeof *e, tl_st_by_name);
-    qsort(p->meta, (size_t)p->n_meta, sizeof *meta, tl_st_by_name);
-    for (int i = 1; i < p->n; i++)
-        if (strcmp(p->entries[i - 1].name, p->entries[i].name) == 0)
-            return tl_fail(err, TL_ENAME, "safetensors: two tensors are named \"%.100s\"",
-                           p->entries[i].name);
-    for (int i = 1; i < p->n_meta; i++)
-        if (strcmp(p->meta[i - 1].key, p->meta[i].key) == 0)
-            return tl_fail(err, TL_ENAME, "safetensors: two metadata have the key \"%.100s\"",
-                           p->meta[i].key);
+    const char *twice = tl_names_sort(p->entries, p->n, sizeof *e);
+    if (twice != NULL)
+        return tl_fail(err, TL_ENAME, "safetensors: two tensors are named \"%.100s\"", twice);
+    twice = tl_names_sort(p->meta, p->n_meta, sizeof *meta);
+    if (twice != NULL)
+        return tl_fail(err, TL_ENAME, "safetensors: two metadata have the key \"%.100s\"", twice);
     return TL_OK;
 }
 
@@ -118,7 +114,7 @@ static json_t *shape_json(const tl_array *a)
     return list;
 }
 
-/* Members keep the order in which they are set; that is the order of the text. */
+/* The text has the members in the order in which they are set here. */
 static tl_status plan_json(plan *p, tl_err *err)
 {
     p->json = json_object();
@@ -159,7 +155,7 @@ static tl_status plan_text(plan *p, tl_err *err)
                        "safetensors: the header takes %zu bytes; readers accept %zu, unless "
                        "tl_st_header_limit says otherwise",
                        p->length, tl_st_header_limit(0));
-    p->text = tl_calloc(p->length, 1);
+    p->text = tl_calloc(p->length + 1, 1);
     if (p->text == NULL || json_dumpb(p->json, p->text, n, JSON_COMPACT) != n)
         return no_memory(err);
     memset(p->text + n, ' ', p->length - n);
@@ -172,14 +168,18 @@ static tl_status hash_block(void *ctx, const void *bytes, size_t n)
     return TL_OK;
 }
 
-/* The digest of all that will be written, into the header. */
+/* Puts the digest of all that will be written into the header, if it has a seal. Within a string a
+ * quote has a backslash before it, so the key with its quotes is found only where it is a key; a
+ * tensor of that name has a '{' behind it. */
 static tl_status plan_seal(plan *p, tl_err *err)
 {
-    char *digits = tl_st_seal_digits(p->text, p->length), hex[TL_SHA256_HEX];
+    static const char key[] = "\"" TL_ST_SEAL "\":\"";
+    char *digits = strstr(p->text, key), hex[TL_SHA256_HEX];
     unsigned char length[8];
     tl_sha256_ctx h;
     if (digits == NULL)
         return TL_OK;
+    digits += sizeof key - 1;
     TL_TRY(tl_sha256_begin(&h, err));
     tl_bytes_put64(length, p->length);
     tl_sha256_feed(&h, length, 8);

@@ -196,15 +196,23 @@ bool judge_safetensors(const void *b, size_t n)
 
 void judged_seal(void *bytes, size_t n)
 {
+    static const char key[] = "\"" TL_ST_SEAL "\":\"";
     unsigned char *b = bytes;
     tl_sha256_ctx h;
     char hex[TL_SHA256_HEX];
     if (n < 8 || number_at(b, 8) > n - 8)
         return;
-    char *digits = tl_st_seal_digits((char *)b + 8, (size_t)number_at(b, 8));
-    if (digits == NULL)
+    const size_t whole = sizeof key - 1 + TL_ST_DIGITS;
+    unsigned char *digits = b + 8, *end = b + 8 + number_at(b, 8);
+    while ((size_t)(end - digits) >= whole && memcmp(digits, key, sizeof key - 1) != 0)
+        digits++;
+    if ((size_t)(end - digits) < whole)
         return;
-    tl_st_seal_clear(digits);
+    digits += sizeof key - 1;
+    for (int i = 0; i < TL_ST_DIGITS; i++)
+        if (memchr("0123456789abcdef", digits[i], 16) == NULL)
+            return;
+    memset(digits, '0', TL_ST_DIGITS);
     tl_sha256_begin(&h, NULL);
     tl_sha256_feed(&h, b, n);
     tl_sha256_finish_hex(&h, hex, NULL);
