@@ -19,16 +19,19 @@ tl_batch tl_batch_of(tl_tape *t, tl_tensor x)
  */
 static bool may_be_told(const tl_tape *t, const tl_value *v, int axis)
 {
-    const tl_node *n = v == NULL || v->node < 0 ? NULL : &t->node[v->node];
+    const tl_node *n = v->node < 0 ? NULL : &t->node[v->node];
     if (n != NULL && n->op->traits & TL_REPEATS && axis >= 0 && axis < v->a.ndim)
         return tl_peek(t, n->in[0])->batch == TL_FREE &&
                (v->a.stride[axis] == 0 || v->a.dim[axis] == 1);
-    for (; n != NULL && n->n_in > 0; n = v == NULL || v->node < 0 ? NULL : &t->node[v->node]) {
+    while (n != NULL && n->n_in > 0) {
         if (n->op->traits & TL_RANDOM && n->op->traits & TL_NONDIFF)
             return true;
-        v = n->op->traits & TL_VIEW ? tl_peek(t, n->in[0]) : NULL;
+        if (!(n->op->traits & TL_VIEW))
+            return false;
+        v = tl_peek(t, n->in[0]);
+        n = v->node < 0 ? NULL : &t->node[v->node];
     }
-    return v != NULL && !v->needs_grad;
+    return !v->needs_grad;
 }
 
 /* v's only sample lies along that axis as well as along its own: all dims between them are 1. */
@@ -40,10 +43,10 @@ static bool lies_along(const tl_value *v, int axis)
     return ones;
 }
 
-static tl_status set_axis(tl_value *v, int axis, bool leaf, tl_err *e)
+static tl_status set_axis(tl_value *v, int axis, bool told, tl_err *e)
 {
     char text[TL_SHAPE_TEXT];
-    if (!leaf)
+    if (!told)
         return tl_fail(e, TL_EUSAGE,
                        "tl_batch_axis: only data, draws, results without inputs, views of them, "
                        "and along what expand repeats are told; others follow from what they are "
@@ -60,18 +63,19 @@ tl_status tl_batch_axis_tape_at(tl_tape *t, tl_tensor x, int axis, const char *f
 {
     const tl_at at = {t, file, line, NULL};
     tl_err e = {.status = TL_OK};
-    if (tl_failed(t))
-        return tl_error_status(t);
+    TL_TRY(tl_error_status(t));
     tl_value *v = tl_deref_view(at, x, "tl_batch_axis");
     if (v == NULL)
         return tl_error_status(t);
-    const bool own = x.owner == t->values.owner;
-    if (own && lies_along(v, axis) && !may_be_told(t, v, axis))
-        return tl_batch_set(v, axis), TL_OK;
-    return set_axis(v, axis, own && may_be_told(t, v, axis), &e) == TL_OK
-               ? TL_OK
-               : tl_tape_fail(at, e.status, "%s%s", e.message,
-                              own ? "" : "; of a tensor of the model the model is told");
+    const bool own = x.owner == t->values.owner, told = own && may_be_told(t, v, axis);
+    if (own && !told && lies_along(v, axis)) {
+        tl_batch_set(v, axis);
+        return TL_OK;
+    }
+    if (set_axis(v, axis, told, &e) == TL_OK)
+        return TL_OK;
+    return tl_tape_fail(at, e.status, "%s%s", e.message,
+                        own ? "" : "; of a tensor of the model the model is told");
 }
 
 tl_status tl_batch_axis_model_at(tl_model *m, tl_tensor x, int axis, const char *file, int line)
@@ -83,11 +87,9 @@ tl_status tl_batch_axis_model_at(tl_model *m, tl_tensor x, int axis, const char 
     tl_value *v = tl_model_value(m, x);
     if (v == NULL)
         tl_fail(&e, TL_ESTALE, "tl_batch_axis: not a tensor of this model");
-    else
-        set_axis(v, axis, tl_model_name_of(m, x) == NULL, &e);
-    return e.status == TL_OK
-               ? TL_OK
-               : tl_fail(&m->head.err, e.status, "%.380s (%.90s:%d)", e.message, file, line);
+    else if (set_axis(v, axis, tl_model_name_of(m, x) == NULL, &e) == TL_OK)
+        return TL_OK;
+    return tl_fail(&m->head.err, e.status, "%.380s (%.90s:%d)", e.message, file, line);
 }
 
 /* ---- what is outside the promise ---- */

@@ -290,18 +290,28 @@ static void complete(void *ctx, tl_tape *t, const char *name)
         advance(g);
 }
 
-/* Refuses a step between a micro-batch and tl_group_share, whose gradients would not be of all
- * samples. */
+/* Refuses an update that would take gradients that are not of all samples. */
 static void update_begins(void *ctx, tl_tape *t)
 {
-    const tl_group *g = ctx;
-    if ((g->begun || g->round > 0) && !tl_traced(t))
-        tl_tape_fail(tl_nowhere(t), TL_EUSAGE,
-                     "tl_group: an update before the sums of all ranks are shared; call %s first",
-                     g->begun ? "tl_group_fold and tl_group_share" : "tl_group_share");
+    tl_group *g = ctx;
+    if (tl_traced(t))
+        return;
+    if (g->begun || g->round > 0)
+        tl_group_fail(g, TL_EUSAGE,
+                      "tl_group: an update before the sums of all ranks are shared; call %s first",
+                      g->begun ? "tl_group_fold and tl_group_share" : "tl_group_share");
+    tl_group_check_update(g);
 }
 
-static const tl_observer watches = {.put_off = complete, .update_begins = update_begins};
+static void cleared(void *ctx, tl_tape *t)
+{
+    if (!tl_traced(t))
+        tl_group_cleared(ctx);
+}
+
+static const tl_observer watches = {.put_off = complete,
+                                    .update_begins = update_begins,
+                                    .cleared = cleared};
 
 static tl_status begin_backward(tl_group *g, tl_at at)
 {
@@ -461,8 +471,8 @@ void tl_group_free(tl_group *g)
     tl_group_count(g, 0); /* names a rank that hangs by now */
     const bool failed = tl_failed(g->t);
     tl_group_unwatch_totals(g);
-    tl_observe_end(g->t, &watches);
     tl_group_uncut(g);
+    tl_observe_end(g->t, &watches);
     g->link.end(g->link.ctx, failed);
     tl_group_forget(g);
     for (int i = 0; i < TL_GROUP_BUFFERS; i++)

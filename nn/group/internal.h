@@ -156,6 +156,10 @@ bool tl_group_is_cut(tl_group *g);
 tl_status tl_group_share_cut(tl_group *g);
 /* Ends that. */
 void tl_group_uncut(tl_group *g);
+/* While it is so: refuses an update that is not that of the optimizer. */
+void tl_group_check_update(tl_group *g);
+/* Gradients have been consumed, or dropped: each rank may have all of the next ones. */
+void tl_group_cleared(tl_group *g);
 
 /* ---- totals.c ---- */
 

@@ -112,41 +112,33 @@ static tl_status receive_others(tl_group *g, what w, int others)
 
 /* ---- gradients, straight to the rank that updates the parameter ---- */
 
-/* Refuses an update by anything but the cut optimizer's tl_step, which would take some gradients
- * for all of them. What a backward adds now would be missing in other ranks and in the sum of
- * squares. */
-static void update_begins(void *ctx, tl_tape *t)
+/* An update by anything but the cut optimizer's tl_step would take some gradients for all of them.
+ * What a backward adds now would be missing in other ranks and in the sum of squares. */
+void tl_group_check_update(tl_group *g)
 {
-    const tl_group *g = ctx;
-    if (!g->cut_apart || tl_traced(t))
+    if (!g->cut_apart)
         return;
     if (!g->opt->stepping)
-        tl_tape_fail(
-            tl_nowhere(t), TL_EUSAGE,
-            "tl_group_cut: an update, but gradients have gone to the ranks whose part of an "
-            "optimizer takes them: by its tl_step, called and not compiled");
-    else if (g->accumulated != tl_accumulated(t))
-        tl_tape_fail(tl_nowhere(t), TL_EUSAGE,
-                     "tl_group_cut: a backward between tl_group_share and tl_step, when gradients "
-                     "have gone to the ranks that take them");
+        tl_group_fail(g, TL_EUSAGE,
+                      "tl_group_cut: an update, but gradients have gone to the ranks whose part of "
+                      "an optimizer takes them: by its tl_step, called and not compiled");
+    else if (g->accumulated != tl_accumulated(g->t))
+        tl_group_fail(g, TL_EUSAGE,
+                      "tl_group_cut: a backward between tl_group_share and tl_step, when gradients "
+                      "have gone to the ranks that take them");
 }
 
-static void cleared(void *ctx, tl_tape *t)
+void tl_group_cleared(tl_group *g)
 {
-    tl_group *g = ctx;
-    if (g->cut_apart && !tl_traced(t)) {
+    if (g->cut_apart)
         g->opt->away.t = NULL;
-        g->cut_apart = false;
-    }
+    g->cut_apart = false;
 }
-
-static const tl_observer watches_updates = {.update_begins = update_begins, .cleared = cleared};
 
 void tl_group_uncut(tl_group *g)
 {
     if (g->cut_apart)
         tl_grad_clear(g->t);
-    tl_observe_end(g->t, &watches_updates);
     tl_object_release(g->opt);
     g->opt = NULL;
 }
@@ -170,7 +162,6 @@ tl_status tl_group_cut(tl_group *g, tl_opt *opt)
                              "rank %d of %d made with .part = %d, .parts = %d",
                              g->link.rank, g->link.size, g->link.rank, g->link.size);
     tl_group_uncut(g);
-    TL_TRY(tl_observe(g->t, &watches_updates, g));
     tl_object_hold(g->opt = opt);
     g->sharded = true;
     return TL_OK;
