@@ -252,31 +252,48 @@ static bool put_off(const tl_walk *w, const tl_fold *f)
     return w->opt.put_off && w->t->grad[f->leaf].leaf.owner != w->t->values.owner;
 }
 
-static bool deferred(const tl_walk *w, const tl_node *n, int k, const tl_fold *f, tl_tensor dx)
-{
-    return put_off(w, f) || !tl_use_is_simple(w->t, n, k, f, dx);
-}
-
 bool tl_fold_asks(tl_walk *w, const tl_node *n, int k, tl_fold *f, tl_tensor *acc)
 {
+    tl_use u;
     if (!tl_op_folds(n->op, k))
         return true;
-    if (deferred(w, n, k, f, TL_NONE))
+    if (put_off(w, f) || tl_use_of(w, n, k, NULL, TL_NONE, &u) != TL_OK ||
+        !tl_use_is_simple(w->t, f, n, &u))
         return false;
     *acc = accumulator(w, f, n, k);
     return true;
+}
+
+/* Holds what the gradient of a use is made of until the fold is added. */
+static tl_status defer(tl_walk *w, tl_fold *f, int number, tl_use u)
+{
+    if (f->use == NULL)
+        f->use = tl_bump_get(&w->t->bump, (size_t)f->n * sizeof *f->use);
+    if (f->use == NULL)
+        return tl_tape_fail(w->at, TL_ENOMEM, "tl_backward: no memory to put a gradient off");
+    for (int j = 0; j < u.n_saved; j++)
+        if (u.saved[j].read)
+            u.saved[j].x = tl_hold(w->t, u.saved[j].x);
+    f->use[number] = u;
+    return w->t->head.err.status;
 }
 
 tl_status tl_fold_deliver(tl_walk *w, uint32_t i, int k, const tl_tensor *dy, tl_tensor dx,
                           tl_tensor acc)
 {
     const tl_node copy = w->t->node[w->order[i]], *n = &copy; /* nodes may move */
-    const tl_fold *f = w->edge[i][k].fold;
+    const tl_edge *e = &w->edge[i][k];
+    tl_use u;
     if (!tl_is_none(acc))
         return check_added(w, n, k, dx, acc);
-    if (tl_op_folds(n->op, k) || deferred(w, n, k, f, dx))
-        return tl_use_defer(w, i, k, dy, dx);
-    acc = accumulator(w, f, n, k);
+    TL_TRY(tl_use_of(w, n, k, dy, dx, &u));
+    u.node = w->order[i];
+    const bool simple = tl_use_is_simple(w->t, e->fold, n, &u);
+    if (simple)
+        u.samples = -1; /* no need to split them */
+    if (u.by_op || put_off(w, e->fold) || !simple)
+        return defer(w, e->fold, e->use, u);
+    acc = accumulator(w, e->fold, n, k);
     return tl_is_none(acc) ? w->t->head.err.status : add(w, dx, acc);
 }
 

@@ -1,23 +1,23 @@
-/* fold.h: deferred uses of a leaf. Private to autograd/batch/; fold.c has the picture.
+/* fold.h: the uses of a leaf, and what is saved of those that are deferred. Private to
+ * autograd/batch/; fold.c has the picture.
  *
  * A use is one input of one node that is the leaf (a parameter, say) or a view of it. A use is
- * deferred where its gradient cannot be added when the walk back meets it: then it saves what the
- * gradient is made of. */
+ * deferred where its gradient cannot be added when the walk back meets it: then what the gradient
+ * is made of is held until it can. */
 #ifndef TL_AUTOGRAD_BATCH_FOLD_H
 #define TL_AUTOGRAD_BATCH_FOLD_H
 
 #include "autograd/batch.h"
 
-/* One of the tensors that a deferred gradient is made of. */
+/* One of the tensors that the gradient of a use is made of. */
 typedef struct {
     const tl_value *like; /* a value of its shape; NULL: the tensor is absent */
-    tl_tensor x;          /* held until the fold ends, if it is read; else only its shape counts */
-    bool read;
+    tl_tensor x;
+    bool read; /* the vjp reads it: it is held until the fold ends; else only its shape counts */
     tl_batch axis; /* along which its samples lie, or TL_FREE */
     int cut;       /* along which a part of the fold cuts it; -1: every part needs all of it */
 } tl_saved;
 
-/* A deferred use: an input of a node. */
 typedef struct tl_use {
     uint32_t node;
     int input;
@@ -33,11 +33,14 @@ typedef struct tl_use {
 
 /* ---- uses.c ---- */
 
-/* Use (n, k) can be added while its node is visited: it is the only one of its fold, and nothing is
- * summed before its samples. dx: what the vjp gave, where the engine adds it. */
-bool tl_use_is_simple(const tl_tape *t, const tl_node *n, int k, const tl_fold *f, tl_tensor dx);
-/* Defers input k of order[i]: saves what its gradient is made of. */
-tl_status tl_use_defer(tl_walk *w, uint32_t i, int k, const tl_tensor *dy, tl_tensor dx);
+/* Describes input k of n as a use, whose node the caller adds. Nothing is held yet. dy: cotangents
+ * of the node's outputs, if they are known (else NULL). dx: what the vjp gave, where the engine
+ * adds it. */
+tl_status tl_use_of(tl_walk *w, const tl_node *n, int k, const tl_tensor *dy, tl_tensor dx,
+                    tl_use *u);
+/* It can be added while its node is visited: it is the only use of its fold, and nothing is summed
+ * before its samples. */
+bool tl_use_is_simple(const tl_tape *t, const tl_fold *f, const tl_node *n, const tl_use *u);
 /* One call can fold samples of both. */
 bool tl_uses_alike(const tl_tape *t, const tl_use *u, const tl_use *v);
 /* Bytes of a sample in all that has to be stacked. */

@@ -99,120 +99,94 @@ tl_status tl_fold_deal(tl_walk *w)
     return TL_OK;
 }
 
-/* ---- the samples of a use ---- */
-
-/* Operand j of the gradient by input k of n, as far as shape and samples go. Where the op folds,
- * operands are the inputs of n, then its outputs. Where the engine folds, there is one: dx, which
- * the vjp gave. NULL: it is absent. */
-static const tl_value *operand(const tl_tape *t, const tl_node *n, int k, tl_tensor dx, int j)
-{
-    if (tl_op_folds(n->op, k)) {
-        const tl_tensor x = j < n->n_in ? n->in[j] : tl_node_out(t, n, j - n->n_in);
-        return tl_is_none(x) ? NULL : tl_peek(t, x);
-    }
-    /* dx has the node's samples, or, where that has none (it repeats the leaf), its own. */
-    const tl_value *y = tl_values_at(&t->values, n->out), *d = tl_peek(t, dx);
-    return y->batch != TL_FREE && tl_array_same_shape(&y->a, &d->a) ? y : d;
-}
-
-static int n_operands(const tl_node *n, int k)
-{
-    return tl_op_folds(n->op, k) ? n->n_in + n->n_out : 1;
-}
+/* ---- what a use is made of ---- */
 
 /* Nothing is summed before the samples of a use: the dims in front of them are 1, or the leaf's. */
-static bool samples_lead(const tl_tape *t, const tl_node *n, int k, tl_tensor dx)
+static bool samples_lead(const tl_use *u, const tl_array *leaf)
 {
-    const tl_array *leaf = &tl_peek(t, n->in[k])->a;
-    for (int j = 0; j < n_operands(n, k); j++) {
-        const tl_value *v = operand(t, n, k, dx, j);
-        for (int i = 0; v != NULL && i < v->batch; i++)
-            if (v->a.dim[i] != 1 && (leaf->ndim != v->a.ndim || leaf->dim[i] != v->a.dim[i]))
+    for (int j = 0; j < u->n_saved; j++) {
+        const tl_saved *s = &u->saved[j];
+        for (int i = 0; s->like != NULL && i < s->axis; i++) {
+            const int64_t dim = s->like->a.dim[i];
+            if (dim != 1 && (leaf->ndim != s->like->a.ndim || leaf->dim[i] != dim))
                 return false;
+        }
     }
     return true;
 }
 
-bool tl_use_is_simple(const tl_tape *t, const tl_node *n, int k, const tl_fold *f, tl_tensor dx)
+/* The leaf is as long as x along x's samples: the gradient of each is its own there. */
+static bool has_samples_of(const tl_array *leaf, const tl_saved *x)
 {
-    /* Where the leaf has samples itself, the gradient of each is its own. */
-    return f->n == 1 && (tl_peek(t, n->in[k])->batch != TL_FREE || samples_lead(t, n, k, dx));
+    const int i = x->axis - (x->like->a.ndim - leaf->ndim);
+    return x->axis >= 0 && i >= 0 && leaf->dim[i] > 1;
 }
 
-/* The leaf is as long as v along v's samples: the gradient of each is its own there, too. */
-static bool has_samples_of(const tl_array *leaf, const tl_value *v)
+/* Elements of each of u->samples samples, and how they are stacked; or u->samples is -1, as they
+ * cannot be told apart in all that the gradient is made of. */
+static void split_samples(const tl_node *n, const tl_value *leaf, tl_use *u)
 {
-    const int i = v->batch - (v->a.ndim - leaf->ndim);
-    return v->batch >= 0 && i >= 0 && leaf->dim[i] > 1;
-}
-
-static void count_samples(const tl_tape *t, const tl_node *n, tl_tensor dx, tl_use *u)
-{
-    const tl_value *leaf = tl_peek(t, n->in[u->input]);
-    const int n_of = n_operands(n, u->input);
     bool full = false;
-    u->samples = operand(t, n, u->input, dx, n_of - 1)->samples;
     u->each = -1;
-    for (int j = 0; u->samples >= 0 && j < n_of; j++) {
-        const tl_value *v = operand(t, n, u->input, dx, j);
-        if (v == NULL || (v->batch == TL_FREE && u->by_op && j < n->n_in))
+    for (int j = 0; u->samples >= 0 && j < u->n_saved; j++) {
+        const tl_saved *s = &u->saved[j];
+        if (s->like == NULL || (s->axis == TL_FREE && u->by_op && j < n->n_in))
             continue;
-        const int64_t each = v->batch < 0     ? -1
-                             : u->samples > 0 ? v->a.dim[v->batch] / u->samples
+        const int64_t each = s->axis < 0      ? -1
+                             : u->samples > 0 ? s->like->a.dim[s->axis] / u->samples
                                               : 1;
         if (each < 0 || (u->each >= 0 && each != u->each))
             u->samples = -1;
         u->each = each;
-        full |= v->batch > 0 && v->a.ndim == TL_MAX_DIMS;
+        full |= s->axis > 0 && s->like->a.ndim == TL_MAX_DIMS;
     }
-    u->to_front = !samples_lead(t, n, u->input, dx);
+    u->to_front = !samples_lead(u, &leaf->a);
     u->one_by_one = u->to_front && full;
-    if (leaf->batch != TL_FREE ||
-        (!u->by_op && has_samples_of(&leaf->a, operand(t, n, u->input, dx, 0))))
+    if (leaf->batch != TL_FREE || (!u->by_op && has_samples_of(&leaf->a, &u->saved[0])))
         u->samples = -1;
 }
 
-/* ---- deferring ---- */
-
-tl_status tl_use_defer(tl_walk *w, uint32_t i, int k, const tl_tensor *dy, tl_tensor dx)
+tl_status tl_use_of(tl_walk *w, const tl_node *n, int k, const tl_tensor *dy, tl_tensor dx,
+                    tl_use *u)
 {
     tl_tape *t = w->t;
-    const tl_edge *e = &w->edge[i][k];
-    const tl_node *n = &t->node[w->order[i]];
-    tl_fold *f = e->fold;
-    tl_use u = {.node = w->order[i], .input = k, .by_op = tl_op_folds(n->op, k)};
-    u.n_saved = u.by_op ? n->n_in + 2 * n->n_out : 1;
-    u.saved = tl_bump_get(&t->bump, (size_t)u.n_saved * sizeof *u.saved);
-    if (f->use == NULL)
-        f->use = tl_bump_get(&t->bump, (size_t)f->n * sizeof *f->use);
-    if (f->use == NULL || u.saved == NULL)
-        return tl_tape_fail(w->at, TL_ENOMEM, "tl_backward: no memory to put a gradient off");
     const unsigned reads = tl_op_reads(n->op, TL_BIT(k));
-    for (int j = 0; j < u.n_saved; j++) {
+    *u = (tl_use){.input = k, .by_op = tl_op_folds(n->op, k)};
+    u->n_saved = u->by_op ? n->n_in + 2 * n->n_out : 1;
+    u->saved = tl_bump_get(&t->bump, (size_t)u->n_saved * sizeof *u->saved);
+    if (u->saved == NULL)
+        return tl_tape_fail(w->at, TL_ENOMEM, "tl_backward: no memory to put a gradient off");
+    for (int j = 0; j < u->n_saved; j++) {
+        tl_saved *s = &u->saved[j];
         const int out = j - n->n_in, grad = out - n->n_out;
-        tl_saved *s = &u.saved[j];
-        if (!u.by_op)
+        if (!u->by_op)
             *s = (tl_saved){.x = dx, .read = true};
         else if (out < 0)
             *s = (tl_saved){.x = n->in[j], .read = j < 32 && reads & TL_BIT(j)};
         else if (grad < 0)
             *s = (tl_saved){.x = tl_node_out(t, n, out), .read = n->op->saves_out & TL_BIT(out)};
         else
-            *s = (tl_saved){.x = dy[grad], .read = true};
+            *s = (tl_saved){.x = dy == NULL ? TL_NONE : dy[grad], .read = true};
         if (tl_is_none(s->x))
             continue;
-        /* A cotangent has the samples of its output. */
-        s->axis = operand(t, n, k, dx, grad < 0 ? j : j - n->n_out)->batch;
         s->like = tl_peek(t, s->x);
-        if (s->read)
-            s->x = tl_hold(t, s->x);
+        /* A cotangent has the samples of its output; dx has them, too, unless there are none, as
+         * the output repeats the leaf. */
+        const tl_value *y = tl_values_at(&t->values, n->out + (uint32_t)(grad > 0 ? grad : 0));
+        const bool as_y = u->by_op ? grad >= 0
+                                   : y->batch != TL_FREE && tl_array_same_shape(&y->a, &s->like->a);
+        s->axis = as_y ? y->batch : s->like->batch;
+        u->samples = as_y ? y->samples : s->like->samples; /* the last are those of an output */
     }
-    TL_TRY(t->head.err.status);
-    count_samples(t, n, dx, &u);
-    if (tl_use_is_simple(t, n, k, f, dx)) /* only .put_off defers it */
-        u.samples = -1;
-    f->use[e->use] = u;
+    split_samples(n, tl_peek(t, n->in[k]), u);
     return TL_OK;
+}
+
+bool tl_use_is_simple(const tl_tape *t, const tl_fold *f, const tl_node *n, const tl_use *u)
+{
+    const tl_value *leaf = tl_peek(t, n->in[u->input]);
+    /* Where the leaf has samples itself, the gradient of each is its own. */
+    return f->n == 1 && (leaf->batch != TL_FREE || !u->to_front);
 }
 
 size_t tl_use_sample_bytes(const tl_use *u)
