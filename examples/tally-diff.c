@@ -1,8 +1,8 @@
-/* tally-diff: where two runs part.
+/* tally-diff: says where two runs part.
  *
- * Reads two logs that tl_log_open wrote (train_text --log FILE), names the first op whose
- * results differ, says whether its inputs still agreed, and shows what led there. With the
- * values of that step beside both logs (--log-keep STEP) it shows the elements, too.
+ * Reads two logs that tl_log_open wrote (train_text --log FILE), names the first op whose results
+ * differ, says whether its inputs still agreed, and shows what led there. If both runs kept the
+ * values of that step (--log-keep STEP), it shows the elements, too.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -35,7 +35,7 @@ static void introduce(int i)
                damaged, damaged > 1 ? "s" : "", line_number);
 }
 
-/* How far the logs go beyond what they share. */
+/* Says how far each log goes beyond the step that both have last. */
 static void print_rest(int64_t last)
 {
     for (int i = 0; i < 2; i++) {
@@ -46,10 +46,10 @@ static void print_rest(int64_t last)
     }
 }
 
-/* What was compared up to the end. */
+/* What has been compared. */
 typedef struct {
-    int64_t steps, scalars, results, unknown,
-        fused; /* scalars: steps of which only those were compared */
+    int64_t steps, results, unknown, fused;
+    int64_t scalars; /* steps of which only the scalars were compared */
 } tally;
 
 static int print_equal(const tally *n)

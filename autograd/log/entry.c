@@ -1,7 +1,7 @@
 /* entry.c: the entries of a step, and the bytes they take.
  *
- * Values wait, their storage retained, until enough are there to hash them on all
- * threads; each belongs to an entry of its own, so that who hashes what decides nothing. */
+ * Values wait, with their storage retained, until there are enough to hash them on all threads.
+ * Each belongs to an entry of its own, so it does not matter which thread hashes which. */
 #include <stdatomic.h>
 #include <string.h>
 
@@ -103,8 +103,8 @@ static void keep_part(tl_run_log *l, tl_log_entry *e, const tl_array *a)
     e->kept_bytes += bytes;
 }
 
-/* Room for one more part, which is shared by all entries: so it is made before several threads take
- * the bytes. */
+/* Makes room for one more part in memory that all entries share, before several threads take the
+ * bytes. */
 static void make_room(tl_run_log *l, tl_log_entry *e, const tl_array *a)
 {
     if ((e->parts & (e->parts - 1)) == 0) { /* rows have room for 1, 2, 4, ... parts */
@@ -162,10 +162,10 @@ void tl_log_drop_step(tl_run_log *l)
     tl_bump_rewind(&l->bump, 0);
 }
 
-/* ---- the values of one step, as they were hashed, in a safetensors file beside the log.
+/* ---- the values of one step, in a safetensors file beside the log
  *
- * A tensor's name is its key. Axis 0 holds the parts one after the other; of a 0-d value
- * the last part is there; parts that differ in other axes are left out. ---- */
+ * A tensor is named by its key. Its parts follow one another along axis 0; of a 0-d value only the
+ * last part is kept, and parts that differ in other axes are left out. ---- */
 
 static tl_array kept_array(const tl_log_entry *e)
 {

@@ -1,19 +1,19 @@
-/* log.h: what a run computed, written down, so that two runs can be compared. Public.
+/* log.h: writes down what a run computed, so that two runs can be compared. Public.
  *
- * For every optimizer step a log holds each op in canonical order (NUMERICS 10.1) - forward,
+ * For every optimizer step a log has each op in canonical order (NUMERICS 10.1) - forward,
  * backward, update - with the place of its call, and the shape and XXH3-128 of each result's bytes
  * (tensor/files/bytes.h: little-endian, all NaNs alike). build/tally-diff A B names the first op in
  * which two logs differ.
  *
- * A step may come in micro-batches. A result is hashed as its parts joined along axis 0 and, for
- * values that do not grow with the batch (a loss that continues, a mask), as its last part;
- * gradients of parameters are those at the end of the step. So the split, threads and vector levels
- * change nothing that is compared. Parts are joined where the same program comes again after a
- * reset of the tape; two backwards between two resets are two passes.
+ * A step may come in micro-batches. A result is hashed with its parts joined along axis 0, and its
+ * last part by itself, for values that do not grow with the batch (a loss that continues, a mask).
+ * Gradients of parameters are hashed at the end of the step. So the split, threads and vector
+ * levels change nothing that is compared. Parts are joined when the same program comes again after
+ * a reset of the tape; two backwards between two resets are two passes.
  *
  * A graph (tl_compile, or tl_trace after tl_log_open) writes the lines of the program it was traced
- * from, with the bytes that its run has in memory: compared with the log of a called run, they show
- * where the two part. What it fused, merged or replaced leaves no record.
+ * from, with the bytes that its run has in memory. Compared with the log of a called run, they show
+ * where the two part. What the graph fused, merged or replaced has no record.
  *
  * Not logged: views (they have no bytes of their own), ops that no backward and no tl_log_reached
  * covers, values changed in place before backward, graphs of several optimizer steps. Logging
@@ -30,12 +30,12 @@
 TL_BEGIN
 
 typedef struct {
-    /* all results of every so many-th step, and of the first; 0, 1: of each. The other steps have
-     * only 0-d results: losses, norms, rates */
+    /* the first step and then every so many-th are logged with all results (0, 1: every step), the
+     * others only with 0-d results: losses, norms, rates */
     int64_t every;
-    int64_t keep;  /* the values of this step are written to PATH.stepN.safetensors; 0: of none */
-    int64_t first; /* number of the next step, for a resumed run; 0: 1 */
-    bool append;   /* add to the log that is there, as a resumed run does; else replace it */
+    int64_t keep;  /* the values of this step are written to PATH.stepN.safetensors; 0: none are */
+    int64_t first; /* the number of the next step, for a resumed run; 0: 1 */
+    bool append;   /* add to an existing log, as a resumed run does; false: replace it */
 } tl_log_options;
 
 /* Logs what tape t computes from now on to the file at path. TL_EIO, TL_EUSAGE (t has a log, or is

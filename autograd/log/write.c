@@ -1,8 +1,8 @@
-/* write.c: a step as text. log/README.md has the format in short, read.c reads it.
+/* write.c: writes a step as text, which read/read.c reads.
  *
- * Lines end in '\n', fields are parted by tabs; bytes below space and '%' in names are
- * written %XX. A line of definition says what a key stands for, and comes again when that
- * changes. A step is written at once when it ends: what a crash cuts off is the last one. */
+ * Fields are separated by tabs; in names, '%' and bytes below space are written %XX. A line of
+ * definition says what a key stands for, and comes again only when that changes. A step is written
+ * all at once when it ends, so that a crash can cut off the last step only. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -11,6 +11,7 @@
 #include "autograd/log/internal.h"
 #include "tensor/print.h"
 
+/* Where the next n bytes of text go; NULL when out of memory. */
 static char *room(tl_run_log *l, size_t n)
 {
     if (l->text_n + n > l->text_cap) {
@@ -75,7 +76,8 @@ static void put_digest(tl_run_log *l, const char *before,
     l->text_n += p == NULL ? 0 : 2 * TL_FINGERPRINT_BYTES;
 }
 
-/* Parts, then the dims they share: "4*2+3,64,128"; "scalar*3"; "mixed*3" if they do not. */
+/* Axis 0 of each part, then the dims that they share: "4*2+3,64,128"; or "scalar*3", or "mixed*3"
+ * if they share none. */
 static void put_shape(tl_run_log *l, const tl_log_entry *e)
 {
     put(l, "\t");
@@ -123,7 +125,7 @@ uint64_t tl_log_hash_bytes(uint64_t h, const void *p, size_t n)
     return h;
 }
 
-/* The definition, unless the log says the same already. */
+/* Writes the definition, unless that is what the log says already. */
 static void define(tl_run_log *l, const tl_log_entry *e)
 {
     size_t from = l->text_n;

@@ -37,14 +37,16 @@ struct tl_log_file {
 
 /* ---- fields ---- */
 
-/* Digits at *s, before end, up to limit; -1 if there are none or they are too many. */
-static int64_t digits(const char **s, const char *end, int64_t limit)
+/* The whole number at *s, which moves behind it; -1 if there is none or it is above the limit. */
+static int64_t whole(const char **s, int64_t limit)
 {
-    int64_t x = 0;
-    const char *from = *s;
-    for (; *s < end && **s >= '0' && **s <= '9' && x <= limit; ++*s)
-        x = 10 * x + (**s - '0');
-    return *s == from || x > limit ? -1 : x;
+    char *end;
+    if (**s < '0' || **s > '9')
+        return -1;
+    errno = 0;
+    int64_t x = strtoll(*s, &end, 10);
+    *s = end;
+    return errno != 0 || x > limit ? -1 : x;
 }
 
 uint64_t tl_log_key_parse(const char *s, size_t n)
@@ -52,20 +54,20 @@ uint64_t tl_log_key_parse(const char *s, size_t n)
     const char *end = s + n;
     int64_t pass = 0, at, sub = 0, out = 0;
     if (n > 0 && *s >= '0' && *s <= '9') {
-        pass = digits(&s, end, TL_KEY_UPDATE - 1);
+        pass = whole(&s, TL_KEY_UPDATE - 1);
         if (pass < 0 || s == end || *s++ != ':')
             return 0;
     }
     char kind = s < end ? *s++ : '\0';
     bool backward = kind == 'b' || kind == 'c';
     if ((kind != 'f' && !backward && kind != 'u') ||
-        (at = digits(&s, end, TL_KEY_AT_MAX)) < (kind == 'u' ? 0 : 1))
+        (at = whole(&s, TL_KEY_AT_MAX)) < (kind == 'u' ? 0 : 1))
         return 0;
     if (backward && (s == end || *s != '.'))
         return 0;
-    if (kind != 'f' && s < end && *s == '.' && (s++, (sub = digits(&s, end, TL_KEY_SUB_MAX)) < 1))
+    if (kind != 'f' && s < end && *s == '.' && (s++, (sub = whole(&s, TL_KEY_SUB_MAX)) < 1))
         return 0;
-    if (s < end && (*s++ != '/' || (out = digits(&s, end, 255)) < 1))
+    if (s < end && (*s++ != '/' || (out = whole(&s, 255)) < 1))
         return 0;
     if (s != end || (kind == 'u' && pass != 0) || at + sub == 0)
         return 0;
@@ -90,46 +92,36 @@ static void decode(char *s)
     *to = '\0';
 }
 
-/* A whole number at *s, which moves behind it; false if there is none or it is too large. */
-static bool whole(const char **s, int64_t *x)
-{
-    char *end;
-    if (**s < '0' || **s > '9')
-        return false;
-    errno = 0;
-    *x = strtoll(*s, &end, 10);
-    *s = end;
-    return errno == 0;
-}
-
 /* d->shape - "4*2+3,64,128", "scalar*3", "mixed*2" or "none" - into parts, rows, last and tail;
  * false if it is no shape. */
 static bool parse_shape(tl_log_def *d)
 {
     const char *s = d->shape;
-    int64_t rows, times = 1, total = 0;
+    const bool none = strcmp(s, "none") == 0, scalar = strncmp(s, "scalar", 6) == 0;
+    int64_t rows = 0, total = 0;
     d->rows = d->last = -1;
-    d->tail = "";
-    if (strncmp(s, "none", 4) == 0)
-        return d->parts = 0, true;
-    bool scalar = strncmp(s, "scalar", 6) == 0;
-    if (scalar || strncmp(s, "mixed", 5) == 0) {
-        s += scalar ? 6 : 5;
-        if (*s == '*' && (s++, !whole(&s, &times) || times > INT_MAX))
-            return false;
-        d->parts = (int)times;
-        d->tail = scalar ? "scalar" : "mixed";
-        return *s == '\0';
+    d->tail = none ? "" : scalar ? "scalar" : "mixed";
+    d->parts = none ? 0 : 1;
+    if (none || scalar || strncmp(s, "mixed", 5) == 0) {
+        s += none ? 4 : strlen(d->tail);
+        if (*s == '*') {
+            s++;
+            d->parts = (int)whole(&s, INT_MAX);
+        }
+        return *s == '\0' && d->parts >= 0;
     }
-    for (;; s++) {
-        if (!whole(&s, &rows) || (*s == '*' && (s++, !whole(&s, &times))) || times < 1 ||
-            times > INT_MAX - d->parts)
-            return false;
-        if (rows > 0 && times > (INT64_MAX - total) / rows)
+    for (d->parts = 0;; s++) {
+        int64_t times = 1;
+        rows = whole(&s, INT64_MAX);
+        if (*s == '*') {
+            s++;
+            times = whole(&s, INT64_MAX);
+        }
+        if (rows < 0 || times < 1 || times > INT_MAX - d->parts ||
+            (rows > 0 && times > (INT64_MAX - total) / rows))
             return false;
         total += rows * times;
         d->parts += (int)times;
-        times = 1;
         if (*s != '+')
             break;
     }
@@ -148,8 +140,8 @@ static const char *parse_digest(const tl_log_file *f, const char *s)
 /* The number of a step, alone in its field; -1 if it is none. */
 static int64_t parse_number(const char *s)
 {
-    int64_t number;
-    return whole(&s, &number) && *s == '\0' ? number : -1;
+    int64_t number = whole(&s, INT64_MAX);
+    return *s == '\0' ? number : -1;
 }
 
 /* ---- lines ---- */

@@ -1,7 +1,5 @@
-/* report.c: the first step in which two logs differ, for people.
- *
- * In order: results in words, what one was computed from, other programs, the verdict on a result,
- * values, all of it. */
+/* report.c: tells people about the first step in which two logs differ: which result, what it was
+ * computed from, how far the difference spread, and its values. */
 #include "autograd/log/read/internal.h"
 
 #include <inttypes.h>
@@ -78,24 +76,25 @@ static const char *words(char buf[WORDS], const tl_logged_step *s, const tl_log_
 
 enum { PATH_SHOWN = 8 };
 
-/* A line for a result; remark: how it stands to the other log. */
-static void show_result(FILE *f, const tl_logged_step *s, const tl_log_def *d, const char *remark)
+static tl_log_verdict verdict_of(const tl_log_comparison *c, const tl_log_result *r)
 {
+    return c->of_a[r - c->a->result];
+}
+
+/* A line for a result of a; remark NULL: how it stands to the other log. */
+static void show_result(FILE *f, const tl_log_comparison *c, const tl_log_result *r,
+                        const char *remark)
+{
+    static const char *const verdicts[] = {"same", "DIFFERS", "not known", "only in A",
+                                           "another op"};
     char key[TL_KEY_TEXT], shape[SHAPE], text[WORDS];
-    fprintf(f, "    %-12s %-8s %-18s %s\n", remark, tl_log_key_text(key, d->key),
-            shape_text(shape, d, false), words(text, s, d));
+    fprintf(f, "    %-12s %-8s %-18s %s\n", remark != NULL ? remark : verdicts[verdict_of(c, r)],
+            tl_log_key_text(key, r->key), shape_text(shape, r->def, false),
+            words(text, c->a, r->def));
 }
 
-static const char *const verdict_words[] = {"same", "DIFFERS", "not known", "only in A",
-                                            "another op"};
-
-static tl_log_verdict verdict_of(const tl_log_comparison *c, uint64_t key)
-{
-    const tl_log_result *r = tl_log_find(c->a, key);
-    return r == NULL ? TL_LOG_UNKNOWN : c->of_a[r - c->a->result];
-}
-
-/* The inputs of r. Whether they are the same in both; all_known: each could be compared. */
+/* Shows the inputs of r. Returns whether none of them differs; *all_known: each could be compared.
+ */
 static bool show_inputs(FILE *f, const tl_log_comparison *c, const tl_log_result *r,
                         bool *all_known)
 {
@@ -107,16 +106,16 @@ static bool show_inputs(FILE *f, const tl_log_comparison *c, const tl_log_result
             *all_known &= r->def->in[k] == 0; /* 0: absent, or the result's own memory */
             continue;
         }
-        tl_log_verdict v = verdict_of(c, in->key);
+        tl_log_verdict v = verdict_of(c, in);
         agree &= v != TL_LOG_DIFFERS && v != TL_LOG_OTHER;
         *all_known &= v == TL_LOG_SAME;
-        show_result(f, c->a, in->def, verdict_words[v]);
+        show_result(f, c, in, NULL);
     }
     return agree;
 }
 
-/* The input computed last, or the first if nothing went into any: the trunk of what was computed.
- */
+/* The input that was computed last or, if all are leaves, the first: going back from one to the
+ * next follows the trunk of what was computed. */
 static const tl_log_result *before(const tl_logged_step *s, const tl_log_result *r)
 {
     const tl_log_result *leaf = NULL, *made = NULL;
@@ -130,7 +129,7 @@ static const tl_log_result *before(const tl_logged_step *s, const tl_log_result 
     return made != NULL ? made : leaf;
 }
 
-/* What was computed one from the other up to r. */
+/* Shows the results that led to r, each computed from the one before. */
 static void show_path(FILE *f, const tl_log_comparison *c, const tl_log_result *r)
 {
     const tl_log_result *path[PATH_SHOWN], *first = r;
@@ -146,24 +145,13 @@ static void show_path(FILE *f, const tl_log_comparison *c, const tl_log_result *
         return;
     fputs("\nThe path that led there:\n", f);
     if (more > 0) {
-        show_result(f, c->a, first->def, verdict_words[verdict_of(c, first->key)]);
+        show_result(f, c, first, NULL);
         if (more > 1)
             fprintf(f, "    %-12s ... %d more\n", "", more - 1);
     }
     while (n-- > 0)
-        show_result(f, c->a, path[n]->def, verdict_words[verdict_of(c, path[n]->key)]);
-    show_result(f, c->a, r->def, "here ->");
-}
-
-/* "They agree up to step 36 and part in step 37, at b9.2" */
-static void show_where(FILE *f, const tl_log_pair *p, int64_t step, uint64_t key)
-{
-    char text[TL_KEY_TEXT];
-    if (p->agreed > 0)
-        fprintf(f, "\nThey agree up to step %" PRId64 " and part in ", p->agreed);
-    else
-        fprintf(f, "\nThey part in ");
-    fprintf(f, "step %" PRId64 ", at %s", step, tl_log_key_text(text, key));
+        show_result(f, c, path[n], NULL);
+    show_result(f, c, r, "here ->");
 }
 
 static void show_side(FILE *f, char which, const tl_logged_step *s, uint64_t key)
@@ -233,7 +221,7 @@ static void show_consequences(FILE *f, const tl_log_comparison *c)
     fputs(".\n", f);
 }
 
-/* Why an input of the step differs. */
+/* Says why a leaf differs. */
 static void show_leaf(FILE *f, const tl_log_pair *p, const tl_log_comparison *c,
                       const tl_log_def *a, const tl_log_def *b)
 {
@@ -264,11 +252,10 @@ static void show_op(FILE *f, const tl_log_comparison *c, const tl_log_result *r,
                     const tl_log_def *b)
 {
     const tl_log_def *a = r->def;
-    bool asked = strcmp(a->attrs, b->attrs) == 0 || a->parts != b->parts, known,
-         agree; /* for the same */
+    bool known;
     fputs(a->n_in > 0 ? "\nIts inputs:\n" : "\nIt has no inputs.\n", f);
-    agree = show_inputs(f, c, r, &known);
-    if (!asked)
+    const bool agree = show_inputs(f, c, r, &known);
+    if (strcmp(a->attrs, b->attrs) != 0 && a->parts == b->parts)
         fprintf(f, "Its attributes differ: %s in A, %s in B.\n", a->attrs, b->attrs);
     else if (!agree)
         fputs("They did not agree any more: what made them is not in the log.\n", f);
@@ -286,7 +273,7 @@ static void show_op(FILE *f, const tl_log_comparison *c, const tl_log_result *r,
     show_path(f, c, r);
 }
 
-/* A step of which one log has the scalars alone. */
+/* Of a step of which one log has only the scalars. */
 static void show_sampled(FILE *f, const tl_log_pair *p, const tl_log_comparison *c)
 {
     const char *who = c->a->full ? "in B" : c->b->full ? "in A" : "in both";
@@ -354,17 +341,21 @@ static void show_values(FILE *f, const tl_log_pair *p, int64_t step, const tl_lo
     tl_st_close(kept[1]);
 }
 
-/* ---- all of it ---- */
+/* ---- the report ---- */
 
 static void show_difference(FILE *f, const tl_log_pair *p, const tl_log_comparison *c)
 {
     const tl_log_result *r = &c->a->result[c->first], *other = tl_log_find(c->b, r->key);
     const tl_log_def *a = r->def, *b = other->def;
-    char text[WORDS], x[SHAPE], y[SHAPE];
+    char key[TL_KEY_TEXT], text[WORDS], x[SHAPE], y[SHAPE];
     bool scalar = *r->value != '\0' && *other->value != '\0',
          reshaped = strcmp(a->shape, b->shape) != 0;
-    show_where(f, p, c->a->number, r->key);
-    fprintf(f, ":\n\n    %s\n    %s %s", words(text, c->a, a), a->dtype, shape_text(x, a, true));
+    if (p->agreed > 0)
+        fprintf(f, "\nThey agree up to step %" PRId64 " and part in ", p->agreed);
+    else
+        fputs("\nThey part in ", f);
+    fprintf(f, "step %" PRId64 ", at %s:\n\n    %s\n    %s %s", c->a->number,
+            tl_log_key_text(key, r->key), words(text, c->a, a), a->dtype, shape_text(x, a, true));
     if (reshaped)
         fprintf(f, " in A, %s in B", shape_text(y, b, true));
     else if (*a->attrs && strcmp(a->attrs, b->attrs) == 0)
@@ -387,10 +378,9 @@ static void show_difference(FILE *f, const tl_log_pair *p, const tl_log_comparis
 
 static void report(FILE *f, const tl_log_pair *p, const tl_log_comparison *c)
 {
+    /* what runs another program after a difference may do so because of it */
     bool before = c->first >= 0 && (c->other == 0 || c->a->result[c->first].key < c->other);
-    if (c->other != 0 &&
-        (p->agreed == 0 ||
-         !before)) /* what runs another program after a difference may do so because of it */
+    if (c->other != 0 && (p->agreed == 0 || !before))
         show_other_program(f, p, c);
     else if (c->first >= 0)
         show_difference(f, p, c);
@@ -409,7 +399,8 @@ void tl_log_print(FILE *f, const char *text)
     }
 }
 
-/* Put together first and printed then, so that nothing of it gets past tl_log_print. */
+/* The report is put together first and then printed, so that all of it goes through tl_log_print.
+ */
 void tl_log_report(FILE *f, const tl_log_pair *p, const tl_log_comparison *c)
 {
     char *text = NULL;
