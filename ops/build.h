@@ -50,10 +50,20 @@ extern const tl_attr tl_const_schema[];
 
 /* ---- shape rules ---- */
 
+/* The shape of an array, or a tl_shape, as text for a message. It lives until the block ends. */
+#define TL_TEXT(array) tl_array_shape_text((char[TL_SHAPE_TEXT]){0}, array)
+#define TL_TEXT_OF(shape) tl_shape_text((char[TL_SHAPE_TEXT]){0}, shape)
+
 /* The shape rule of a pointwise op over floats. */
 tl_status tl_float_shape(tl_call *c);
 /* TL_EDTYPE unless x, which the message calls `name`, is of a floating dtype. */
 tl_status tl_need_float(tl_call *c, const tl_array *x, const char *name);
+/* TL_EDTYPE unless x is of floats and what indexes it of i64. Messages call them by these names. */
+tl_status tl_need_indexed(tl_call *c, const char *x_name, const tl_array *x, const char *ids_name,
+                          const tl_array *ids);
+/* The result of an op that continues input `acc`: that input, or out if it is absent. TL_ESHAPE
+ * unless it has out's shape and the accumulator's dtype. */
+tl_status tl_continue(tl_call *c, int acc, const tl_array *out, tl_dtype dtype);
 
 /* dim of ndim, counted from the end if negative. It may be out of range. */
 static inline int tl_dim_from_front(int64_t dim, int ndim)
@@ -115,12 +125,21 @@ typedef struct {
     int64_t reduction, ignore_index;
     bool ignore;
     double smoothing; /* cross_entropy's; 0 for nll */
+    int64_t classes;  /* nll_grad's, whose inputs do not show it; 0 for the others */
 } tl_loss_attrs;
 
 /* ---- elements ---- */
 
 /* Converts n contiguous elements, each rounded once, on all threads. */
 void tl_cast_all(int64_t n, tl_dtype from, const void *x, tl_dtype to, void *y);
+
+/* Zeros a contiguous array. */
+void tl_clear(const tl_array *a);
+/* Element i of an i64 array, row-major. */
+static inline int64_t tl_i64_at(const tl_array *a, int64_t i)
+{
+    return *(const int64_t *)tl_array_at(a, i);
+}
 
 /* n elements of a along a dim: start, start + step, ... (no data in a trace). */
 static inline tl_array tl_part_of(const tl_array *a, int dim, int64_t start, int64_t step,

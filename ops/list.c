@@ -128,3 +128,29 @@ tl_tensor tl_apply_along(tl_at at, const tl_op *op, const void *attrs, tl_tensor
     tl_tensor last = tl_transpose_at(at, x, dim, -1);
     return tl_transpose_at(at, tl_apply1(at, op, attrs, &last, 1), dim, -1);
 }
+
+tl_status tl_need_indexed(tl_call *c, const char *x_name, const tl_array *x, const char *ids_name,
+                          const tl_array *ids)
+{
+    if (tl_dtype_is_float(x->dtype) && ids->dtype == TL_I64)
+        return TL_OK;
+    return tl_call_fail(c, TL_EDTYPE, "%s %s, %s %s; a float and I64 are needed", x_name,
+                        tl_dtype_name(x->dtype), ids_name, tl_dtype_name(ids->dtype));
+}
+
+void tl_clear(const tl_array *a)
+{
+    const size_t bytes = (size_t)tl_array_count(a) * tl_dtype_size(a->dtype);
+    if (bytes > 0)
+        memset(a->data, 0, bytes);
+}
+
+tl_status tl_continue(tl_call *c, int acc, const tl_array *out, tl_dtype dtype)
+{
+    const tl_array *a = c->in[acc];
+    if (a != NULL && (a->dtype != dtype || !tl_array_same_shape(a, out)))
+        return tl_call_fail(c, TL_ESHAPE, "accumulator %s %s for a result of %s", TL_TEXT(a),
+                            tl_dtype_name(a->dtype), TL_TEXT(out));
+    c->out[0] = a != NULL ? *a : *out;
+    return TL_OK;
+}

@@ -11,11 +11,11 @@
  */
 #include "ops/build.h"
 
-/* z with its classes last; o.dim 0 is the last. */
+/* z with its classes last. They lie along dim; 0, the default, stands for the last one. */
 static tl_tensor classes_last(tl_at at, const char *name, tl_tensor z, int dim)
 {
     tl_shape s = tl_shape_of(at.tape, z), order = {.ndim = s.ndim};
-    int d = dim < 0 ? dim + s.ndim : dim == 0 ? s.ndim - 1 : dim, n = 0;
+    int d = dim == 0 ? s.ndim - 1 : tl_dim_from_front(dim, s.ndim), n = 0;
     if (d == s.ndim - 1 || tl_failed(at.tape) || tl_dims_of(at, name, z, TL_DIMS(dim)) < 0)
         return z;
     for (int i = 0; i < s.ndim; i++)
@@ -25,35 +25,35 @@ static tl_tensor classes_last(tl_at at, const char *name, tl_tensor z, int dim)
     return tl_permute_at(at, z, order);
 }
 
-/* The options that the compositions alone have fit z (..., classes). */
-static bool fits(tl_at at, const char *name, tl_tensor z, tl_tensor targets,
-                 tl_cross_entropy_options o)
+/* Checks for z (..., classes) the options that only the compositions have. */
+static tl_status check(tl_at at, const char *name, tl_tensor z, tl_tensor targets,
+                       tl_cross_entropy_options o)
 {
     tl_shape s = tl_shape_of(at.tape, targets), lead = tl_shape_of(at.tape, z),
              w = tl_is_none(o.weight) ? TL_SCALAR : tl_shape_of(at.tape, o.weight);
-    char a[TL_SHAPE_TEXT], b[TL_SHAPE_TEXT];
+    tl_dtype dtype = tl_dtype_of(at.tape, z);
     int64_t n = lead.ndim > 0 ? lead.dim[lead.ndim - 1] : 0;
     bool each = o.reduction == TL_EACH;
     if (tl_failed(at.tape))
-        return false;
+        return TL_EUSAGE;
     if (--lead.ndim < 0)
-        return tl_tape_fail(at, TL_ESHAPE, "%s: one number has no classes", name), false;
-    if (!tl_dtype_is_float(tl_dtype_of(at.tape, z)))
+        return tl_tape_fail(at, TL_ESHAPE, "%s: one number has no classes", name);
+    if (!tl_dtype_is_float(dtype))
         return tl_tape_fail(at, TL_EDTYPE, "%s: classes of %s; floats are needed", name,
-                            tl_dtype_name(tl_dtype_of(at.tape, z))),
-               false;
+                            tl_dtype_name(dtype));
     if (!(o.smoothing >= 0 && o.smoothing <= 1))
-        tl_tape_fail(at, TL_EDOMAIN, "%s: label smoothing is %g; 0 to 1 is possible", name,
-                     o.smoothing);
-    else if (!tl_is_none(o.weight) && (w.ndim != 1 || w.dim[0] != n))
-        tl_tape_fail(at, TL_ESHAPE, "%s: weight has shape %s for %lld classes", name,
-                     tl_shape_text(a, &w), (long long)n);
-    else if (each && (!tl_is_none(o.count) || !tl_is_none(o.total)))
-        tl_tape_fail(at, TL_EUSAGE, "%s: losses of each row have no count and no total", name);
-    else if (each && !tl_shape_equal(&s, &lead))
-        tl_tape_fail(at, TL_ESHAPE, "%s: targets %s for rows %s", name, tl_shape_text(a, &s),
-                     tl_shape_text(b, &lead));
-    return !tl_failed(at.tape);
+        return tl_tape_fail(at, TL_EDOMAIN, "%s: label smoothing is %g; 0 to 1 is possible", name,
+                            o.smoothing);
+    if (!tl_is_none(o.weight) && (w.ndim != 1 || w.dim[0] != n))
+        return tl_tape_fail(at, TL_ESHAPE, "%s: weight has shape %s for %lld classes", name,
+                            TL_TEXT_OF(&w), (long long)n);
+    if (each && (!tl_is_none(o.count) || !tl_is_none(o.total)))
+        return tl_tape_fail(at, TL_EUSAGE, "%s: losses of each row have no count and no total",
+                            name);
+    if (each && !tl_shape_equal(&s, &lead))
+        return tl_tape_fail(at, TL_ESHAPE, "%s: targets %s for rows %s", name, TL_TEXT_OF(&s),
+                            TL_TEXT_OF(&lead));
+    return TL_OK;
 }
 
 /* Each row's loss, from v (..., classes). */
@@ -71,8 +71,8 @@ static tl_tensor each_of(tl_at at, tl_tensor v, tl_tensor targets, tl_cross_entr
     return o.ignore ? tl_masked_fill_at(at, y, never, 0) : y;
 }
 
-/* Of the target's class and of each of the classes; a call, which the compiler does not take out of
- * the environment. */
+/* The shares of a row's loss that the target's class and each of all classes have. A call of its
+ * own, which the compiler cannot move out of the floating-point environment. */
 static __attribute__((noinline)) void shares(double smoothing, int64_t classes, double *own,
                                              double *every)
 {
@@ -80,10 +80,11 @@ static __attribute__((noinline)) void shares(double smoothing, int64_t classes, 
     *every = smoothing / (double)classes;
 }
 
-/* From log-probabilities. A weighted mean is divided by the sum of the targets' weights. */
+/* The loss from log-probabilities v. A weighted mean is divided by the sum of the targets' weights.
+ */
 static tl_tensor pick(tl_at at, tl_tensor v, tl_tensor targets, tl_cross_entropy_options o)
 {
-    tl_loss_attrs a = {o.reduction, o.ignore_index, o.ignore, 0};
+    tl_loss_attrs a = {o.reduction, o.ignore_index, o.ignore, 0, 0};
     tl_shape s = tl_shape_of(at.tape, v);
     tl_tensor out[2], sum[2] = {TL_NONE, TL_NONE};
     tl_dtype c = tl_dtype_compute(tl_dtype_of(at.tape, v));
@@ -114,14 +115,14 @@ static tl_tensor pick(tl_at at, tl_tensor v, tl_tensor targets, tl_cross_entropy
 
 tl_tensor tl_cross_entropy_at(tl_at at, tl_tensor z, tl_tensor targets, tl_cross_entropy_options o)
 {
-    tl_loss_attrs a = {o.reduction, o.ignore_index, o.ignore, o.smoothing};
+    tl_loss_attrs a = {o.reduction, o.ignore_index, o.ignore, o.smoothing, 0};
     tl_tensor out[2];
     z = classes_last(at, "cross_entropy", z, o.dim);
     if (tl_is_none(o.weight) && o.reduction != TL_EACH) {
         tl_apply(at, &tl_op_cross_entropy, &a, (tl_tensor[]){z, targets, o.count, o.total}, 4, out);
         return out[1];
     }
-    if (!fits(at, "cross_entropy", z, targets, o))
+    if (check(at, "cross_entropy", z, targets, o) != TL_OK)
         return TL_NONE;
     z = tl_in_dtype(at, z, tl_dtype_compute(tl_dtype_of(at.tape, z)));
     return pick(at, tl_log_softmax_at(at, z, -1), targets, o);
@@ -129,13 +130,11 @@ tl_tensor tl_cross_entropy_at(tl_at at, tl_tensor z, tl_tensor targets, tl_cross
 
 tl_tensor tl_nll_at(tl_at at, tl_tensor logp, tl_tensor targets, tl_cross_entropy_options o)
 {
-    if (o.smoothing != 0) {
-        tl_tape_fail(at, TL_EDOMAIN, "nll: label smoothing is %g; it belongs to tl_cross_entropy",
-                     o.smoothing);
-        return TL_NONE;
-    }
+    if (o.smoothing != 0)
+        return tl_reject(at, TL_EDOMAIN,
+                         "nll: label smoothing is %g; it belongs to tl_cross_entropy", o.smoothing);
     logp = classes_last(at, "nll", logp, o.dim);
-    return fits(at, "nll", logp, targets, o) ? pick(at, logp, targets, o) : TL_NONE;
+    return check(at, "nll", logp, targets, o) == TL_OK ? pick(at, logp, targets, o) : TL_NONE;
 }
 
 /* bce_with_logits: -log of the probability that sigmoid(x) gives to a target y within [0, 1]: a
@@ -151,21 +150,16 @@ tl_tensor tl_nll_at(tl_at at, tl_tensor logp, tl_tensor targets, tl_cross_entrop
 tl_tensor tl_bce_with_logits_at(tl_at at, tl_tensor x, tl_tensor y, tl_bce_options o)
 {
     tl_shape s = tl_shape_of(at.tape, x), sy = tl_shape_of(at.tape, y);
-    char a[TL_SHAPE_TEXT], b[TL_SHAPE_TEXT];
     tl_dtype c = tl_dtype_compute(tl_dtype_of(at.tape, x));
     if (tl_failed(at.tape))
         return TL_NONE;
-    if (o.reduction < TL_MEAN || o.reduction > TL_EACH) {
-        tl_tape_fail(at, TL_EDOMAIN,
-                     "bce_with_logits: reduction %d; say TL_MEAN, TL_SUM or TL_EACH",
-                     (int)o.reduction);
-        return TL_NONE;
-    }
-    if (!tl_shape_equal(&s, &sy)) {
-        tl_tape_fail(at, TL_ESHAPE, "bce_with_logits: logits %s for targets %s",
-                     tl_shape_text(a, &s), tl_shape_text(b, &sy));
-        return TL_NONE;
-    }
+    if (o.reduction < TL_MEAN || o.reduction > TL_EACH)
+        return tl_reject(at, TL_EDOMAIN,
+                         "bce_with_logits: reduction %d; say TL_MEAN, TL_SUM or TL_EACH",
+                         (int)o.reduction);
+    if (!tl_shape_equal(&s, &sy))
+        return tl_reject(at, TL_ESHAPE, "bce_with_logits: logits %s for targets %s", TL_TEXT_OF(&s),
+                         TL_TEXT_OF(&sy));
     x = tl_in_dtype(at, x, c);
     y = tl_in_dtype(at, y, c);
     tl_tensor minus_x = tl_neg_at(at, x), p = tl_softplus_at(at, minus_x),
@@ -182,11 +176,9 @@ tl_tensor tl_bce_with_logits_at(tl_at at, tl_tensor x, tl_tensor y, tl_bce_optio
     if (!tl_is_none(o.weight))
         l = tl_mul_at(at, l, tl_in_dtype(at, o.weight, c));
     sy = tl_shape_of(at.tape, l);
-    if (!tl_failed(at.tape) && !tl_shape_equal(&s, &sy)) {
-        tl_tape_fail(at, TL_ESHAPE, "bce_with_logits: weights make %s of logits %s",
-                     tl_shape_text(b, &sy), tl_shape_text(a, &s));
-        return TL_NONE;
-    }
+    if (!tl_failed(at.tape) && !tl_shape_equal(&s, &sy))
+        return tl_reject(at, TL_ESHAPE, "bce_with_logits: weights make %s of logits %s",
+                         TL_TEXT_OF(&sy), TL_TEXT_OF(&s));
     if (o.reduction == TL_EACH)
         return l;
     tl_tensor whole = o.reduction == TL_SUM ? tl_sum_at(at, l, TL_ALL, false)
