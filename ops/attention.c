@@ -5,7 +5,7 @@
  *         are allowed
  * Dtype:  f16 bf16 f32 f64, all three alike; ranges i64
  * Bits:   chains, then scale, max, exp, lanes, 1/l, chain over the allowed keys (NUMERICS 7)
- *         Options that the op has not are written out in primitives at the end of the file (7.3)
+ *         Options that the op lacks are written out in primitives at the end of the file (7.3)
  * VJP:    attention_grad recomputes p from q and k: nothing of size sq*sk is kept.   Saves q, k, v.
  * Errors: TL_ESHAPE TL_EDTYPE TL_EINDEX (a range that is not within the keys)
  * Source: Vaswani et al. 2017, eq. 1; grouped heads: Ainslie et al. 2023
@@ -20,30 +20,35 @@ typedef struct {
     bool full;
 } attention_attrs;
 
-static const tl_attr attention_schema[] = {{"scale", TL_ATTR_F64, offsetof(attention_attrs, scale)},
-                                           {"full", TL_ATTR_BOOL, offsetof(attention_attrs, full)},
+static const tl_attr attention_schema[] = {TL_FIELD(attention, scale, F64),
+                                           TL_FIELD(attention, full, BOOL),
                                            {0}};
 
-static tl_status check(tl_call *c, const tl_array *q, const tl_array *k, const tl_array *v)
+/* wide: v's last dim may differ from k's. */
+static tl_status check(tl_call *c, const tl_array *q, const tl_array *k, const tl_array *v,
+                       bool wide)
 {
-    char sq[TL_SHAPE_TEXT], sk[TL_SHAPE_TEXT], sv[TL_SHAPE_TEXT];
     if (!tl_dtype_is_float(q->dtype) || k->dtype != q->dtype || v->dtype != q->dtype)
         return tl_call_fail(c, TL_EDTYPE, "q %s, k %s, v %s; one floating dtype is needed",
                             tl_dtype_name(q->dtype), tl_dtype_name(k->dtype),
                             tl_dtype_name(v->dtype));
-    if (q->ndim != 4 || k->ndim != 4 || !tl_array_same_shape(k, v) || q->dim[0] != k->dim[0] ||
-        q->dim[3] != k->dim[3] || k->dim[1] == 0 || q->dim[1] % k->dim[1] != 0)
+    tl_array like_k = *v;
+    if (wide)
+        like_k.dim[3] = k->dim[3];
+    if (q->ndim != 4 || k->ndim != 4 || !tl_array_same_shape(k, &like_k) ||
+        q->dim[0] != k->dim[0] || q->dim[3] != k->dim[3] || k->dim[1] == 0 ||
+        q->dim[1] % k->dim[1] != 0)
         return tl_call_fail(c, TL_ESHAPE,
-                            "q %s, k %s, v %s; (b, hq, sq, d) and twice (b, hkv, sk, d) with hkv "
-                            "dividing hq are needed",
-                            tl_array_shape_text(sq, q), tl_array_shape_text(sk, k),
-                            tl_array_shape_text(sv, v));
+                            wide ? "q %s, k %s, v %s; (b, hq, sq, d), (b, hkv, sk, d) and (b, hkv, "
+                                   "sk, dv) with hkv dividing hq are needed"
+                                 : "q %s, k %s, v %s; (b, hq, sq, d) and twice (b, hkv, sk, d) "
+                                   "with hkv dividing hq are needed",
+                            TL_TEXT(q), TL_TEXT(k), TL_TEXT(v));
     return TL_OK;
 }
 
 static tl_status check_range(tl_call *c, const tl_array *q, const tl_array *x, const char *name)
 {
-    char sx[TL_SHAPE_TEXT];
     if (x == NULL)
         return TL_OK;
     if (x->dtype != TL_I64)
@@ -51,24 +56,24 @@ static tl_status check_range(tl_call *c, const tl_array *q, const tl_array *x, c
     if (x->ndim != 1 || x->dim[0] != q->dim[0])
         return tl_call_fail(c, TL_ESHAPE,
                             "%s has shape %s; one number for each of the %lld samples is needed",
-                            name, tl_array_shape_text(sx, x), (long long)q->dim[0]);
+                            name, TL_TEXT(x), (long long)q->dim[0]);
     return TL_OK;
 }
 
-/* q, k, v and the two ranges, from input `at` on. */
+/* Checks q, k, v and the two ranges, which are the inputs from `at` on. */
 static tl_status check_inputs(tl_call *c, int at)
 {
-    TL_TRY(check(c, c->in[at], c->in[at + 1], c->in[at + 2]));
+    TL_TRY(check(c, c->in[at], c->in[at + 1], c->in[at + 2], false));
     TL_TRY(check_range(c, c->in[at], c->in[at + 3], "key_start"));
     return check_range(c, c->in[at], c->in[at + 4], "key_end");
 }
 
-/* A fresh array of x's shape, its dims in memory in the order in which x has them. */
+/* An array of x's shape, without data, whose dims lie in memory in the order of x's. */
 static tl_array laid_out_as(const tl_array *x)
 {
     tl_array o = *x;
     int order[4] = {0, 1, 2, 3};
-    for (int i = 1; i < 4; i++) /* by falling stride; the last dim stays innermost */
+    for (int i = 1; i < 4; i++) /* by decreasing stride; the last dim stays innermost */
         for (int j = i; j > 0 && j < 3 && x->stride[order[j]] > x->stride[order[j - 1]]; j--) {
             int swap = order[j];
             order[j] = order[j - 1];
@@ -91,12 +96,17 @@ static tl_status attention_shape(tl_call *c)
     return TL_OK;
 }
 
+/* A call of its own, which the compiler cannot move out of the floating-point environment. */
+static __attribute__((noinline)) double scale_of(double given, int64_t d)
+{
+    return given != 0 ? given : 1 / sqrt((double)d);
+}
+
 static tl_attention_args arguments(tl_call *c, const tl_array *q, const tl_array *k)
 {
     const attention_attrs *a = c->attrs;
-    double d = (double)q->dim[3];
     return (tl_attention_args){.batch = q->dim[0],
-                               /* heads without queries are none, however many */
+                               /* without queries there are no heads to compute, however many */
                                .q_heads = q->dim[2] == 0 ? k->dim[1] : q->dim[1],
                                .kv_heads = k->dim[1],
                                .q_len = q->dim[2],
@@ -104,10 +114,11 @@ static tl_attention_args arguments(tl_call *c, const tl_array *q, const tl_array
                                .dim = q->dim[3],
                                .causal = !a->full,
                                .f64 = q->dtype == TL_F64,
-                               .scale = a->scale != 0 ? a->scale : 1 / sqrt(d)};
+                               .scale = scale_of(a->scale, q->dim[3])};
 }
 
-/* The samples' ranges as the kernels take them, from inputs `at` and `at` + 1. */
+/* Sets the samples' ranges of keys, which inputs `at` and `at` + 1 give, as the kernels take them.
+ */
 static tl_status ranges(tl_call *c, int at, tl_attention_args *a)
 {
     if (c->in[at] == NULL && c->in[at + 1] == NULL)
@@ -117,9 +128,8 @@ static tl_status ranges(tl_call *c, int at, tl_attention_args *a)
     if (start == NULL)
         return TL_ENOMEM;
     for (int64_t i = 0; i < n; i++) {
-        start[i] = c->in[at] != NULL ? *(const int64_t *)tl_array_at(c->in[at], i) : 0;
-        end[i] = c->in[at + 1] != NULL ? *(const int64_t *)tl_array_at(c->in[at + 1], i)
-                                       : a->kv_len;
+        start[i] = c->in[at] != NULL ? tl_i64_at(c->in[at], i) : 0;
+        end[i] = c->in[at + 1] != NULL ? tl_i64_at(c->in[at + 1], i) : a->kv_len;
         if (start[i] < 0 || end[i] > a->kv_len || start[i] > end[i])
             return tl_call_fail(
                 c, TL_EINDEX,
@@ -155,7 +165,7 @@ static void tasks(void *ctx, int64_t begin, int64_t end, int thread)
         (j->backward ? t->backward : t->forward)(j->a, i, j->scratch + thread * j->scratch_bytes);
 }
 
-/* With the ranges of keys in inputs `at` and after. */
+/* Runs all tasks. The ranges of keys are inputs `at` and `at` + 1. */
 static tl_status run(tl_call *c, tl_attention_args *a, int at, bool backward)
 {
     job j = {.a = a, .backward = backward};
@@ -186,23 +196,14 @@ static tl_status attention_forward(tl_call *c)
 
 static void attention_vjp(tl_vjp *g)
 {
-    tl_tensor in[6] = {g->dy[0], g->in[0], g->in[1], g->in[2], g->in[3], g->in[4]}, out[3];
-    tl_apply(TL_AT(g->t), &tl_op_attention_grad, g->attrs, in, 6, out);
-    for (int i = 0; i < 3; i++)
-        g->dx[i] = out[i];
+    tl_tensor in[6] = {g->dy[0], g->in[0], g->in[1], g->in[2], g->in[3], g->in[4]};
+    tl_apply(TL_AT(g->t), &tl_op_attention_grad, g->attrs, in, 6, g->dx);
 }
 
-const tl_op tl_op_attention = {.name = "attention",
-                               .n_in = 5,
-                               .n_out = 1,
-                               .optional = TL_BIT(3) | TL_BIT(4),
-                               .traits = TL_HEAVY | TL_ROWS,
-                               .shape = attention_shape,
-                               .forward = attention_forward,
-                               .attr = attention_schema,
-                               .attr_size = sizeof(attention_attrs),
-                               .vjp = attention_vjp,
-                               .saves_in = 31,
+const tl_op tl_op_attention = {TL_NAMED(attention, 5, 1),    .optional = TL_BIT(3) | TL_BIT(4),
+                               .traits = TL_HEAVY | TL_ROWS, .shape = attention_shape,
+                               .forward = attention_forward, TL_ATTRS(attention),
+                               .vjp = attention_vjp,         .saves_in = 31,
                                .batch = tl_first_axis};
 
 /* ---- attention_grad(dy, q, k, v, key_start, key_end) -> dq, dk, dv ---- */
@@ -241,39 +242,53 @@ static tl_status grad_forward(tl_call *c)
  *   c_P  = dO C^T + c_dS*(dP - D) - dP*E,  c_S = P*(c_P - rowsum(P*c_P))
  *   d_dO = P C + c_dP V,  d_V = c_dP^T dO
  *   d_Q  = scale*c_S K + scale*dS B,  d_K = scale*c_S^T Q + scale*dS^T A
- * Everything in the compute type, of shape (b, hkv, g, s, d): the g query heads that
- * share a key head are a batch dim of their own, which the matmuls fold for d_K, d_V. */
+ * Everything is in the compute type and of shape (b, hkv, g, s, d): the g query heads that share a
+ * key head are a batch dim of their own, which the matmuls fold for d_K and d_V. */
 
 typedef struct {
-    tl_tape *t;
+    tl_at at;
     int64_t b, hkv, g, sq, sk, d;
-    double scale;
+    tl_dtype c;          /* the compute type */
+    double scale, uncap; /* the scores' factor; 1 / softcap */
 } frame;
 
-/* Values from the queries' side (or zeros for an absent one) by key head and group. */
-static tl_tensor queries(const frame *f, tl_tensor x, tl_tensor like)
+static __attribute__((noinline)) double inverse(double x) { return 1 / x; }
+
+static frame frame_of(tl_at at, tl_tensor q, tl_tensor k, double scale, double softcap)
 {
-    tl_tape *t = f->t;
-    tl_dtype c = tl_dtype_compute(tl_dtype_of(t, like));
-    tl_shape s = TL_DIMS(f->b, f->hkv, f->g, f->sq, f->d);
-    return tl_is_none(x) ? tl_fill(t, c, s, 0) : tl_reshape(t, tl_cast(t, x, c), s);
+    const tl_shape sq = tl_shape_of(at.tape, q), sk = tl_shape_of(at.tape, k);
+    frame f = {.at = at,
+               .b = sq.dim[0],
+               .hkv = sk.dim[1],
+               .g = sk.dim[1] > 0 ? sq.dim[1] / sk.dim[1] : 0,
+               .sq = sq.dim[2],
+               .sk = sk.dim[2],
+               .d = sq.dim[3],
+               .c = tl_dtype_compute(tl_dtype_of(at.tape, q))};
+    tl_fpenv saved = tl_fpenv_enter(); /* in a constructor the caller's rounding mode is on */
+    f.scale = scale_of(scale, f.d);
+    f.uncap = inverse(softcap);
+    tl_fpenv_leave(saved);
+    return f;
 }
 
-static tl_tensor keys(const frame *f, tl_tensor x, tl_tensor like)
+/* x, zeros if absent, as (b, hkv, group, s, d) in the compute type. */
+static tl_tensor by_head(const frame *f, tl_tensor x, int64_t group, int64_t s, int64_t d)
 {
-    tl_tape *t = f->t;
-    tl_dtype c = tl_dtype_compute(tl_dtype_of(t, like));
-    tl_shape s = TL_DIMS(f->b, f->hkv, 1, f->sk, f->d);
-    return tl_is_none(x) ? tl_fill(t, c, s, 0) : tl_reshape(t, tl_cast(t, x, c), s);
+    tl_shape shape = TL_DIMS(f->b, f->hkv, group, s, d);
+    return tl_is_none(x) ? tl_fill_at(f->at, f->c, shape, 0)
+                         : tl_reshape_at(f->at, tl_cast_at(f->at, x, f->c), shape);
 }
+static tl_tensor queries(const frame *f, tl_tensor x) { return by_head(f, x, f->g, f->sq, f->d); }
+static tl_tensor keys(const frame *f, tl_tensor x) { return by_head(f, x, 1, f->sk, f->d); }
 
-static tl_tensor turned(const frame *f, tl_tensor x) { return tl_transpose(f->t, x, -1, -2); }
+static tl_tensor turned(const frame *f, tl_tensor x) { return tl_transpose_at(f->at, x, -1, -2); }
 
 /* x^T @ y with the group's heads folded into the chain. */
 static tl_tensor folded(const frame *f, tl_tensor x, tl_tensor y)
 {
     tl_matmul_attrs a = {.batch = TL_DIMS(f->b, f->hkv, 1)};
-    return tl_matmul_into_at(TL_AT(f->t), turned(f, x), y, TL_NONE, a);
+    return tl_matmul_into_at(f->at, turned(f, x), y, TL_NONE, a);
 }
 
 /* P * (x - rowsum(P*x)): the softmax's derivative, its own transpose. */
@@ -283,21 +298,48 @@ static tl_tensor centred(tl_tape *t, tl_tensor p, tl_tensor x, tl_tensor *sum)
     return tl_mul(t, p, tl_sub(t, x, *sum));
 }
 
-/* A row without an allowed key has P = 0: it is set so after the softmax, which takes finite scores
- * there. */
-static tl_tensor weights(const frame *f, tl_tensor q, tl_tensor k, tl_attention_options o)
+/* x, which broadcasts to (b, hq, sq, sk), by key head and group. */
+static tl_tensor spread(const frame *f, tl_tensor x)
 {
-    tl_tape *t = f->t;
-    tl_tensor s = tl_scale(t, tl_matmul(t, q, turned(f, k)), f->scale);
-    bool ranged = !tl_is_none(o.key_start) || !tl_is_none(o.key_end);
-    if (o.full && !ranged)
-        return tl_softmax(t, s, -1);
-    tl_tensor mask = tl_causal_mask_at(TL_AT(t), f->sq, f->sk, o),
-              low = tl_scalar(t, tl_dtype_of(t, s), -0x1p100),
-              zero = tl_scalar(t, tl_dtype_of(t, s), 0);
-    if (ranged)
-        mask = tl_reshape(t, mask, TL_DIMS(f->b, 1, 1, f->sq, f->sk));
-    return tl_where(t, mask, tl_softmax(t, tl_where(t, mask, s, low), -1), zero);
+    x = tl_expand_at(f->at, x, TL_DIMS(f->b, f->hkv * f->g, f->sq, f->sk));
+    return tl_reshape_at(f->at, x, TL_DIMS(f->b, f->hkv, f->g, f->sq, f->sk));
+}
+
+/* True where a key is allowed; TL_NONE if all are. */
+static tl_tensor allowed(const frame *f, tl_attention_options o)
+{
+    tl_tensor mask = TL_NONE;
+    bool of_samples = !tl_is_none(o.key_start) || !tl_is_none(o.key_end) ||
+                      (!o.full && !tl_is_none(o.offset));
+    if (!o.full || of_samples) {
+        mask = tl_causal_mask_at(f->at, f->sq, f->sk, o);
+        if (of_samples)
+            mask = tl_reshape_at(f->at, mask, TL_DIMS(f->b, 1, 1, f->sq, f->sk));
+    }
+    if (tl_is_none(o.mask))
+        return mask;
+    tl_tensor own = spread(f, o.mask);
+    return tl_is_none(mask) ? own : tl_logical_and_at(f->at, mask, own);
+}
+
+/* The probabilities P; *scores: S. In a row without an allowed key the softmax is given finite
+ * scores, and P is set to 0 afterwards. */
+static tl_tensor probabilities(const frame *f, tl_tensor q, tl_tensor k, tl_attention_options o,
+                               tl_tensor *scores)
+{
+    tl_at at = f->at;
+    tl_tensor s = tl_matmul_at(at, q, turned(f, k));
+    s = tl_scale_at(at, s, f->scale);
+    if (o.softcap != 0)
+        s = tl_scale_at(at, tl_tanh_at(at, tl_scale_at(at, s, f->uncap)), o.softcap);
+    if (!tl_is_none(o.bias))
+        s = tl_add_at(at, s, spread(f, tl_cast_at(at, o.bias, f->c)));
+    tl_tensor mask = allowed(f, o);
+    if (!tl_is_none(mask))
+        s = tl_where_at(at, mask, s, tl_fill_at(at, f->c, TL_SCALAR, -0x1p100));
+    *scores = s;
+    tl_tensor p = tl_softmax_at(at, s, -1);
+    return tl_is_none(mask) ? p : tl_where_at(at, mask, p, tl_fill_at(at, f->c, TL_SCALAR, 0));
 }
 
 static void attention_grad_vjp(tl_vjp *v)
@@ -305,19 +347,12 @@ static void attention_grad_vjp(tl_vjp *v)
     const attention_attrs *at = v->attrs;
     tl_tape *t = v->t;
     tl_shape sq = tl_shape_of(t, v->in[1]), sk = tl_shape_of(t, v->in[2]);
-    frame f = {t,         sq.dim[0], sk.dim[1], sq.dim[1] / sk.dim[1],
-               sq.dim[2], sk.dim[2], sq.dim[3], at->scale};
-    if (f.scale == 0)
-        f.scale = 1 / sqrt((double)f.d);
-    tl_tensor like = v->in[1], dout = queries(&f, v->in[0], like), q = queries(&f, v->in[1], like);
-    tl_tensor k = keys(&f, v->in[2], like), val = keys(&f, v->in[3], like);
-    tl_tensor a = queries(&f, v->dy[0], like), b = keys(&f, v->dy[1], like),
-              c = keys(&f, v->dy[2], like);
-    tl_tensor p = weights(&f, q, k,
-                          (tl_attention_options){.full = at->full,
-                                                 .key_start = v->in[4],
-                                                 .key_end = v->in[5]}),
-              dsum, e, sum;
+    frame f = frame_of(TL_AT(t), v->in[1], v->in[2], at->scale, 0);
+    tl_tensor dout = queries(&f, v->in[0]), q = queries(&f, v->in[1]), k = keys(&f, v->in[2]),
+              val = keys(&f, v->in[3]);
+    tl_tensor a = queries(&f, v->dy[0]), b = keys(&f, v->dy[1]), c = keys(&f, v->dy[2]);
+    tl_attention_options o = {.full = at->full, .key_start = v->in[4], .key_end = v->in[5]};
+    tl_tensor scores, dsum, e, sum, p = probabilities(&f, q, k, o, &scores);
     tl_tensor dp = tl_matmul(t, dout, turned(&f, val)), ds = centred(t, p, dp, &dsum);
     tl_tensor cds = tl_scale(
         t, tl_add(t, tl_matmul(t, a, turned(&f, k)), tl_matmul(t, q, turned(&f, b))), f.scale);
@@ -339,121 +374,46 @@ static void attention_grad_vjp(tl_vjp *v)
                               sk);
 }
 
-const tl_op tl_op_attention_grad = {.name = "attention_grad",
-                                    .n_in = 6,
-                                    .n_out = 3,
-                                    .optional = TL_BIT(4) | TL_BIT(5),
-                                    .traits = TL_HEAVY | TL_ROWS,
-                                    .shape = grad_shape,
-                                    .forward = grad_forward,
-                                    .attr = attention_schema,
-                                    .attr_size = sizeof(attention_attrs),
-                                    .vjp = attention_grad_vjp,
-                                    .saves_in = 63,
-                                    .batch = tl_first_axis};
+const tl_op tl_op_attention_grad = {
+    TL_NAMED(attention_grad, 6, 3), .optional = TL_BIT(4) | TL_BIT(5),
+    .traits = TL_HEAVY | TL_ROWS,   .shape = grad_shape,
+    .forward = grad_forward,        TL_ATTRS(attention),
+    .vjp = attention_grad_vjp,      .saves_in = 63,
+    .batch = tl_first_axis};
 
-/* ---- what the op has not, written out in primitives (NUMERICS 7.3): a mask, a bias, values of
- * another width, softcap, the log-sum-exp, offsets. Scores of all queries and keys are in memory.
- */
-
-/* x, broadcasting to (b, hq, sq, sk), by key head and group. */
-static tl_tensor spread(tl_at at, const frame *f, tl_tensor x)
-{
-    x = tl_expand_at(at, x, TL_DIMS(f->b, f->hkv * f->g, f->sq, f->sk));
-    return tl_reshape_at(at, x, TL_DIMS(f->b, f->hkv, f->g, f->sq, f->sk));
-}
-
-/* The keys allowed; TL_NONE: all. */
-static tl_tensor allowed(tl_at at, const frame *f, tl_attention_options o)
-{
-    tl_tensor mask = TL_NONE;
-    bool of_samples = !tl_is_none(o.key_start) || !tl_is_none(o.key_end) ||
-                      (!o.full && !tl_is_none(o.offset));
-    if (!o.full || of_samples) {
-        mask = tl_causal_mask_at(at, f->sq, f->sk, o);
-        if (of_samples)
-            mask = tl_reshape_at(at, mask, TL_DIMS(f->b, 1, 1, f->sq, f->sk));
-    }
-    if (tl_is_none(o.mask))
-        return mask;
-    tl_tensor own = spread(at, f, o.mask);
-    return tl_is_none(mask) ? own : tl_logical_and_at(at, mask, own);
-}
-
-/* A call of its own, so that no division leaves the environment it is made in. */
-static __attribute__((noinline)) void factors(const tl_attention_options *o, int64_t d,
-                                              double *scale, double *uncap)
-{
-    *scale = o->scale != 0 ? o->scale : 1 / sqrt((double)d);
-    *uncap = 1 / o->softcap;
-}
+/* ---- what the op lacks, written out in primitives (NUMERICS 7.3): a mask, a bias, values of
+ * another width, softcap, the log-sum-exp, offsets. The scores of all queries and keys are in
+ * memory. */
 
 static tl_tensor written(tl_at at, tl_tensor q, tl_tensor k, tl_tensor v, tl_attention_options o)
 {
-    tl_tape *t = at.tape;
-    tl_shape sq = tl_shape_of(t, q), sk = tl_shape_of(t, k), sv = tl_shape_of(t, v);
-    tl_dtype own = tl_dtype_of(t, q), c = tl_dtype_compute(own);
-    double scale, uncap;
-    tl_fpenv saved = tl_fpenv_enter(); /* no op yet: the caller's rounding is on */
-    factors(&o, sq.dim[3], &scale, &uncap);
-    tl_fpenv_leave(saved);
-    frame f = {t,         sq.dim[0], sk.dim[1], sk.dim[1] > 0 ? sq.dim[1] / sk.dim[1] : 0,
-               sq.dim[2], sk.dim[2], sq.dim[3], scale},
-          fv = f;
-    fv.d = sv.dim[3];
-    tl_tensor s = tl_matmul_at(at, queries(&f, q, q), turned(&f, keys(&f, k, q)));
-    s = tl_scale_at(at, s, scale);
-    if (o.softcap != 0)
-        s = tl_scale_at(at, tl_tanh_at(at, tl_scale_at(at, s, uncap)), o.softcap);
-    if (!tl_is_none(o.bias))
-        s = tl_add_at(at, s, spread(at, &f, tl_cast_at(at, o.bias, c)));
-    tl_tensor mask = allowed(at, &f, o);
-    if (!tl_is_none(mask))
-        s = tl_where_at(at, mask, s, tl_fill_at(at, c, TL_SCALAR, -0x1p100));
-    tl_tensor p = tl_softmax_at(at, s, -1);
-    if (!tl_is_none(mask))
-        p = tl_where_at(at, mask, p, tl_fill_at(at, c, TL_SCALAR, 0));
-    tl_tensor y = tl_matmul_at(at, p, keys(&fv, v, q));
+    tl_shape sq = tl_shape_of(at.tape, q), sv = tl_shape_of(at.tape, v);
+    frame f = frame_of(at, q, k, o.scale, o.softcap);
+    tl_tensor s, p = probabilities(&f, queries(&f, q), keys(&f, k), o, &s);
+    tl_tensor y = tl_matmul_at(at, p, by_head(&f, v, 1, f.sk, sv.dim[3]));
     if (o.lse != NULL) {
         tl_tensor l = tl_logsumexp_at(at, s, TL_DIMS(-1), false);
-        tl_tensor none = tl_lt_at(at, l, tl_fill_at(at, c, TL_SCALAR, -0x1p99));
+        tl_tensor none = tl_lt_at(at, l, tl_fill_at(at, f.c, TL_SCALAR, -0x1p99));
         l = tl_masked_fill_at(at, l, none, -(double)INFINITY);
         *o.lse = tl_reshape_at(at, l, TL_DIMS(sq.dim[0], sq.dim[1], sq.dim[2]));
     }
     y = tl_reshape_at(at, y, TL_DIMS(sq.dim[0], sq.dim[1], sq.dim[2], sv.dim[3]));
-    return own == c ? y : tl_cast_at(at, y, own);
+    return tl_in_dtype(at, y, tl_dtype_of(at.tape, q));
 }
 
-/* As the op's check of q, k, v; v's last dim may differ from k's. */
-static bool can_write(tl_at at, const tl_array a[3], tl_attention_options o)
+static tl_status can_write(tl_at at, const tl_array a[3], tl_attention_options o)
 {
-    char text[3][TL_SHAPE_TEXT];
-    if (tl_failed(at.tape))
-        return false;
-    bool fits = a[0].ndim == 4 && a[1].ndim == 4 && a[2].ndim == 4 && a[0].dim[0] == a[1].dim[0] &&
-                a[0].dim[3] == a[1].dim[3] && a[1].dim[1] > 0 && a[0].dim[1] % a[1].dim[1] == 0;
-    for (int i = 0; fits && i < 3; i++)
-        fits = a[1].dim[i] == a[2].dim[i];
-    if (!fits)
-        tl_tape_fail(
-            at, TL_ESHAPE,
-            "attention: q %s, k %s, v %s; (b, hq, sq, d), (b, hkv, sk, d) and (b, hkv, sk, "
-            "dv) with hkv dividing hq are needed",
-            tl_array_shape_text(text[0], &a[0]), tl_array_shape_text(text[1], &a[1]),
-            tl_array_shape_text(text[2], &a[2]));
-    else if (!tl_dtype_is_float(a[0].dtype) || a[1].dtype != a[0].dtype || a[2].dtype != a[0].dtype)
-        tl_tape_fail(at, TL_EDTYPE, "attention: q %s, k %s, v %s; one floating dtype is needed",
-                     tl_dtype_name(a[0].dtype), tl_dtype_name(a[1].dtype),
-                     tl_dtype_name(a[2].dtype));
-    else if (!tl_is_none(o.mask) && tl_dtype_of(at.tape, o.mask) != TL_BOOL)
-        tl_tape_fail(at, TL_EDTYPE, "attention: the mask is %s; BOOL is needed",
-                     tl_dtype_name(tl_dtype_of(at.tape, o.mask)));
-    else if (!(o.softcap >= 0 && isfinite(o.softcap)))
-        tl_tape_fail(at, TL_EDOMAIN, "attention: softcap is %g; a number from 0 on is needed",
-                     o.softcap);
-    else
-        return true;
-    return false;
+    tl_err e = {.status = TL_OK};
+    tl_call c = {.op = &tl_op_attention, .err = &e};
+    if (check(&c, &a[0], &a[1], &a[2], true) != TL_OK)
+        return tl_tape_fail(at, e.status, "%s", e.message);
+    if (!tl_is_none(o.mask) && tl_dtype_of(at.tape, o.mask) != TL_BOOL)
+        return tl_tape_fail(at, TL_EDTYPE, "attention: the mask is %s; BOOL is needed",
+                            tl_dtype_name(tl_dtype_of(at.tape, o.mask)));
+    if (!(o.softcap >= 0 && isfinite(o.softcap)))
+        return tl_tape_fail(at, TL_EDOMAIN,
+                            "attention: softcap is %g; a number from 0 on is needed", o.softcap);
+    return TL_OK;
 }
 
 tl_tensor tl_attention_at(tl_at at, tl_tensor q, tl_tensor k, tl_tensor v, tl_attention_options o)
@@ -469,5 +429,5 @@ tl_tensor tl_attention_at(tl_at at, tl_tensor q, tl_tensor k, tl_tensor v, tl_at
     if (!there || (plain && (a[1].ndim != 4 || a[2].ndim != 4 || a[1].dim[3] == a[2].dim[3])))
         return tl_apply1(at, &tl_op_attention, &attrs,
                          (tl_tensor[]){q, k, v, o.key_start, o.key_end}, 5);
-    return can_write(at, a, o) ? written(at, q, k, v, o) : TL_NONE;
+    return can_write(at, a, o) == TL_OK ? written(at, q, k, v, o) : TL_NONE;
 }

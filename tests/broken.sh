@@ -223,7 +223,7 @@ breaks 6.19 "dc joins after the cell's own" reference tensor/kernels/recur.t.h '
 # 7: attention
 breaks 7.1 "probabilities by division" reference $arows 'const A(vec) r = A(spread)(1 / A(lanes)(e, NULL, n));' 'const A(vec) r = A(spread)(A(lanes)(e, NULL, n));' 'A(store)(e + j, A(load)(e + j) * r);' 'A(store)(e + j, A(load)(e + j) / r);'
 breaks 7.2 "the scale before the product" reference $arows '(A(load)(p + j) * (A(load)(dp + j) - sum)) * by' 'A(load)(p + j) * ((A(load)(dp + j) - sum) * by)'
-breaks 7.3 "softcap without its second factor" reference ops/attention.c 's = tl_scale_at(at, tl_tanh_at(at, tl_scale_at(at, s, uncap)), o.softcap);' 's = tl_tanh_at(at, tl_scale_at(at, s, uncap));'
+breaks 7.3 "softcap without its second factor" reference ops/attention.c 's = tl_scale_at(at, tl_tanh_at(at, tl_scale_at(at, s, f->uncap)), o.softcap);' 's = tl_tanh_at(at, tl_scale_at(at, s, f->uncap));'
 
 # 8: rotary embedding
 breaks 8.1 "a product taken with the other half's factor" reference tensor/kernels/rotary.t.h 'ylo[i] = r1[i] * x[i] + r2[i] * -x[h + i];' 'ylo[i] = r1[i] * x[i] + r2[h + i] * -x[h + i];'
