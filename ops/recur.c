@@ -1,9 +1,10 @@
 /* recur: all steps of a recurrent layer, in one direction: LSTM, GRU, or a tanh or relu of its
  * gates
- * Shape:  gates (b, s, G*n), those of the input, w (G*n, n), bias (G*n) or none; h0, c0 (b, n), (n)
- *         or none: zeros; start, end (b) or none: sample i has steps start[i] <= t < end[i], and in
- *         the others its state stays -> y (b, s, n), c (b, s, n) and a (b, s, 4n), of an LSTM the
- *         cells and the gates' values, of a GRU no c, of the others neither. G is 4, 3, 1
+ * Shape:  gates (b, s, G*n), what the input gives to them; w (G*n, n); bias (G*n) or none; h0, c0
+ *         (b, n), (n) or none: zeros; start, end (b) or none: sample i has steps start[i] <= t <
+ *         end[i], and in the others its state stays -> y (b, s, n), c (b, s, n), a (b, s, 4n), and
+ *         the last states hn, cn (b, n). c are an LSTM's cells, a the gates' values of an LSTM or a
+ *         GRU; for other cells they are empty. G is 4 for an LSTM, 3 for a GRU, else 1
  * Dtype:  f16 bf16 f32 f64, all alike; a in the compute type; ranges i64
  * Bits:   a chain from the state, the cell in the compute type; the state is rounded at each step
  *         (NUMERICS 6.18)
@@ -15,27 +16,27 @@
 #include "ops/matmul.h"
 #include "ops/recur.h"
 
-static const tl_attr schema[] = {{"cell", TL_ATTR_I64, offsetof(tl_recur_attrs, cell)},
-                                 {"reverse", TL_ATTR_BOOL, offsetof(tl_recur_attrs, reverse)},
-                                 {0}};
+static const tl_attr tl_recur_schema[] = {TL_FIELD(tl_recur, cell, I64),
+                                          TL_FIELD(tl_recur, reverse, BOOL),
+                                          {0}};
 
 static int64_t gates_of(int64_t cell) { return cell == TL_LSTM ? 4 : cell == TL_GRU ? 3 : 1; }
 
-/* A state may be one row, (n), for all samples. */
+/* Input i, if present, has that dtype and shape. A state may be one row, (n), for all samples. */
 static tl_status fit(tl_call *c, int i, const char *name, tl_dtype d, tl_shape want)
 {
     const tl_array *x = c->in[i];
-    char has[TL_SHAPE_TEXT], text[TL_SHAPE_TEXT];
     const bool row = name[1] == '0' && x != NULL && x->ndim == 1;
     tl_shape s = row ? TL_DIMS(want.dim[1]) : want, is = x == NULL ? want : tl_array_shape(x);
     if (x == NULL || (tl_shape_equal(&is, &s) && x->dtype == d))
         return TL_OK;
     return tl_call_fail(c, x->dtype != d ? TL_EDTYPE : TL_ESHAPE, "%s is %s %s; %s %s is needed",
-                        name, tl_dtype_name(x->dtype), tl_array_shape_text(has, x),
-                        tl_dtype_name(d), tl_shape_text(text, &want));
+                        name, tl_dtype_name(x->dtype), TL_TEXT(x), tl_dtype_name(d),
+                        TL_TEXT_OF(&want));
 }
 
-/* w, states and ranges, from inputs w, h0 and start on, for b samples of n units. */
+/* Checks what recur and its gradient share: w, the states from input h0 on and the ranges from
+ * input start on, for b samples of n units. */
 static tl_status fit_rest(tl_call *c, int w, int h0, int start, tl_dtype d, int64_t b, int64_t n)
 {
     const tl_recur_attrs *at = c->attrs;
@@ -56,69 +57,77 @@ static tl_status recur_shape(tl_call *c)
 {
     const tl_recur_attrs *at = c->attrs;
     const tl_array *g = c->in[RECUR_GATES];
-    char s[TL_SHAPE_TEXT];
     const int64_t gates = gates_of(at->cell);
     if (g->ndim != 3 || g->dim[2] % gates != 0)
         return tl_call_fail(c, TL_ESHAPE, "gates have shape %s; (b, s, %lld*n) is needed",
-                            tl_array_shape_text(s, g), (long long)gates);
+                            TL_TEXT(g), (long long)gates);
     const int64_t b = g->dim[0], n = g->dim[2] / gates;
     TL_TRY(fit_rest(c, RECUR_W, RECUR_H0, RECUR_START, g->dtype, b, n));
     TL_TRY(fit(c, RECUR_BIAS, "bias", g->dtype, TL_DIMS(gates * n)));
+    const bool lstm = at->cell == TL_LSTM, has_gates = at->cell <= TL_GRU;
+    const int64_t width[] = {n, lstm ? n : 0, has_gates ? 4 * n : 0};
     for (int i = 0; i < 3; i++) {
         c->out[i] = *g;
-        c->out[i].dim[2] = i == 0 || (i == 1 && at->cell == TL_LSTM) ? n
-                           : i == 2 && at->cell <= TL_GRU            ? 4 * n
-                                                                     : 0;
+        c->out[i].dim[2] = width[i];
     }
     c->out[2].dtype = tl_dtype_compute(g->dtype);
     c->out[3] = c->out[4] = tl_array_make(g->dtype, &TL_DIMS(b, g->dim[1] > 0 ? n : 0), NULL);
-    c->out[4].dim[1] = at->cell == TL_LSTM ? c->out[3].dim[1] : 0;
+    if (!lstm)
+        c->out[4].dim[1] = 0;
     return TL_OK;
 }
 
-/* ---- forward and backward: operands in the compute type, row-major, or without data ---- */
+/* ---- what forward and backward share. Operands are in the compute type and row-major; an absent
+ * one has no data ---- */
 
 enum { OPERANDS = 20 };
 typedef struct {
     tl_recur_attrs at;
     bool f64;
     tl_dtype dtype; /* of the states */
+    int64_t size;   /* bytes of an element in the compute type */
     int64_t b, s, n;
+    int64_t gates; /* G*n */
     const tl_array *start, *end;
-    tl_array x[OPERANDS];
+    tl_array x[OPERANDS]; /* inputs, then outputs */
     const tl_gemm_kernel *gemm;
-    int64_t strip;
-    char *packed, *scratch[4], *zeros; /* w; rows of b samples; n */
+    int64_t k, cols, strip; /* w, packed as k x cols, and the width of its strips */
+    char *packed;
+    char *h, *q; /* a row of n for each sample: its state and cell, or their cotangents */
+    char *panels, *product; /* rows of k, packed, and what they give with w */
+    char *zeros;            /* n of them */
 } job;
 
 static void *at(const job *j, const void *base, int64_t i)
 {
-    return (char *)(uintptr_t)base + i * (j->f64 ? 8 : 4);
+    return (char *)(uintptr_t)base + i * j->size;
 }
-/* Sample i of what has n elements for each. */
+/* The row of sample i, where each has n elements. */
 static void *row(const job *j, const void *base, int64_t i) { return at(j, base, i * j->n); }
-/* Step t of sample i of an operand (b, s, width). */
+/* Step t of sample i in x (b, s, width). */
 static void *step(const job *j, const tl_array *x, int64_t i, int64_t t)
 {
     return at(j, x->data, (i * j->s + t) * x->dim[2]);
 }
-/* Of a state (b, n), (n) or none. */
+/* Sample i of a state that is (b, n), (n) or absent. */
 static const void *initial(const job *j, const tl_array *x, int64_t i)
 {
     return x->data == NULL ? j->zeros : row(j, x->data, x->ndim == 1 ? 0 : i);
 }
-/* The state before the k-th step that is made. */
+/* The index in time of the k-th step. */
+static int64_t time_of(const job *j, int64_t k) { return j->at.reverse ? j->s - 1 - k : k; }
+/* The state of x before the k-th step. */
 static const void *before(const job *j, const tl_array *x, const tl_array *first, int64_t i,
                           int64_t k)
 {
-    return k == 0 ? initial(j, first, i) : step(j, x, i, j->at.reverse ? j->s - k : k - 1);
+    return k == 0 ? initial(j, first, i) : step(j, x, i, time_of(j, k - 1));
 }
-static int64_t time_of(const job *j, int64_t k) { return j->at.reverse ? j->s - 1 - k : k; }
 
 static int64_t bound(const tl_array *x, int64_t i, int64_t otherwise)
 {
     return x == NULL ? otherwise : ((const int64_t *)x->data)[i * x->stride[0]];
 }
+/* Whether sample i has step t. */
 static bool made(const job *j, int64_t i, int64_t t)
 {
     return bound(j->start, i, 0) <= t && t < bound(j->end, i, INT64_MAX);
@@ -127,19 +136,19 @@ static bool made(const job *j, int64_t i, int64_t t)
 static void copy_row(const job *j, void *to, const void *from, int64_t n)
 {
     if (n > 0)
-        memcpy(to, from, (size_t)n * (j->f64 ? 8 : 4));
+        memcpy(to, from, (size_t)(n * j->size));
 }
 static void clear_row(const job *j, void *to, int64_t n)
 {
     if (n > 0)
-        memset(to, 0, (size_t)n * (j->f64 ? 8 : 4));
+        memset(to, 0, (size_t)(n * j->size));
 }
 static void add_row(const job *j, const tl_row_table *r, const void *x, void *to)
 {
     j->f64 ? r->accumulate64(j->n, x, to) : r->accumulate32(j->n, x, to);
 }
 
-/* x as a tensor of the states' dtype would hold it. */
+/* Rounds the row x to the states' dtype. */
 static void rounded(const job *j, void *x)
 {
     uint16_t half[256];
@@ -153,78 +162,79 @@ static void rounded(const job *j, void *x)
     }
 }
 
-/* Rows [begin, end) of `rows` (k wide, `stride` apart) times w or its transpose, into out. Rows a
- * power of two apart share cache sets: they are packed. */
-static void product(const job *j, const void *rows, int64_t stride, int64_t k, int64_t n,
-                    int64_t begin, int64_t end, char *out)
+/* Multiplies rows [begin, end) of `rows`, k wide and `stride` apart, with w. The rows are packed
+ * first, since rows a power of two apart would share cache sets. */
+static void multiply(const job *j, const void *rows, int64_t stride, int64_t begin, int64_t end)
 {
     const tl_gemm_mat a = {at(j, rows, begin * stride), j->f64 ? TL_GEMM_F64 : TL_GEMM_F32, stride,
                            1};
-    void *panels = at(j, j->scratch[3], begin * k);
-    j->gemm->pack_a(&a, end - begin, k, j->strip, panels);
+    void *panels = at(j, j->panels, begin * j->k);
+    j->gemm->pack_a(&a, end - begin, j->k, j->strip, panels);
     j->gemm->block(&(tl_gemm_block){.m = end - begin,
-                                    .n = n,
-                                    .k = k,
+                                    .n = j->cols,
+                                    .k = j->k,
                                     .a = panels,
                                     .a_packed = true,
                                     .b = j->packed,
                                     .b_packed = true,
                                     .strip = j->strip,
-                                    .c = at(j, out, begin * n),
-                                    .rsc = n,
+                                    .c = at(j, j->product, begin * j->cols),
+                                    .rsc = j->cols,
                                     .csc = 1});
 }
 
-/* Operand i of the call as x[i], and w packed as k x n; scratch of three rows a sample. */
-static tl_status prepare(tl_call *c, job *j, int n_in, int w, bool transposed)
+/* Packs w, or its transpose, and takes the scratch. */
+static tl_status prepare(tl_call *c, job *j, const tl_array *w, bool transposed)
 {
-    const int64_t gates = gates_of(j->at.cell) * j->n, size = j->f64 ? 8 : 4,
-                  k = transposed ? j->n : gates, n = transposed ? gates : j->n;
-    for (int i = 0; i < n_in; i++)
-        if (c->in[i] != NULL && c->in[i]->dtype != TL_I64)
-            TL_TRY(tl_as_compute(c, c->in[i], &j->x[i]));
+    const tl_gemm_mat m = {w->data, j->f64 ? TL_GEMM_F64 : TL_GEMM_F32, transposed ? 1 : j->n,
+                           transposed ? j->n : 1};
+    j->k = transposed ? j->n : j->gates;
+    j->cols = transposed ? j->gates : j->n;
     j->gemm = &tl_isa_now()->gemm->kernel[j->f64 ? TL_GEMM_IN_F64 : TL_GEMM_IN_F32];
-    j->strip = tl_gemm_strip(j->gemm, j->b, n);
-    const int64_t packed = k * ((n + j->gemm->lanes) / j->gemm->lanes + 1) * j->gemm->lanes;
-    j->packed = tl_scratch(c, (size_t)((packed + j->b * (n + k + 2 * j->n) + j->n) * size), false);
+    j->strip = tl_gemm_strip(j->gemm, j->b, j->cols);
+    const int64_t lanes = j->gemm->lanes, packed = j->k * ((j->cols + lanes) / lanes + 1) * lanes;
+    const int64_t elements = packed + j->b * (j->cols + j->k + 2 * j->n) + j->n;
+    j->packed = tl_scratch(c, (size_t)(elements * j->size), false);
     if (j->packed == NULL)
         return TL_ENOMEM;
-    j->scratch[0] = at(j, j->packed, packed);
-    j->scratch[1] = at(j, j->scratch[0], j->b * n);
-    j->scratch[2] = at(j, j->scratch[1], j->b * j->n);
-    j->scratch[3] = at(j, j->scratch[2], j->b * j->n);
-    j->zeros = at(j, j->scratch[3], j->b * k);
+    j->product = at(j, j->packed, packed);
+    j->h = at(j, j->product, j->b * j->cols);
+    j->q = at(j, j->h, j->b * j->n);
+    j->panels = at(j, j->q, j->b * j->n);
+    j->zeros = at(j, j->panels, j->b * j->k);
     clear_row(j, j->zeros, j->n);
-    tl_gemm_mat m = {j->x[w].data, j->f64 ? TL_GEMM_F64 : TL_GEMM_F32, transposed ? 1 : j->n,
-                     transposed ? j->n : 1};
-    j->gemm->pack_b(&m, n, k, j->strip, j->packed);
+    j->gemm->pack_b(&m, j->cols, j->k, j->strip, j->packed);
     return TL_OK;
 }
 
-/* All steps by `rows`: y (b, s, n) has their sizes. The call's results come behind its n_in
- * operands. */
-static tl_status run(tl_call *c, const tl_array *y, int n_in, int w, bool transposed, int start,
+/* Runs `rows`, which makes all steps of some samples, over all of them. y is (b, s, n). */
+static tl_status run(tl_call *c, const tl_array *y, int w, bool transposed, int start,
                      tl_range_fn *rows)
 {
     job j = {.at = *(const tl_recur_attrs *)c->attrs,
              .f64 = y->dtype == TL_F64,
              .dtype = y->dtype,
+             .size = y->dtype == TL_F64 ? 8 : 4,
              .b = y->dim[0],
              .s = y->dim[1],
              .n = y->dim[2],
+             .gates = c->in[w]->dim[0],
              .start = c->in[start],
              .end = c->in[start + 1]};
     const double work = (double)j.s * (double)j.n * (double)j.n;
-    TL_TRY(prepare(c, &j, n_in, w, transposed));
+    for (int i = 0; i < c->n_in; i++)
+        if (c->in[i] != NULL && c->in[i]->dtype != TL_I64)
+            TL_TRY(tl_as_compute(c, c->in[i], &j.x[i]));
+    TL_TRY(prepare(c, &j, &j.x[w], transposed));
     for (int i = 0; i < c->n_out; i++)
-        TL_TRY(tl_out_compute(c, i, &j.x[n_in + i]));
+        TL_TRY(tl_out_compute(c, i, &j.x[c->n_in + i]));
     tl_parallel_for(j.b, 1 + (int64_t)(200000 / (work + 1)), rows, &j);
     for (int i = 0; i < c->n_out; i++)
-        tl_store_compute(c, i, &j.x[n_in + i]);
+        tl_store_compute(c, i, &j.x[c->n_in + i]);
     return TL_OK;
 }
 
-enum { Y = RECUR_IN, C, A, HN, CN }; /* results among the operands */
+enum { Y = RECUR_IN, C, A, HN, CN }; /* the outputs among the operands */
 
 static void forward_step(const job *j, int64_t i, int64_t t, const void *u, void *h, void *cell)
 {
@@ -246,19 +256,18 @@ static void forward_step(const job *j, int64_t i, int64_t t, const void *u, void
 static void forward_rows(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const job *j = ctx;
-    const int64_t gates = gates_of(j->at.cell) * j->n;
     (void)thread;
     for (int64_t i = begin; i < end; i++) {
-        copy_row(j, row(j, j->scratch[1], i), initial(j, &j->x[RECUR_H0], i), j->n);
-        copy_row(j, row(j, j->scratch[2], i), initial(j, &j->x[RECUR_C0], i), j->n);
+        copy_row(j, row(j, j->h, i), initial(j, &j->x[RECUR_H0], i), j->n);
+        copy_row(j, row(j, j->q, i), initial(j, &j->x[RECUR_C0], i), j->n);
     }
     for (int64_t k = 0; k < j->s; k++) {
         const int64_t t = time_of(j, k);
-        product(j, j->scratch[1], j->n, j->n, gates, begin, end, j->scratch[0]);
+        multiply(j, j->h, j->n, begin, end);
         for (int64_t i = begin; i < end; i++) {
-            void *h = row(j, j->scratch[1], i), *cell = row(j, j->scratch[2], i);
+            void *h = row(j, j->h, i), *cell = row(j, j->q, i);
             if (made(j, i, t))
-                forward_step(j, i, t, at(j, j->scratch[0], i * gates), h, cell);
+                forward_step(j, i, t, at(j, j->product, i * j->gates), h, cell);
             else
                 clear_row(j, step(j, &j->x[A], i, t), j->x[A].dim[2]);
             copy_row(j, step(j, &j->x[Y], i, t), h, j->n);
@@ -266,20 +275,18 @@ static void forward_rows(void *ctx, int64_t begin, int64_t end, int thread)
         }
     }
     for (int64_t i = begin; i < end; i++) {
-        copy_row(j, row(j, j->x[HN].data, i), row(j, j->scratch[1], i), j->n);
-        copy_row(j, row(j, j->x[CN].data, i), row(j, j->scratch[2], i), j->x[CN].dim[1]);
+        copy_row(j, row(j, j->x[HN].data, i), row(j, j->h, i), j->n);
+        copy_row(j, row(j, j->x[CN].data, i), row(j, j->q, i), j->x[CN].dim[1]);
     }
 }
 
 static tl_status recur_forward(tl_call *c)
 {
-    const tl_array *y = &c->out[0];
-    return tl_array_count(y) == 0 ? TL_OK
-                                  : run(c, y, RECUR_IN, RECUR_W, true, RECUR_START, forward_rows);
+    return run(c, &c->out[0], RECUR_W, true, RECUR_START, forward_rows);
 }
 
-/* Samples are along axis 0, in states and ranges as well; w, bias and a state of one row are
- * shared. So it is with the gradient, whose w comes elsewhere. */
+/* The samples of recur and its gradient lie along axis 0, in states and ranges as well; w, bias and
+ * a state of one row are shared. */
 static void recur_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
 {
     const int w = c->n_in == RECUR_IN ? RECUR_W : BACK_W;
@@ -300,7 +307,7 @@ static void recur_vjp(tl_vjp *g)
 {
     tl_tape *t = g->t;
     const tl_recur_attrs *a = g->attrs;
-    tl_tensor out[4], *du = &out[a->cell == TL_GRU];
+    tl_tensor out[4], *du = &out[a->cell == TL_GRU]; /* other cells: the same as dgates */
     const bool cells = a->cell == TL_LSTM, acts = a->cell <= TL_GRU;
     tl_tensor in[BACK_IN] = {g->dy[0],
                              cells ? g->dy[1] : TL_NONE,
@@ -327,26 +334,23 @@ static void recur_vjp(tl_vjp *g)
     }
 }
 
-const tl_op tl_op_recur = {.name = "recur",
-                           .n_in = RECUR_IN,
-                           .n_out = 5,
+const tl_op tl_op_recur = {TL_NAMED(recur, RECUR_IN, 5),
                            .optional = 0x7c,
                            .traits = TL_HEAVY,
                            .shape = recur_shape,
                            .forward = recur_forward,
-                           .attr = schema,
-                           .attr_size = sizeof(tl_recur_attrs),
+                           TL_ATTRS(tl_recur),
                            .vjp = recur_vjp,
                            .saves_in = 0x7a,
                            .saves_out = 7,
                            .folds = TL_BIT(RECUR_W),
                            .batch = recur_batch};
 
-tl_tensor tl_recur_at(tl_at at_, tl_tensor gates, tl_tensor w, tl_cell cell, tl_recur_options o)
+tl_tensor tl_recur_at(tl_at place, tl_tensor gates, tl_tensor w, tl_cell cell, tl_recur_options o)
 {
     tl_recur_attrs a = {cell, o.reverse};
     tl_tensor out[5], in[RECUR_IN] = {gates, w, o.bias, o.h, o.c, o.start, o.end};
-    tl_apply(at_, &tl_op_recur, &a, in, RECUR_IN, out);
+    tl_apply(place, &tl_op_recur, &a, in, RECUR_IN, out);
     if (o.cells != NULL)
         *o.cells = cell == TL_LSTM ? out[1] : TL_NONE;
     if (o.last_h != NULL)
@@ -356,17 +360,15 @@ tl_tensor tl_recur_at(tl_at at_, tl_tensor gates, tl_tensor w, tl_cell cell, tl_
     return out[0];
 }
 
-/* ---- recur_grad: of the gates, of what the chain and bias gave (a GRU's alone: for the others
- * they are the same), of h0 and c0, if given ---- */
+/* ---- recur_grad: the gradients of the gates, of what the chain and the bias give to them (du, for
+ * a GRU alone: in other cells it equals the first), and of h0 and c0, if present ---- */
 
 static tl_status grad_shape(tl_call *c)
 {
     const tl_recur_attrs *a = c->attrs;
     const tl_array *y = c->in[BACK_Y];
-    char s[TL_SHAPE_TEXT];
     if (y->ndim != 3)
-        return tl_call_fail(c, TL_ESHAPE, "y has shape %s; (b, s, n) is needed",
-                            tl_array_shape_text(s, y));
+        return tl_call_fail(c, TL_ESHAPE, "y has shape %s; (b, s, n) is needed", TL_TEXT(y));
     const int64_t b = y->dim[0], n = y->dim[2], gates = gates_of(a->cell) * n,
                   cells = a->cell == TL_LSTM ? n : 0, acts = a->cell <= TL_GRU ? 4 * n : 0;
     const tl_dtype wide = tl_dtype_compute(y->dtype);
@@ -393,8 +395,8 @@ static tl_status grad_shape(tl_call *c)
 
 enum { DG = BACK_IN, DU, DH0, DC0 };
 
-/* One step of one sample: dh, and q of the cell, from after the step to before it, but for the
- * product. */
+/* The k-th step of one sample, backwards: dh and q, the cotangents of h and of the cell after the
+ * step, become those before it, except for the product's part. */
 static void back_step(const job *j, int64_t i, int64_t k, void *dh, void *q)
 {
     const tl_row_table *r = tl_isa_now()->row;
@@ -419,7 +421,7 @@ static void back_step(const job *j, int64_t i, int64_t k, void *dh, void *q)
     }
 }
 
-/* What came to the last state. */
+/* The cotangent of the last state. */
 static const void *last(const job *j, const tl_array *x, int64_t i)
 {
     return j->s > 0 ? initial(j, x, i) : j->zeros;
@@ -429,17 +431,17 @@ static void back_rows(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const job *j = ctx;
     const tl_array *x = j->x, *ds = &x[j->at.cell == TL_GRU ? DU : DG];
-    const int64_t n = j->n, gates = gates_of(j->at.cell) * n;
+    const int64_t n = j->n;
     const tl_row_table *r = tl_isa_now()->row;
     (void)thread;
     for (int64_t i = begin; i < end; i++) {
-        copy_row(j, row(j, j->scratch[0], i), last(j, &x[BACK_DHN], i), n);
-        copy_row(j, row(j, j->scratch[1], i), last(j, &x[BACK_DCN], i), n);
+        copy_row(j, row(j, j->h, i), last(j, &x[BACK_DHN], i), n);
+        copy_row(j, row(j, j->q, i), last(j, &x[BACK_DCN], i), n);
     }
     for (int64_t k = j->s; k-- > 0;) {
         const int64_t t = time_of(j, k);
         for (int64_t i = begin; i < end; i++) {
-            void *p = row(j, j->scratch[0], i), *q = row(j, j->scratch[1], i);
+            void *p = row(j, j->h, i), *q = row(j, j->q, i);
             if (x[BACK_DY].data != NULL)
                 add_row(j, r, step(j, &x[BACK_DY], i, t), p);
             if (x[BACK_DC].data != NULL && j->at.cell == TL_LSTM)
@@ -448,12 +450,12 @@ static void back_rows(void *ctx, int64_t begin, int64_t end, int thread)
                 back_step(j, i, k, p, q);
                 continue;
             }
-            clear_row(j, step(j, &x[DG], i, t), gates);
+            clear_row(j, step(j, &x[DG], i, t), j->gates);
             clear_row(j, step(j, &x[DU], i, t), x[DU].dim[2]);
         }
-        product(j, at(j, ds->data, t * gates), j->s * gates, gates, n, begin, end, j->scratch[2]);
+        multiply(j, at(j, ds->data, t * j->gates), j->s * j->gates, begin, end);
         for (int64_t i = begin; i < end; i++) {
-            void *p = row(j, j->scratch[0], i), *v = row(j, j->scratch[2], i);
+            void *p = row(j, j->h, i), *v = row(j, j->product, i);
             if (made(j, i, t) && j->at.cell == TL_GRU)
                 add_row(j, r, v, p);
             else if (made(j, i, t))
@@ -461,29 +463,22 @@ static void back_rows(void *ctx, int64_t begin, int64_t end, int thread)
         }
     }
     for (int64_t i = begin; i < end; i++) {
-        copy_row(j, row(j, x[DH0].data, i), row(j, j->scratch[0], i), x[DH0].dim[1]);
-        copy_row(j, row(j, x[DC0].data, i), row(j, j->scratch[1], i), x[DC0].dim[1]);
+        copy_row(j, row(j, x[DH0].data, i), row(j, j->h, i), x[DH0].dim[1]);
+        copy_row(j, row(j, x[DC0].data, i), row(j, j->q, i), x[DC0].dim[1]);
     }
 }
 
 static tl_status grad_forward(tl_call *c)
 {
-    const tl_array *y = c->in[BACK_Y];
-    if (tl_array_count(y) == 0 && tl_array_count(&c->out[2]) == 0 &&
-        tl_array_count(&c->out[3]) == 0)
-        return TL_OK;
-    return run(c, y, BACK_IN, BACK_W, false, BACK_START, back_rows);
+    return run(c, c->in[BACK_Y], BACK_W, false, BACK_START, back_rows);
 }
 
-const tl_op tl_op_recur_grad = {.name = "recur_grad",
-                                .n_in = BACK_IN,
-                                .n_out = 4,
+const tl_op tl_op_recur_grad = {TL_NAMED(recur_grad, BACK_IN, 4),
                                 .optional = 0x1fb7,
                                 .traits = TL_HEAVY,
                                 .shape = grad_shape,
                                 .forward = grad_forward,
-                                .attr = schema,
-                                .attr_size = sizeof(tl_recur_attrs),
+                                TL_ATTRS(tl_recur),
                                 .vjp = tl_recur_grad_vjp,
                                 .saves_in = 0x1fff,
                                 .batch = recur_batch};

@@ -1,5 +1,5 @@
-/* recur.h: what the op of recurrent layers and the gradient of its gradient share: the order of
- * inputs. Private to ops/. */
+/* recur.h: what the op of recurrent layers (recur.c) and the derivative of its gradient
+ * (recur_twice.c) share: attributes and the order of inputs. Private to ops/. */
 #ifndef TL_OPS_RECUR_H
 #define TL_OPS_RECUR_H
 
@@ -17,11 +17,10 @@ enum { RECUR_GATES, RECUR_W, RECUR_BIAS, RECUR_H0, RECUR_C0, RECUR_START, RECUR_
 enum { BACK_DY, BACK_DC, BACK_DA, BACK_Y, BACK_C, BACK_A, BACK_W, BACK_H0, BACK_C0, BACK_START };
 enum { BACK_END = BACK_START + 1, BACK_DHN, BACK_DCN, BACK_IN };
 
-extern const tl_op tl_op_recur, tl_op_recur_grad;
 void tl_recur_grad_vjp(tl_vjp *g); /* recur_twice.c */
 
-/* State before each step, (b, s, n): h0 (b, n), (n) or none, then x without its last step. In
- * primitives (recur_twice.c). */
+/* The state before each step, (b, s, n), in primitives: h0 (b, n), (n) or none, then x without its
+ * last step (recur_twice.c). */
 tl_tensor tl_recur_before(tl_tape *t, tl_tensor x, tl_tensor h0, bool reverse);
 
 #endif

@@ -1,6 +1,6 @@
-/* recur_twice.c: the gradient of recur_grad, in primitives. The steps of recur_grad are made again,
- * from the last to the first; then cotangents go through them from the first to the last. All in
- * the compute type. */
+/* recur_twice.c: the derivative of recur_grad, in primitives and in the compute type. The steps of
+ * recur_grad are made again, from the last to the first. Then the cotangents of its results go
+ * through them from the first to the last. */
 #include "ops/recur.h"
 
 tl_tensor tl_recur_before(tl_tape *t, tl_tensor x, tl_tensor h0, bool reverse)
@@ -22,20 +22,24 @@ typedef struct {
     const tl_recur_attrs *at;
     tl_vjp *g;
     int64_t b, s, n, gates;
-    tl_dtype dtype; /* the compute type */
-    tl_tensor w, wt, in[BACK_IN], up[4];
+    tl_dtype dtype;                   /* the compute type */
+    tl_tensor wt, in[BACK_IN], up[4]; /* w^T; recur_grad's inputs; its results' cotangents */
 } twice;
 
-/* What a step has, and what comes to it, each (b, n); NONE counts as zeros where it is added. */
+/* One step of recur_grad: the values it reads and makes, each (b, n). TL_NONE counts as zeros. */
 typedef struct {
-    tl_tensor made; /* bool (b, 1); NONE: all samples */
-    tl_tensor dh, dc, s, act[4], da[4], old, tc;
+    tl_tensor made;     /* bool (b, 1): which samples have the step; TL_NONE: all */
+    tl_tensor act[4];   /* the gates' values; [0] is h in a cell without gates */
+    tl_tensor slope[4]; /* of the function that made them */
+    tl_tensor old;      /* the state before the step: an LSTM's c, a GRU's h */
+    tl_tensor tc;       /* tanh of an LSTM's c after the step */
+    tl_tensor dh, dc;   /* cotangents of h and c after the step */
+    tl_tensor da[4];    /* what is added to the cotangents of the gates' values */
+    tl_tensor dact[4];  /* these cotangents */
+    tl_tensor s;        /* the cotangents of the gates, side by side */
 } moment;
 
-static tl_tensor add(const twice *j, tl_tensor x, tl_tensor y)
-{
-    return tl_is_none(x) ? y : tl_is_none(y) ? x : tl_add(j->t, x, y);
-}
+static tl_tensor add(const twice *j, tl_tensor x, tl_tensor y) { return tl_plus(j->t, x, y); }
 static tl_tensor mul(const twice *j, tl_tensor x, tl_tensor y)
 {
     return tl_is_none(x) || tl_is_none(y) ? TL_NONE : tl_mul(j->t, x, y);
@@ -52,7 +56,7 @@ static tl_tensor some(const twice *j, tl_tensor x, int64_t width)
 {
     return tl_is_none(x) ? tl_fill(j->t, j->dtype, TL_DIMS(j->b, width), 0) : x;
 }
-/* x where the step is made (or is not), else 0. */
+/* x where the step is made (or where it is not), else 0. */
 static tl_tensor where(const twice *j, const moment *m, tl_tensor x, bool made)
 {
     tl_tensor zero = tl_scalar(j->t, j->dtype, 0);
@@ -79,23 +83,22 @@ static tl_tensor joined(const twice *j, const tl_tensor *x, int n)
     return n == 1 ? all[0] : tl_concat(j->t, all, n, 1);
 }
 
-/* x'(1 - x), the slope of sigmoid; 1 - x^2, that of tanh. */
-static tl_tensor bend(const twice *j, tl_tensor x) { return tl_mul(j->t, x, less(j, x)); }
-static tl_tensor bend_tanh(const twice *j, tl_tensor x) { return less(j, tl_square(j->t, x)); }
-/* Their derivatives: 1 - 2x, by the slope; -2x. */
-static tl_tensor turn(const twice *j, tl_tensor x)
-{
-    return tl_shift(j->t, tl_scale(j->t, x, -2), 1);
-}
-static tl_tensor turn_tanh(const twice *j, tl_tensor x) { return tl_scale(j->t, x, -2); }
+/* The slope of tanh by its result x. */
+static tl_tensor slope_tanh(const twice *j, tl_tensor x) { return less(j, tl_square(j->t, x)); }
 
-static tl_tensor slope(const twice *j, const moment *m) /* of tanh or relu by its result */
+/* The slope of gate i, or of the cell if it has no gates, by its value x. The functions are tanh
+ * for gate 2 and for the cell, or relu, and sigmoid for the other gates. */
+static tl_tensor slope_of(const twice *j, int i, tl_tensor x)
 {
-    tl_tensor h = m->act[0];
-    return j->at->cell == TL_RNN_TANH
-               ? bend_tanh(j, h)
-               : tl_cast(j->t, tl_gt(j->t, h, tl_scalar(j->t, j->dtype, 0)), j->dtype);
+    const int64_t cell = j->at->cell;
+    if (cell == TL_RNN_RELU)
+        return tl_cast(j->t, tl_gt(j->t, x, tl_scalar(j->t, j->dtype, 0)), j->dtype);
+    return cell == TL_RNN_TANH || i == 2 ? slope_tanh(j, x) : tl_mul(j->t, x, less(j, x));
 }
+
+/* The derivative of that slope by x: -2x for tanh, 1 - 2x for sigmoid. */
+static tl_tensor turn_tanh(const twice *j, tl_tensor x) { return tl_scale(j->t, x, -2); }
+static tl_tensor turn(const twice *j, tl_tensor x) { return tl_shift(j->t, turn_tanh(j, x), 1); }
 
 static moment moment_of(const twice *j, int64_t k)
 {
@@ -127,34 +130,12 @@ static moment moment_of(const twice *j, int64_t k)
         m.old = some(j, TL_NONE, j->n);
     if (cell == TL_LSTM)
         m.tc = tl_tanh(t, at_step(j, states, at));
+    for (int i = 0; i < j->gates / j->n; i++)
+        m.slope[i] = slope_of(j, i, m.act[i]);
     return m;
 }
 
-/* The gates' cotangents of an LSTM before their slopes. */
-static tl_tensor lstm_of(const twice *j, const moment *m, int i)
-{
-    tl_tensor by[4] = {m->act[2], m->old, m->act[0], m->tc};
-    return add(j, tl_mul(j->t, i == 3 ? m->dh : m->dc, by[i]), m->da[i]);
-}
-static tl_tensor slope_of(const twice *j, const moment *m, int i)
-{
-    return i == 2 ? bend_tanh(j, m->act[2]) : bend(j, m->act[i]);
-}
-/* Of a GRU: dm, that of n before its slope; of z; and of r, from m after it. */
-static tl_tensor gru_n(const twice *j, const moment *m)
-{
-    return add(j, tl_mul(j->t, m->dh, less(j, m->act[1])), m->da[2]);
-}
-static tl_tensor gru_z(const twice *j, const moment *m)
-{
-    return add(j, tl_mul(j->t, m->dh, tl_sub(j->t, m->old, m->act[2])), m->da[1]);
-}
-static tl_tensor gru_r(const twice *j, const moment *m, tl_tensor dm)
-{
-    return add(j, tl_mul(j->t, dm, m->act[3]), m->da[0]);
-}
-
-/* Makes the steps of recur_grad: dh, dc and s of each moment, from the last on. */
+/* Makes the steps of recur_grad again, from the last to the first: fills in all moments. */
 static void again(const twice *j, moment *m)
 {
     tl_tape *t = j->t;
@@ -167,45 +148,50 @@ static void again(const twice *j, moment *m)
         x->dh = add(j, p, at_step(j, j->in[BACK_DY], at));
         tl_tensor stay = q = add(j, q, at_step(j, j->in[BACK_DC], at));
         if (cell == TL_LSTM) {
-            x->dc = tl_add(t, q, tl_mul(t, tl_mul(t, x->dh, x->act[3]), bend_tanh(j, x->tc)));
-            for (int i = 0; i < 4; i++)
-                gate[i] = tl_mul(t, lstm_of(j, x, i), slope_of(j, x, i));
+            x->dc = tl_add(t, q, tl_mul(t, tl_mul(t, x->dh, x->act[3]), slope_tanh(j, x->tc)));
+            const tl_tensor by[4] = {x->act[2], x->old, x->act[0], x->tc};
+            for (int i = 0; i < 4; i++) {
+                x->dact[i] = add(j, tl_mul(t, i == 3 ? x->dh : x->dc, by[i]), x->da[i]);
+                gate[i] = tl_mul(t, x->dact[i], x->slope[i]);
+            }
             stay = tl_mul(t, x->dc, x->act[1]);
         } else if (cell == TL_GRU) {
-            tl_tensor dm = tl_mul(t, gru_n(j, x), bend_tanh(j, x->act[2]));
-            gate[0] = tl_mul(t, gru_r(j, x, dm), bend(j, x->act[0]));
-            gate[1] = tl_mul(t, gru_z(j, x), bend(j, x->act[1]));
+            x->dact[2] = add(j, tl_mul(t, x->dh, less(j, x->act[1])), x->da[2]);
+            x->dact[1] = add(j, tl_mul(t, x->dh, tl_sub(t, x->old, x->act[2])), x->da[1]);
+            tl_tensor dm = tl_mul(t, x->dact[2], x->slope[2]);
+            x->dact[0] = add(j, tl_mul(t, dm, x->act[3]), x->da[0]);
+            gate[0] = tl_mul(t, x->dact[0], x->slope[0]);
+            gate[1] = tl_mul(t, x->dact[1], x->slope[1]);
             gate[2] = add(j, tl_mul(t, dm, x->act[0]), x->da[3]);
             keep = tl_mul(t, x->dh, x->act[1]);
         } else
-            gate[0] = tl_mul(t, x->dh, slope(j, x));
+            gate[0] = tl_mul(t, x->dh, x->slope[0]);
         x->s = where(j, x, joined(j, gate, (int)(j->gates / j->n)), true);
-        p = add(j, add(j, where(j, x, keep, true), tl_matmul(t, x->s, j->w)),
+        p = add(j, add(j, where(j, x, keep, true), tl_matmul(t, x->s, j->in[BACK_W])),
                 where(j, x, x->dh, false));
         q = add(j, where(j, x, stay, true), where(j, x, q, false));
     }
 }
 
-/* What a step gives: cotangents of its own inputs. */
+/* What comes to the values that one step reads, named as in moment. */
 typedef struct {
-    tl_tensor dh, q, act[4], da[4], old, c;
+    tl_tensor dh, q, act[4], da[4], old, c; /* q: of dc before the product with dh is added */
 } given;
 
-/* sum: of dgates, and of du alone (the others': NONE); P, Q: of what the step hands on. */
+/* u: the cotangents of the gates; Q: of the dc that the step hands on. */
 static given lstm_gives(const twice *j, const moment *m, const tl_tensor *u, tl_tensor Q)
 {
     given y = {.q = mul(j, Q, m->act[1])};
     const tl_tensor by[4] = {m->act[2], m->old, m->act[0], m->tc};
     for (int i = 0; i < 4; i++) {
-        y.da[i] = mul(j, u[i], slope_of(j, m, i));
+        y.da[i] = mul(j, u[i], m->slope[i]);
         if (i < 3)
             y.q = add(j, y.q, mul(j, y.da[i], by[i]));
     }
-    tl_tensor o = m->act[3], k = bend_tanh(j, m->tc);
+    tl_tensor o = m->act[3], k = slope_tanh(j, m->tc);
     y.dh = add(j, mul(j, y.da[3], m->tc), mul3(j, y.q, o, k));
     for (int i = 0; i < 4; i++) /* by the slope's own derivative */
-        y.act[i] = i == 2 ? mul3(j, u[2], lstm_of(j, m, 2), turn_tanh(j, m->act[2]))
-                          : mul3(j, u[i], lstm_of(j, m, i), turn(j, m->act[i]));
+        y.act[i] = mul3(j, u[i], m->dact[i], (i == 2 ? turn_tanh : turn)(j, m->act[i]));
     y.act[0] = add(j, y.act[0], mul(j, y.da[2], m->dc));
     y.act[1] = add(j, y.act[1], mul(j, Q, m->dc));
     y.act[2] = add(j, y.act[2], mul(j, y.da[0], m->dc));
@@ -216,22 +202,23 @@ static given lstm_gives(const twice *j, const moment *m, const tl_tensor *u, tl_
     return y;
 }
 
-/* u: of r, z and n of dgates; v: of du; r and z are given in u. */
+/* u: the cotangents of dgates' r, z and n, v: of du's n; P: of the dh that the step hands on. */
 static given gru_gives(const twice *j, const moment *m, const tl_tensor *u, tl_tensor v,
                        tl_tensor P)
 {
     given y = {.da[3] = v};
-    tl_tensor r = m->act[0], z = m->act[1], n = m->act[2], dn = gru_n(j, m),
-              dm = tl_mul(j->t, dn, bend_tanh(j, n)), hn = tl_sub(j->t, m->old, n);
-    y.da[0] = mul(j, u[0], bend(j, r));
-    y.da[1] = mul(j, u[1], bend(j, z));
+    tl_tensor r = m->act[0], z = m->act[1], n = m->act[2],
+              dm = tl_mul(j->t, m->dact[2], m->slope[2]), hn = tl_sub(j->t, m->old, n);
+    y.da[0] = mul(j, u[0], m->slope[0]);
+    y.da[1] = mul(j, u[1], m->slope[1]);
     tl_tensor to_m = add(j, add(j, u[2], mul(j, v, r)), mul(j, y.da[0], m->act[3]));
-    y.da[2] = mul(j, to_m, bend_tanh(j, n));
-    y.act[0] = add(j, mul3(j, u[0], gru_r(j, m, dm), turn(j, r)), mul(j, v, dm));
-    y.act[1] = add(j, mul3(j, u[1], gru_z(j, m), turn(j, z)), mul(j, P, m->dh));
+    y.da[2] = mul(j, to_m, m->slope[2]);
+    y.act[0] = add(j, mul3(j, u[0], m->dact[0], turn(j, r)), mul(j, v, dm));
+    y.act[1] = add(j, mul3(j, u[1], m->dact[1], turn(j, z)), mul(j, P, m->dh));
     y.act[1] = add(j, y.act[1], mul(j, tl_neg(j->t, some(j, y.da[2], j->n)), m->dh));
     y.old = mul(j, y.da[1], m->dh);
-    y.act[2] = add(j, mul3(j, to_m, dn, turn_tanh(j, n)), tl_neg(j->t, some(j, y.old, j->n)));
+    y.act[2] = add(j, mul3(j, to_m, m->dact[2], turn_tanh(j, n)),
+                   tl_neg(j->t, some(j, y.old, j->n)));
     y.act[3] = mul(j, y.da[0], dm);
     y.dh = add(j, add(j, mul(j, y.da[1], hn), mul(j, y.da[2], less(j, z))), mul(j, P, z));
     return y;
@@ -239,28 +226,32 @@ static given gru_gives(const twice *j, const moment *m, const tl_tensor *u, tl_t
 
 static given rnn_gives(const twice *j, const moment *m, tl_tensor u)
 {
-    given y = {.dh = mul(j, u, slope(j, m))};
+    given y = {.dh = mul(j, u, m->slope[0])};
     if (j->at->cell == TL_RNN_TANH)
         y.act[0] = mul3(j, u, m->dh, turn_tanh(j, m->act[0]));
     return y;
 }
 
+/* By time, what comes to dy, dc, da, a and the states (an LSTM's c, else y); s; and the P that
+ * multiplies s in the gradient of w. */
+enum { DY, DC, DA, ACT, STATE, S, P_OF_S, BY_TIME };
+typedef struct {
+    tl_tensor *at[BY_TIME];
+    tl_tensor first, dhn, dcn; /* of the first state, and of the last states' cotangents */
+} sums;
+
+/* Stacked along axis 1, with zeros for what is absent; TL_NONE if all are. */
 static tl_tensor stacked(const twice *j, tl_tensor *x, int64_t width)
 {
     bool any = false;
-    for (int64_t i = 0; i < j->s; i++)
+    for (int64_t i = 0; i < j->s; i++) {
         any |= !tl_is_none(x[i]);
-    for (int64_t i = 0; i < j->s; i++)
         x[i] = some(j, x[i], width);
+    }
     return any ? tl_stack(j->t, x, (int)j->s, 1) : TL_NONE;
 }
 
-/* Cotangents of each step's inputs, by time, and of w. */
-typedef struct {
-    tl_tensor *dy, *dc, *da, *act, *state, *s, *p; /* of (b, n), (b, 4n), ..., s of them */
-    tl_tensor first, dhn, dcn;                     /* of c0 or h0, from old; of the last states */
-} sums;
-
+/* Takes the cotangents of recur_grad's results through the steps, from the first to the last. */
 static void through(const twice *j, const moment *m, sums *o)
 {
     const int64_t cell = j->at->cell;
@@ -281,33 +272,31 @@ static void through(const twice *j, const moment *m, sums *o)
         given y = cell == TL_LSTM  ? lstm_gives(j, x, u, Qm)
                   : cell == TL_GRU ? gru_gives(j, x, u, v, Pm)
                                    : rnn_gives(j, x, u[0]);
-        o->s[at] = x->s;
-        o->p[at] = Pm;
+        o->at[S][at] = x->s;
+        o->at[P_OF_S][at] = Pm;
         if (cell <= TL_GRU) {
-            o->act[at] = joined(j, y.act, 4);
-            o->da[at] = joined(j, y.da, 4);
-            if (k == 0)
-                o->first = y.old;
-            else
-                o->state[time_of(j, k - 1)] = add(j, o->state[time_of(j, k - 1)], y.old);
+            o->at[ACT][at] = joined(j, y.act, 4);
+            o->at[DA][at] = joined(j, y.da, 4);
+            tl_tensor *old = k == 0 ? &o->first : &o->at[STATE][time_of(j, k - 1)];
+            *old = add(j, *old, y.old);
         }
-        o->state[at] = add(j, o->state[at], cell > TL_GRU ? y.act[0] : y.c);
-        o->dy[at] = P = add(j, y.dh, where(j, x, P, false));
-        o->dc[at] = Q = add(j, y.q, where(j, x, Q, false));
+        o->at[STATE][at] = add(j, o->at[STATE][at], cell > TL_GRU ? y.act[0] : y.c);
+        o->at[DY][at] = P = add(j, y.dh, where(j, x, P, false));
+        o->at[DC][at] = Q = add(j, y.q, where(j, x, Q, false));
     }
     o->dhn = P;
     o->dcn = Q;
 }
 
+/* Returns x, zeros if absent, as the gradient of an input, if it is wanted. */
 static void give(const twice *j, int input, tl_tensor x)
 {
     tl_tape *t = j->t;
     tl_vjp *g = j->g;
     if (!g->wants[input])
         return;
-    tl_shape s = tl_shape_of(t, g->in[input]);
-    tl_dtype d = tl_dtype_of(t, g->in[input]);
-    g->dx[input] = tl_is_none(x) ? tl_fill(t, d, s, 0) : d == j->dtype ? x : tl_cast(t, x, d);
+    g->dx[input] = tl_is_none(x) ? tl_filled_like(t, g->in[input], 0)
+                                 : tl_in_dtype(TL_AT(t), x, tl_dtype_of(t, g->in[input]));
 }
 
 void tl_recur_grad_vjp(tl_vjp *g)
@@ -318,42 +307,38 @@ void tl_recur_grad_vjp(tl_vjp *g)
     j.dtype = tl_dtype_compute(tl_dtype_of(t, g->in[BACK_Y]));
     j.gates = tl_shape_of(t, g->in[BACK_W]).dim[0];
     for (int i = 0; i < BACK_IN; i++)
-        j.in[i] = tl_is_none(g->in[i]) || i == BACK_START || i == BACK_END ||
-                          tl_dtype_of(t, g->in[i]) == j.dtype
-                      ? g->in[i]
-                      : tl_cast(t, g->in[i], j.dtype);
+        j.in[i] = i == BACK_START || i == BACK_END ? g->in[i]
+                                                   : tl_in_dtype(TL_AT(t), g->in[i], j.dtype);
     for (int i = 0; i < 4; i++)
-        j.up[i] = tl_is_none(g->dy[i]) || tl_dtype_of(t, g->dy[i]) == j.dtype
-                      ? g->dy[i]
-                      : tl_cast(t, g->dy[i], j.dtype);
-    j.w = j.in[BACK_W];
-    j.wt = tl_transpose(t, j.w, 0, 1);
+        j.up[i] = tl_in_dtype(TL_AT(t), g->dy[i], j.dtype);
+    j.wt = tl_transpose(t, j.in[BACK_W], 0, 1);
     moment *m = tl_tape_scratch(t, (size_t)(j.s + 1) * sizeof *m);
-    tl_tensor *all = tl_tape_scratch(t, (size_t)(7 * j.s + 1) * sizeof *all);
+    tl_tensor *all = tl_tape_scratch(t, (size_t)(BY_TIME * j.s + 1) * sizeof *all);
     if (m == NULL || all == NULL) {
         tl_tape_fail(TL_AT(t), TL_ENOMEM, "recur_grad: no memory for %lld steps", (long long)j.s);
         return;
     }
-    sums o = {all,           all + j.s,     all + 2 * j.s, all + 3 * j.s, all + 4 * j.s,
-              all + 5 * j.s, all + 6 * j.s, TL_NONE,       TL_NONE,       TL_NONE};
+    sums o = {.first = TL_NONE};
+    for (int i = 0; i < BY_TIME; i++)
+        o.at[i] = all + i * j.s;
     again(&j, m);
     through(&j, m, &o);
     const bool lstm = j.at->cell == TL_LSTM;
-    give(&j, BACK_DY, stacked(&j, o.dy, j.n));
-    give(&j, BACK_DC, stacked(&j, o.dc, j.n));
-    give(&j, BACK_DA, stacked(&j, o.da, 4 * j.n));
-    give(&j, BACK_A, stacked(&j, o.act, 4 * j.n));
-    give(&j, BACK_Y, lstm ? TL_NONE : stacked(&j, o.state, j.n));
-    give(&j, BACK_C, lstm ? stacked(&j, o.state, j.n) : TL_NONE);
-    give(&j, BACK_H0, lstm ? TL_NONE : o.first);
-    give(&j, BACK_C0, lstm ? o.first : TL_NONE);
+    give(&j, BACK_DY, stacked(&j, o.at[DY], j.n));
+    give(&j, BACK_DC, stacked(&j, o.at[DC], j.n));
+    give(&j, BACK_DA, stacked(&j, o.at[DA], 4 * j.n));
+    give(&j, BACK_A, stacked(&j, o.at[ACT], 4 * j.n));
+    give(&j, lstm ? BACK_C : BACK_Y, stacked(&j, o.at[STATE], j.n));
+    give(&j, lstm ? BACK_Y : BACK_C, TL_NONE);
+    give(&j, lstm ? BACK_C0 : BACK_H0, o.first);
+    give(&j, lstm ? BACK_H0 : BACK_C0, TL_NONE);
     give(&j, BACK_DHN, o.dhn);
     give(&j, BACK_DCN, o.dcn);
     if (g->wants[BACK_W]) { /* of each sample: the engine adds them up */
-        tl_tensor p = stacked(&j, o.p, j.n), s = stacked(&j, o.s, j.gates);
-        if (tl_is_none(p) || tl_is_none(s))
+        tl_tensor p = stacked(&j, o.at[P_OF_S], j.n), ds = stacked(&j, o.at[S], j.gates);
+        if (tl_is_none(p) || tl_is_none(ds))
             give(&j, BACK_W, TL_NONE);
         else
-            g->dx[BACK_W] = tl_matmul(t, tl_transpose(t, s, 1, 2), p);
+            g->dx[BACK_W] = tl_matmul(t, tl_transpose(t, ds, 1, 2), p);
     }
 }
