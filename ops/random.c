@@ -1,5 +1,5 @@
-/* random: dropout; uniform, normal; bernoulli, permutation. Draws are keyed by the model's seed and
- * a stream's name, and countered by the sample's number and the place there.
+/* random: dropout; uniform, normal; bernoulli, permutation. A draw is keyed by the model's seed and
+ * the stream's name. Its counter is the sample's number and the place in that sample.
  *
  * dropout: y = x / (1 - p) where a draw is kept, 0 where it is dropped
  * Shape:  x (b, ...) -> the same; sample i64: 0-d, the number of row 0, or (b), the number of each
@@ -23,143 +23,139 @@ typedef struct {
     int64_t key; /* both words: low half first */
 } dropout_attrs;
 
-static const tl_attr dropout_schema[] = {{"p", TL_ATTR_F64, offsetof(dropout_attrs, p)},
-                                         {"key", TL_ATTR_I64, offsetof(dropout_attrs, key)},
+static const tl_attr dropout_schema[] = {TL_FIELD(dropout, p, F64),
+                                         TL_FIELD(dropout, key, I64),
                                          {0}};
+
+/* One sample number, or one for each row of a result of shape s. */
+static bool sample_fits(const tl_array *sample, const tl_shape *s)
+{
+    return s->ndim > 0 && (sample->ndim == 0 || (sample->ndim == 1 && sample->dim[0] == s->dim[0]));
+}
+
+/* One start for each row of (b, s, ...), or none. */
+static bool start_fits(const tl_array *start, const tl_shape *s)
+{
+    return start == NULL || (start->dtype == TL_I64 && start->ndim == 1 && s->ndim >= 2 &&
+                             start->dim[0] == s->dim[0]);
+}
 
 static tl_status dropout_shape(tl_call *c)
 {
     const dropout_attrs *a = c->attrs;
-    const tl_array *x = c->in[0], *sample = c->in[1];
-    char sx[TL_SHAPE_TEXT], ss[TL_SHAPE_TEXT];
+    const tl_array *x = c->in[0], *sample = c->in[1], *start = c->in[2];
+    const tl_shape s = tl_array_shape(x);
     if (!(a->p >= 0 && a->p <= 1))
         return tl_call_fail(c, TL_EDOMAIN, "p is %g; a probability in [0, 1] is needed", a->p);
     if (!tl_dtype_is_float(x->dtype) || sample->dtype != TL_I64)
         return tl_call_fail(c, TL_EDTYPE, "x is %s, sample %s; a float and I64 are needed",
                             tl_dtype_name(x->dtype), tl_dtype_name(sample->dtype));
-    if (x->ndim == 0 || sample->ndim > 1 || (sample->ndim == 1 && sample->dim[0] != x->dim[0]))
+    if (!sample_fits(sample, &s))
         return tl_call_fail(
             c, TL_ESHAPE,
             "x has shape %s, sample %s; one number, or one for each row of x, is needed",
-            tl_array_shape_text(sx, x), tl_array_shape_text(ss, sample));
-    const tl_array *start = c->in[2];
-    if (start != NULL &&
-        (start->dtype != TL_I64 || start->ndim != 1 || start->dim[0] != x->dim[0] || x->ndim < 2))
+            TL_TEXT(x), TL_TEXT(sample));
+    if (!start_fits(start, &s))
         return tl_call_fail(
             c, TL_ESHAPE,
             "x has shape %s, start %s, %s; I64 for each row of x (b, s, ...) are needed",
-            tl_array_shape_text(sx, x), tl_array_shape_text(ss, start),
-            tl_dtype_name(start->dtype));
+            TL_TEXT(x), TL_TEXT(start), tl_dtype_name(start->dtype));
     c->out[0] = *x;
     return TL_OK;
 }
 
 enum { BLOCK = 256 };
 
-/* Where an element draws. */
-typedef struct {
-    const tl_array *sample, *start; /* start: NULL: none */
-    int64_t n, inner;               /* elements of a row of axis 0; of one index of axis 1 */
+/* A call while it draws. A block makes the m elements of y's row from element e on; none of them is
+ * padding. */
+typedef struct places places;
+typedef void draw_block(const places *p, int64_t row, int64_t e, int64_t m);
+struct places {
+    const tl_call *c;
+    const tl_array *y, *sample, *start; /* start: NULL: no padding */
     tl_rng_key key;
-} places;
-
-static places places_of(const tl_array *y, const tl_array *sample, const tl_array *start,
-                        int64_t key)
-{
-    const uint64_t k = (uint64_t)key;
-    places p = {sample, start, 0, 1, {{(uint32_t)k, (uint32_t)(k >> 32)}, TL_OK}};
-    p.n = y->dim[0] > 0 ? tl_array_count(y) / y->dim[0] : 0;
-    p.inner = y->ndim > 1 && y->dim[1] > 0 ? p.n / y->dim[1] : 1;
-    return p;
-}
+    draw_block *block;
+    int64_t n, inner; /* elements of one index of axis 0, of one index of axes 0 and 1 */
+};
 
 static uint64_t sample_of(const places *p, int64_t row)
 {
     if (p->sample->ndim == 0)
-        return (uint64_t) * (const int64_t *)p->sample->data + (uint64_t)row;
-    return (uint64_t) * (const int64_t *)tl_array_at(p->sample, row);
+        return (uint64_t)tl_i64_at(p->sample, 0) + (uint64_t)row;
+    return (uint64_t)tl_i64_at(p->sample, row);
 }
 
 /* Elements of a row that are padding. */
 static int64_t skipped(const places *p, int64_t row)
 {
-    return p->start == NULL ? 0 : *(const int64_t *)tl_array_at(p->start, row) * p->inner;
+    return p->start == NULL ? 0 : tl_i64_at(p->start, row) * p->inner;
 }
 
-static tl_status check_starts(tl_call *c, const tl_array *y, const tl_array *start)
+static int64_t blocks_of(const places *p) { return (p->n + BLOCK - 1) / BLOCK; }
+
+static void draw_range(void *ctx, int64_t begin, int64_t end, int thread)
 {
+    const places *p = ctx;
+    size_t size = tl_dtype_size(p->y->dtype);
+    (void)thread;
+    for (int64_t i = begin; i < end; i++) {
+        int64_t row = i / blocks_of(p), e = i % blocks_of(p) * BLOCK,
+                m = p->n - e < BLOCK ? p->n - e : BLOCK;
+        int64_t pad = skipped(p, row) - e, zeros = pad < 0 ? 0 : pad < m ? pad : m;
+        memset((char *)p->y->data + (size_t)(row * p->n + e) * size, 0, (size_t)zeros * size);
+        p->block(p, row, e + zeros, m - zeros);
+    }
+}
+
+/* Makes the call's result by blocks of at most BLOCK elements of a row, and +0 where it is padding.
+ * The sample numbers are input `sample`, the starts the one after it. */
+static tl_status draw(tl_call *c, int sample, int64_t key, draw_block *block)
+{
+    const tl_array *y = &c->out[0], *start = c->in[sample + 1];
+    const uint64_t k = (uint64_t)key;
     for (int64_t i = 0; start != NULL && i < y->dim[0]; i++) {
-        int64_t at = *(const int64_t *)tl_array_at(start, i);
+        int64_t at = tl_i64_at(start, i);
         if (at < 0 || at > y->dim[1])
             return tl_call_fail(c, TL_EINDEX, "row %lld starts at index %lld of %lld", (long long)i,
                                 (long long)at, (long long)y->dim[1]);
     }
+    places p = {.c = c,
+                .y = y,
+                .sample = c->in[sample],
+                .start = start,
+                .key = {{(uint32_t)k, (uint32_t)(k >> 32)}, TL_OK},
+                .block = block,
+                .n = tl_array_count(y) / y->dim[0]};
+    p.inner = y->ndim > 1 ? p.n / y->dim[1] : 1;
+    tl_parallel_for(y->dim[0] * blocks_of(&p), 16, draw_range, &p);
     return TL_OK;
-}
-
-/* fn over blocks of BLOCK elements of the rows; each begins with zeros where it is padding. */
-typedef void draw_block(const void *ctx, const places *p, int64_t row, int64_t e, int64_t m);
-typedef struct {
-    const places *p;
-    const tl_array *y; /* contiguous */
-    draw_block *block;
-    const void *ctx;
-} drawing;
-
-static void draw_range(void *ctx, int64_t begin, int64_t end, int thread)
-{
-    const drawing *d = ctx;
-    const places *p = d->p;
-    int64_t blocks = (p->n + BLOCK - 1) / BLOCK;
-    size_t size = tl_dtype_size(d->y->dtype);
-    (void)thread;
-    for (int64_t i = begin; i < end; i++) {
-        int64_t row = i / blocks, e = i % blocks * BLOCK, m = p->n - e < BLOCK ? p->n - e : BLOCK;
-        int64_t pad = skipped(p, row) - e, zeros = pad < 0 ? 0 : pad < m ? pad : m;
-        memset((char *)d->y->data + (size_t)(row * p->n + e) * size, 0, (size_t)zeros * size);
-        d->block(d->ctx, p, row, e + zeros, m - zeros);
-    }
-}
-
-static void draw(drawing *d)
-{
-    tl_parallel_for(d->y->dim[0] * ((d->p->n + BLOCK - 1) / BLOCK), 16, draw_range, d);
 }
 
 /* ---- dropout ---- */
 
-typedef struct {
-    const tl_array *x, *y;
-    double p;
-} job;
-
-static void dropout_block(const void *ctx, const places *p, int64_t row, int64_t e, int64_t m)
+static void dropout_block(const places *p, int64_t row, int64_t e, int64_t m)
 {
-    const job *j = ctx;
+    const tl_call *c = p->c;
+    const double drop = ((const dropout_attrs *)c->attrs)->p, scale = 1 / (1 - drop);
+    const int64_t at = row * p->n + e;
     float u[BLOCK];
-    double scale = 1 / (1 - j->p);
-    int64_t at = row * p->n + e;
     tl_rng_fill_uniform32(u, (size_t)m, p->key, sample_of(p, row), (uint64_t)(e - skipped(p, row)));
-    if (j->x->dtype == TL_F64)
+    if (p->y->dtype == TL_F64) {
+        const double *x = (const double *)c->in[0]->data + at;
+        double *y = (double *)p->y->data + at;
         for (int64_t i = 0; i < m; i++)
-            ((double *)j->y->data)[at + i] = (double)u[i] >= j->p
-                                                 ? ((const double *)j->x->data)[at + i] * scale
-                                                 : 0;
-    else
+            y[i] = (double)u[i] >= drop ? x[i] * scale : 0;
+    } else {
+        const float *x = (const float *)c->in[0]->data + at;
+        float *y = (float *)p->y->data + at;
         for (int64_t i = 0; i < m; i++)
-            ((float *)j->y->data)[at + i] = (double)u[i] >= j->p
-                                                ? ((const float *)j->x->data)[at + i] * (float)scale
-                                                : 0;
+            y[i] = (double)u[i] >= drop ? x[i] * (float)scale : 0;
+    }
 }
 
 static tl_status dropout_forward(tl_call *c)
 {
-    const dropout_attrs *a = c->attrs;
-    places p = places_of(c->in[0], c->in[1], c->in[2], a->key);
-    job j = {c->in[0], &c->out[0], a->p};
-    TL_TRY(check_starts(c, c->in[0], c->in[2]));
-    draw(&(drawing){&p, j.y, dropout_block, &j});
-    return TL_OK;
+    return draw(c, 1, ((const dropout_attrs *)c->attrs)->key, dropout_block);
 }
 
 static void dropout_vjp(tl_vjp *g)
@@ -168,40 +164,42 @@ static void dropout_vjp(tl_vjp *g)
                          (tl_tensor[]){g->dy[0], g->in[1], g->in[2]}, 3);
 }
 
-/* What is drawn for a row is its sample's. Asked of weights as well, where nothing depends. */
+/* A row's draws are its sample's. (A TL_RANDOM op is asked where no input depends, too.) */
 static void dropout_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
 {
     const bool meet = tl_batch_meet(c, in, TL_ALL_INPUTS, TL_FROM_FRONT) == 0;
     out[0] = meet && in[0] == 0 ? 0 : TL_MIXED;
 }
 
-const tl_op tl_op_dropout = {.name = "dropout",
-                             .n_in = 3,
-                             .n_out = 1,
+const tl_op tl_op_dropout = {TL_NAMED(dropout, 3, 1),
                              .optional = TL_BIT(2),
                              .traits = TL_RANDOM | TL_WIDENED,
                              .shape = dropout_shape,
                              .forward = dropout_forward,
-                             .attr = dropout_schema,
-                             .attr_size = sizeof(dropout_attrs),
+                             TL_ATTRS(dropout),
                              .vjp = dropout_vjp,
                              .saves_in = 6,
                              .batch = dropout_batch};
 
-/* The key of a stream; false with an error without one. */
-static bool key_of(tl_at at, const char *op, const char *stream, int64_t *key)
+/* The key of a model's stream. */
+static tl_status key_of(tl_at at, const char *op, const char *stream, int64_t *key)
 {
     tl_model *m = tl_tape_model(at.tape);
-    if (stream == NULL || m == NULL) {
-        tl_tape_fail(at, TL_EUSAGE, "%s: %s; draws are keyed by a model's seed and a stream's name",
-                     op, m == NULL ? "the tape has no model" : "no .stream is named");
-        return false;
-    }
+    if (stream == NULL || m == NULL)
+        return tl_tape_fail(at, TL_EUSAGE,
+                            "%s: %s; draws are keyed by a model's seed and a stream's name", op,
+                            m == NULL ? "the tape has no model" : "no .stream is named");
     tl_rng_key k = tl_rng_stream(tl_model_seed(m), stream);
     if (k.status != TL_OK)
-        tl_tape_fail(at, k.status, "%s: no memory for the key of '%.80s'", op, stream);
+        return tl_tape_fail(at, k.status, "%s: no memory for the key of '%.80s'", op, stream);
     *key = (int64_t)((uint64_t)k.k[1] << 32 | k.k[0]);
-    return k.status == TL_OK;
+    return TL_OK;
+}
+
+/* The number of row 0 if no sample is given. */
+static tl_tensor sample_or_0(tl_at at, tl_tensor sample)
+{
+    return tl_is_none(sample) ? tl_fill_at(at, TL_I64, TL_SCALAR, 0) : sample;
 }
 
 tl_tensor tl_dropout_at(tl_at at, tl_tensor x, tl_dropout_options o)
@@ -209,9 +207,9 @@ tl_tensor tl_dropout_at(tl_at at, tl_tensor x, tl_dropout_options o)
     dropout_attrs a = {.p = o.p};
     if (tl_mode(at.tape) & TL_EVAL)
         return x;
-    if (!key_of(at, "dropout", o.stream, &a.key))
+    if (key_of(at, "dropout", o.stream, &a.key) != TL_OK)
         return TL_NONE;
-    tl_tensor sample = tl_is_none(o.sample) ? tl_fill_at(at, TL_I64, TL_SCALAR, 0) : o.sample;
+    tl_tensor sample = sample_or_0(at, o.sample);
     if (tl_is_none(o.sample) && !tl_is_none(sample)) /* row 0 is another sample each time */
         tl_batch_axis_tape_at(at.tape, sample, TL_MIXED, at.file, at.line);
     return tl_apply1(at, &tl_op_dropout, &a, (tl_tensor[]){x, sample, o.start}, 3);
@@ -233,40 +231,34 @@ typedef struct {
     int64_t key;
 } draw_attrs;
 
-static const tl_attr draw_schema[] = {{"shape", TL_ATTR_SHAPE, offsetof(draw_attrs, shape)},
-                                      {"dtype", TL_ATTR_DTYPE, offsetof(draw_attrs, dtype)},
-                                      {"normal", TL_ATTR_BOOL, offsetof(draw_attrs, normal)},
-                                      {"key", TL_ATTR_I64, offsetof(draw_attrs, key)},
+static const tl_attr draw_schema[] = {TL_FIELD(draw, shape, SHAPE),
+                                      TL_FIELD(draw, dtype, DTYPE),
+                                      TL_FIELD(draw, normal, BOOL),
+                                      TL_FIELD(draw, key, I64),
                                       {0}};
 
 static tl_status draw_shape(tl_call *c)
 {
     const draw_attrs *a = c->attrs;
     const tl_array *sample = c->in[0], *start = c->in[1];
-    char sy[TL_SHAPE_TEXT], ss[TL_SHAPE_TEXT];
     tl_err e = {.status = TL_OK};
     if (tl_shape_check(&a->shape, a->dtype, &e) != TL_OK)
         return tl_call_fail(c, e.status, "%s", e.message);
     if (!tl_dtype_is_float(a->dtype) || sample->dtype != TL_I64)
         return tl_call_fail(c, TL_EDTYPE, "%s by sample numbers in %s; a float and I64 are needed",
                             tl_dtype_name(a->dtype), tl_dtype_name(sample->dtype));
-    if (a->shape.ndim == 0 || sample->ndim > 1 ||
-        (sample->ndim == 1 && sample->dim[0] != a->shape.dim[0]) ||
-        (start != NULL && (start->dtype != TL_I64 || start->ndim != 1 ||
-                           start->dim[0] != a->shape.dim[0] || a->shape.ndim < 2)))
+    if (!sample_fits(sample, &a->shape) || !start_fits(start, &a->shape))
         return tl_call_fail(
             c, TL_ESHAPE, "%s for sample numbers %s%s; one number, or one for each row, is needed",
-            tl_shape_text(sy, &a->shape), tl_array_shape_text(ss, sample),
-            start != NULL ? " and starts" : "");
+            TL_TEXT_OF(&a->shape), TL_TEXT(sample), start != NULL ? " and starts" : "");
     c->out[0] = tl_array_make(c->mode & TL_SHADOW ? TL_F64 : a->dtype, &a->shape, NULL);
     return TL_OK;
 }
 
-static void fill_block(const void *ctx, const places *p, int64_t row, int64_t e, int64_t m)
+static void fill_block(const places *p, int64_t row, int64_t e, int64_t m)
 {
-    const tl_call *c = ctx;
-    const draw_attrs *a = c->attrs;
-    const tl_array *y = &c->out[0];
+    const draw_attrs *a = p->c->attrs;
+    const tl_dtype to = p->y->dtype;
     union {
         double f64[BLOCK];
         float f32[BLOCK];
@@ -275,22 +267,17 @@ static void fill_block(const void *ctx, const places *p, int64_t row, int64_t e,
     const uint64_t sample = sample_of(p, row), place = (uint64_t)(e - skipped(p, row));
     if (narrow)
         tl_rng_fill_uniform32(u.f32, (size_t)m, p->key, sample, place);
+    else if (a->normal)
+        tl_rng_fill_normal64(u.f64, (size_t)m, p->key, sample, place);
     else
-        (a->normal ? tl_rng_fill_normal64 : tl_rng_fill_uniform64)(u.f64, (size_t)m, p->key, sample,
-                                                                   place);
-    tl_isa_now()->convert->cast(m, narrow ? TL_F32 : TL_F64, &u, y->dtype,
-                                (char *)y->data +
-                                    (row * p->n + e) * (int64_t)tl_dtype_size(y->dtype));
+        tl_rng_fill_uniform64(u.f64, (size_t)m, p->key, sample, place);
+    char *y = (char *)p->y->data + (row * p->n + e) * (int64_t)tl_dtype_size(to);
+    tl_isa_now()->convert->cast(m, narrow ? TL_F32 : TL_F64, &u, to, y);
 }
 
 static tl_status draw_forward(tl_call *c)
 {
-    places p = places_of(&c->out[0], c->in[0], c->in[1], ((const draw_attrs *)c->attrs)->key);
-    if (tl_array_count(&c->out[0]) == 0)
-        return TL_OK;
-    TL_TRY(check_starts(c, &c->out[0], c->in[1]));
-    draw(&(drawing){&p, &c->out[0], fill_block, c});
-    return TL_OK;
+    return draw(c, 0, ((const draw_attrs *)c->attrs)->key, fill_block);
 }
 
 static void draw_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
@@ -298,25 +285,19 @@ static void draw_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
     out[0] = in[0] == 0 && (c->in[1] == NULL || in[1] == 0) ? 0 : TL_MIXED;
 }
 
-const tl_op tl_op_draw = {.name = "draw",
-                          .n_in = 2,
-                          .n_out = 1,
-                          .optional = TL_BIT(1),
-                          .traits = TL_RANDOM | TL_NONDIFF,
-                          .shape = draw_shape,
-                          .forward = draw_forward,
-                          .attr = draw_schema,
-                          .attr_size = sizeof(draw_attrs),
-                          .batch = draw_batch};
+const tl_op tl_op_draw = {
+    TL_NAMED(draw, 2, 1), .optional = TL_BIT(1),   .traits = TL_RANDOM | TL_NONDIFF,
+    .shape = draw_shape,  .forward = draw_forward, TL_ATTRS(draw),
+    .batch = draw_batch};
 
 static tl_tensor drawn(tl_at at, const char *name, bool normal, tl_dtype dtype, tl_shape shape,
                        tl_draw_options o)
 {
     draw_attrs a = {shape, dtype, normal, 0};
-    if (!key_of(at, name, o.stream, &a.key))
+    if (key_of(at, name, o.stream, &a.key) != TL_OK)
         return TL_NONE;
-    tl_tensor sample = tl_is_none(o.sample) ? tl_fill_at(at, TL_I64, TL_SCALAR, 0) : o.sample;
-    tl_tensor y = tl_apply1(at, &tl_op_draw, &a, (tl_tensor[]){sample, o.start}, 2);
+    tl_tensor sample = sample_or_0(at, o.sample),
+              y = tl_apply1(at, &tl_op_draw, &a, (tl_tensor[]){sample, o.start}, 2);
     if (!tl_is_none(o.sample) && !tl_is_none(y) && tl_shape_of(at.tape, sample).ndim == 0)
         tl_batch_axis_tape_at(at.tape, y, 0, at.file, at.line); /* samples from that number on */
     return y;
@@ -332,38 +313,37 @@ tl_tensor tl_normal_at(tl_at at, tl_dtype dtype, tl_shape shape, tl_draw_options
     return drawn(at, "normal", true, dtype, shape, o);
 }
 
-/* Every p that can be read, which is not while a program is traced, is in [0, 1]; else an error. */
-static bool are_probabilities(tl_at at, tl_tensor p)
+/* p is usable, and every element that can be read (none while a program is traced) is in [0, 1]. */
+static tl_status check_probabilities(tl_at at, tl_tensor p)
 {
     tl_array a;
     if (!tl_usable(at, p, "bernoulli") || !tl_array_of(at.tape, p, &a))
-        return false;
+        return TL_EUSAGE;
     if (a.data == NULL || !tl_dtype_is_float(a.dtype))
-        return true; /* or the comparison's error */
+        return TL_OK; /* what else is wrong the comparison will say */
     const int64_t n = tl_array_count(&a);
     tl_cursor at_row = tl_cursor_at(&a, a.ndim, 0);
     for (int64_t i = 0; i < n; i++, tl_cursor_next(&at_row)) {
         const double x = tl_element_get(a.dtype, tl_cursor_data(&at_row));
-        if (x >= 0 && x <= 1)
-            continue;
-        tl_tape_fail(at, TL_EDOMAIN, "bernoulli: p is %g at position %lld; 0 to 1 is needed", x,
-                     (long long)i);
-        return false;
+        if (!(x >= 0 && x <= 1))
+            return tl_tape_fail(at, TL_EDOMAIN,
+                                "bernoulli: p is %g at position %lld; 0 to 1 is needed", x,
+                                (long long)i);
     }
-    return true;
+    return TL_OK;
 }
 
 /* 1 where a uniform draw of the compute type is below p (NUMERICS 11.4). */
 tl_tensor tl_bernoulli_at(tl_at at, tl_tensor p, tl_draw_options o)
 {
     tl_dtype own = tl_dtype_of(at.tape, p);
-    if (!are_probabilities(at, p))
+    if (check_probabilities(at, p) != TL_OK)
         return TL_NONE;
     tl_tensor u = tl_uniform_at(at, tl_dtype_compute(own), tl_shape_of(at.tape, p), o);
     return tl_cast_at(at, tl_lt_at(at, u, p), own);
 }
 
-/* The places of n uniform f64 draws in their order. */
+/* The argsort of n uniform f64 draws. */
 tl_tensor tl_permutation_at(tl_at at, int64_t n, tl_draw_options o)
 {
     tl_shape s = tl_is_none(o.sample) ? TL_SCALAR : tl_shape_of(at.tape, o.sample);
