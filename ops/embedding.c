@@ -9,6 +9,16 @@
  */
 #include "ops/build.h"
 
+typedef struct {
+    bool acc_f64; /* the gradient accumulates in f64 */
+    int64_t rows; /* scatter_add's: of its result */
+} embedding_attrs;
+
+static const tl_attr embedding_schema[] = {TL_FIELD(embedding, acc_f64, BOOL), {0}};
+static const tl_attr scatter_schema[] = {TL_FIELD(embedding, rows, I64),
+                                         TL_FIELD(embedding, acc_f64, BOOL),
+                                         {0}};
+
 static tl_status check_ids(tl_call *c, const tl_array *ids, int64_t rows)
 {
     int64_t n = ids->data == NULL ? 0 : tl_array_count(ids);
@@ -25,18 +35,15 @@ static tl_status check_ids(tl_call *c, const tl_array *ids, int64_t rows)
 static tl_status embedding_shape(tl_call *c)
 {
     const tl_array *w = c->in[0], *ids = c->in[1];
-    char text[TL_SHAPE_TEXT];
     if (ids->ndim + 1 > TL_MAX_DIMS)
         return tl_call_fail(
             c, TL_ESHAPE,
             "ids have shape %s: the result would have %d dims, at most %d are possible",
-            tl_array_shape_text(text, ids), ids->ndim + 1, TL_MAX_DIMS);
+            TL_TEXT(ids), ids->ndim + 1, TL_MAX_DIMS);
     if (w->ndim != 2)
         return tl_call_fail(c, TL_ESHAPE, "the table has shape %s; (rows, n) is needed",
-                            tl_array_shape_text(text, w));
-    if (!tl_dtype_is_float(w->dtype) || ids->dtype != TL_I64)
-        return tl_call_fail(c, TL_EDTYPE, "table %s, ids %s; a float and I64 are needed",
-                            tl_dtype_name(w->dtype), tl_dtype_name(ids->dtype));
+                            TL_TEXT(w));
+    TL_TRY(tl_need_indexed(c, "table", w, "ids", ids));
     c->out[0] = *ids;
     c->out[0].dtype = w->dtype;
     c->out[0].dim[c->out[0].ndim++] = w->dim[1];
@@ -63,36 +70,18 @@ static tl_status embedding_forward(tl_call *c)
     return TL_OK;
 }
 
-typedef struct {
-    bool acc_f64; /* of the gradient */
-} embedding_attrs;
-
-static const tl_attr embedding_schema[] = {{"acc_f64", TL_ATTR_BOOL,
-                                            offsetof(embedding_attrs, acc_f64)},
-                                           {0}};
-
-typedef struct {
-    int64_t rows;
-    bool acc_f64;
-} scatter_attrs;
-
-static const tl_attr scatter_schema[] = {{"rows", TL_ATTR_I64, offsetof(scatter_attrs, rows)},
-                                         {"acc_f64", TL_ATTR_BOOL,
-                                          offsetof(scatter_attrs, acc_f64)},
-                                         {0}};
-
 static bool folds_in_f64(const void *attrs) { return ((const embedding_attrs *)attrs)->acc_f64; }
 
 static void embedding_vjp(tl_vjp *g)
 {
-    scatter_attrs a = {tl_shape_of(g->t, g->in[0]).dim[0], folds_in_f64(g->attrs)};
+    embedding_attrs a = {folds_in_f64(g->attrs), tl_shape_of(g->t, g->in[0]).dim[0]};
     tl_tensor dx = tl_apply1(TL_AT(g->t), &tl_op_scatter_add, &a,
                              (tl_tensor[]){g->dy[0], g->in[1], g->acc[0]}, 3);
-    bool last = a.acc_f64 && tl_is_none(g->acc[0]); /* nothing continues it: rounded here */
+    bool last = a.acc_f64 && tl_is_none(g->acc[0]); /* nothing continues it: round it here */
     g->dx[0] = last ? tl_cast(g->t, dx, tl_dtype_compute(tl_dtype_of(g->t, g->dy[0]))) : dx;
 }
 
-/* By ids, or by columns of the table. */
+/* Samples are ids, or columns of the table. */
 static void embedding_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
 {
     if (in[0] == 1 && in[1] == TL_FREE)
@@ -101,13 +90,10 @@ static void embedding_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
         out[0] = in[0] != TL_FREE || in[1] < 0 ? TL_MIXED : in[1];
 }
 
-const tl_op tl_op_embedding = {.name = "embedding",
-                               .n_in = 2,
-                               .n_out = 1,
+const tl_op tl_op_embedding = {TL_NAMED(embedding, 2, 1),
                                .shape = embedding_shape,
                                .forward = embedding_forward,
-                               .attr = embedding_schema,
-                               .attr_size = sizeof(embedding_attrs),
+                               TL_ATTRS(embedding),
                                .vjp = embedding_vjp,
                                .saves_in = 2,
                                .folds = 1,
@@ -116,17 +102,16 @@ const tl_op tl_op_embedding = {.name = "embedding",
 
 tl_tensor tl_embedding_at(tl_at at, tl_tensor table, tl_tensor ids)
 {
-    embedding_attrs a = {false};
-    return tl_apply1(at, &tl_op_embedding, &a, (tl_tensor[]){table, ids}, 2);
+    return tl_apply1(at, &tl_op_embedding, &(embedding_attrs){0}, (tl_tensor[]){table, ids}, 2);
 }
 
 tl_tensor tl_embedding_acc64_at(tl_at at, tl_tensor table, tl_tensor ids)
 {
-    embedding_attrs a = {true};
+    embedding_attrs a = {.acc_f64 = true};
     return tl_apply1(at, &tl_op_embedding, &a, (tl_tensor[]){table, ids}, 2);
 }
 
-/* A row that pads is read as it is and takes no gradient (NUMERICS 9.5). */
+/* The padding row is read like any other, but takes no gradient (NUMERICS 9.5). */
 tl_tensor tl_embedding_padded_at(tl_at at, tl_tensor table, tl_tensor ids, int64_t padding)
 {
     tl_tensor y = tl_embedding_at(at, table, ids);
@@ -134,38 +119,29 @@ tl_tensor tl_embedding_padded_at(tl_at at, tl_tensor table, tl_tensor ids, int64
     if (tl_failed(at.tape))
         return TL_NONE;
     const int64_t rows = tl_shape_of(at.tape, table).dim[0];
-    if (padding < -rows || padding >= rows) {
-        tl_tape_fail(at, TL_EINDEX,
-                     "embedding_padded: padding is row %lld; the table has %lld rows",
-                     (long long)padding, (long long)rows);
-        return TL_NONE;
-    }
+    if (padding < -rows || padding >= rows)
+        return tl_reject(at, TL_EINDEX,
+                         "embedding_padded: padding is row %lld; the table has %lld rows",
+                         (long long)padding, (long long)rows);
     s.dim[s.ndim++] = 1;
     tl_tensor pads = tl_eq_at(at, ids, tl_integer(at, padding < 0 ? padding + rows : padding));
     return tl_where_at(at, tl_reshape_at(at, pads, s), tl_detach_at(at, y), y);
 }
 
+/* ---- scatter_add ---- */
+
 static tl_status scatter_shape(tl_call *c)
 {
-    const tl_array *dy = c->in[0], *ids = c->in[1], *acc = c->in[2];
+    const embedding_attrs *at = c->attrs;
+    const tl_array *dy = c->in[0], *ids = c->in[1];
     tl_array lead = *dy;
-    char a[TL_SHAPE_TEXT], b[TL_SHAPE_TEXT];
     lead.ndim--;
     if (dy->ndim != ids->ndim + 1 || !tl_array_same_shape(&lead, ids))
-        return tl_call_fail(c, TL_ESHAPE, "dy %s for ids %s", tl_array_shape_text(a, dy),
-                            tl_array_shape_text(b, ids));
-    if (!tl_dtype_is_float(dy->dtype) || ids->dtype != TL_I64)
-        return tl_call_fail(c, TL_EDTYPE, "dy %s, ids %s; a float and I64 are needed",
-                            tl_dtype_name(dy->dtype), tl_dtype_name(ids->dtype));
-    const scatter_attrs *at = c->attrs;
-    tl_shape s = TL_DIMS(at->rows, dy->dim[dy->ndim - 1]);
-    tl_array out = tl_array_make(at->acc_f64 ? TL_F64 : tl_dtype_compute(dy->dtype), &s, NULL);
-    if (acc != NULL && (acc->dtype != out.dtype || !tl_array_same_shape(acc, &out)))
-        return tl_call_fail(c, TL_ESHAPE, "accumulator %s %s for a table of %s",
-                            tl_array_shape_text(a, acc), tl_dtype_name(acc->dtype),
-                            tl_shape_text(b, &s));
-    c->out[0] = acc != NULL ? *acc : out;
-    return TL_OK;
+        return tl_call_fail(c, TL_ESHAPE, "dy %s for ids %s", TL_TEXT(dy), TL_TEXT(ids));
+    TL_TRY(tl_need_indexed(c, "dy", dy, "ids", ids));
+    tl_array out = tl_array_make(at->acc_f64 ? TL_F64 : tl_dtype_compute(dy->dtype),
+                                 &TL_DIMS(at->rows, dy->dim[dy->ndim - 1]), NULL);
+    return tl_continue(c, 2, &out, out.dtype);
 }
 
 typedef struct {
@@ -213,9 +189,8 @@ static tl_status scatter_forward(tl_call *c)
     job j = {.ids = c->in[1], .out = &c->out[0]};
     TL_TRY(check_ids(c, c->in[1], c->out[0].dim[0]));
     TL_TRY(tl_as_compute(c, c->in[0], &j.dy));
-    if (c->in[2] == NULL && tl_array_count(&c->out[0]) > 0)
-        memset(c->out[0].data, 0,
-               (size_t)tl_array_count(&c->out[0]) * tl_dtype_size(c->out[0].dtype));
+    if (c->in[2] == NULL)
+        tl_clear(&c->out[0]);
     tl_parallel_for(c->out[0].dim[1], 1 + 65536 / (tl_array_count(c->in[1]) + 1), scatter_columns,
                     &j);
     return TL_OK;
@@ -223,8 +198,8 @@ static tl_status scatter_forward(tl_call *c)
 
 static void scatter_vjp(tl_vjp *g) { g->dx[0] = tl_embedding(g->t, g->dy[0], g->in[1]); }
 
-/* What samples give to a row of the table adds up. Without ids of theirs, dy's own rows do; its
- * columns are the table's. */
+/* What samples with ids of their own give to the table adds up. With the same ids for all, samples
+ * can only be columns of dy, which are the table's. */
 static void scatter_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
 {
     const bool lead = in[0] >= 0 && in[0] < c->in[0]->ndim - 1;
@@ -234,16 +209,14 @@ static void scatter_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
     out[0] = tl_batch_continuing(a, c, in, 2);
 }
 
-const tl_op tl_op_scatter_add = {.name = "scatter_add",
-                                 .n_in = 3,
-                                 .n_out = 1,
+const tl_op tl_op_scatter_add = {TL_NAMED(scatter_add, 3, 1),
                                  .optional = TL_BIT(2),
                                  .traits = TL_MUTATES | TL_REDUCTION,
                                  .mutates = 2,
                                  .shape = scatter_shape,
                                  .forward = scatter_forward,
                                  .attr = scatter_schema,
-                                 .attr_size = sizeof(scatter_attrs),
+                                 .attr_size = sizeof(embedding_attrs),
                                  .vjp = scatter_vjp,
                                  .saves_in = 2,
                                  .batch = scatter_batch};

@@ -12,42 +12,43 @@
 #include "ops/build.h"
 
 typedef struct {
-    tl_shape shape; /* of x; for gather not used */
+    tl_shape shape; /* scatter_add_dim's: of its result */
     int64_t dim;
 } gather_attrs;
 
-static const tl_attr gather_schema[] = {{"dim", TL_ATTR_I64, offsetof(gather_attrs, dim)}, {0}};
-static const tl_attr scatter_schema[] = {{"shape", TL_ATTR_SHAPE, offsetof(gather_attrs, shape)},
-                                         {"dim", TL_ATTR_I64, offsetof(gather_attrs, dim)},
+static const tl_attr gather_schema[] = {TL_FIELD(gather, dim, I64), {0}};
+static const tl_attr scatter_schema[] = {TL_FIELD(gather, shape, SHAPE),
+                                         TL_FIELD(gather, dim, I64),
                                          {0}};
 
-static tl_status check(tl_call *c, const tl_shape *x, tl_dtype dtype, const tl_array *ids, int *dim)
+/* The ids fit values of shape x along the attribute dim. Input 0 has the values' dtype. */
+static tl_status check(tl_call *c, const tl_shape *x)
 {
-    char sx[TL_SHAPE_TEXT], si[TL_SHAPE_TEXT];
+    const tl_dtype dtype = c->in[0]->dtype;
+    const tl_array *ids = c->in[1];
     if ((c->op != &tl_op_gather && !tl_dtype_is_float(dtype)) || ids->dtype != TL_I64)
         return tl_call_fail(c, TL_EDTYPE, "values %s, ids %s; a float and I64 are needed",
                             tl_dtype_name(dtype), tl_dtype_name(ids->dtype));
-    *dim = tl_find_dim(c, x->ndim, ((const gather_attrs *)c->attrs)->dim);
-    if (*dim < 0)
+    const int dim = tl_find_dim(c, x->ndim, ((const gather_attrs *)c->attrs)->dim);
+    if (dim < 0)
         return TL_ESHAPE;
     bool fits = ids->ndim == x->ndim;
     for (int i = 0; fits && i < x->ndim; i++)
-        fits = i == *dim || ids->dim[i] <= x->dim[i];
+        fits = i == dim || ids->dim[i] <= x->dim[i];
     if (!fits)
         return tl_call_fail(
             c, TL_ESHAPE,
             "ids have shape %s for values of %s along dim %d: the other sizes can be at most these",
-            tl_array_shape_text(si, ids), tl_shape_text(sx, x), *dim);
+            TL_TEXT(ids), TL_TEXT_OF(x), dim);
     return TL_OK;
 }
 
-/* Runs over ids, n of them at a time, from the i-th on: offsets in x of the elements they name, in
- * elements. */
-typedef void each(void *ctx, int64_t i, int64_t n, const int64_t *offset);
+/* Is given n ids at a time, from the i-th on: the offsets in x, in elements, of what they name. */
+typedef void each(tl_call *c, int64_t i, int64_t n, const int64_t *offset);
 enum { AT_ONCE = 128 };
 
-/* Where the cursor's k-th id stands among those that are there: along dims that repeat them (stride
- * 0, as of index_select) it is the same. */
+/* The position, for a message, of the cursor's k-th id among those that were given: dims that
+ * repeat them (stride 0, as in index_select) do not count. */
 static long long place_of(const tl_array *ids, const tl_cursor *at, int64_t k)
 {
     int64_t place = 0;
@@ -57,9 +58,11 @@ static long long place_of(const tl_array *ids, const tl_cursor *at, int64_t k)
     return place;
 }
 
-static tl_status locate(tl_call *c, const tl_array *ids, const tl_array *x, int dim, each *run,
-                        void *ctx)
+/* Calls `run` for all ids, in row-major order. */
+static tl_status locate(tl_call *c, const tl_array *x, each *run)
 {
+    const tl_array *ids = c->in[1];
+    const int dim = tl_dim_from_front(((const gather_attrs *)c->attrs)->dim, x->ndim);
     int64_t offset[AT_ONCE];
     const int last = ids->ndim - 1;
     const int64_t n = tl_array_count(ids), by = dim == last ? 0 : x->stride[last];
@@ -79,7 +82,7 @@ static tl_status locate(tl_call *c, const tl_array *ids, const tl_array *x, int 
                                         (long long)x->dim[dim]);
                 offset[m] = start + id * x->stride[dim] + (k + m) * by;
             }
-            run(ctx, i, m, offset);
+            run(c, i, m, offset);
         }
     }
     return TL_OK;
@@ -88,35 +91,24 @@ static tl_status locate(tl_call *c, const tl_array *ids, const tl_array *x, int 
 static tl_status gather_shape(tl_call *c)
 {
     tl_shape s = tl_array_shape(c->in[0]);
-    int dim;
-    TL_TRY(check(c, &s, c->in[0]->dtype, c->in[1], &dim));
+    TL_TRY(check(c, &s));
     c->out[0] = *c->in[1];
     c->out[0].dtype = c->in[0]->dtype;
     return TL_OK;
 }
 
-typedef struct {
-    const char *x;
-    char *y;
-    size_t size;
-} copier;
-
-static void copy(void *ctx, int64_t i, int64_t n, const int64_t *offset)
+static void copy(tl_call *c, int64_t i, int64_t n, const int64_t *offset)
 {
-    const copier *k = ctx;
-    char *y = k->y + (size_t)i * k->size;
-    for (int64_t j = 0; j < n && k->size == 4; j++) /* a size that is known is one instruction */
-        memcpy(y + j * 4, k->x + offset[j] * 4, 4);
-    for (int64_t j = 0; j < n && k->size != 4; j++)
-        memcpy(y + (size_t)j * k->size, k->x + offset[j] * (int64_t)k->size, k->size);
+    const size_t size = tl_dtype_size(c->in[0]->dtype);
+    const char *x = c->in[0]->data;
+    char *y = (char *)c->out[0].data + (size_t)i * size;
+    for (int64_t j = 0; j < n && size == 4; j++) /* a size that is known is one instruction */
+        memcpy(y + j * 4, x + offset[j] * 4, 4);
+    for (int64_t j = 0; j < n && size != 4; j++)
+        memcpy(y + (size_t)j * size, x + offset[j] * (int64_t)size, size);
 }
 
-static tl_status gather_forward(tl_call *c)
-{
-    copier k = {c->in[0]->data, c->out[0].data, tl_dtype_size(c->in[0]->dtype)};
-    return locate(c, c->in[1], c->in[0],
-                  tl_find_dim(c, c->in[0]->ndim, ((const gather_attrs *)c->attrs)->dim), copy, &k);
-}
+static tl_status gather_forward(tl_call *c) { return locate(c, c->in[0], copy); }
 
 static void gather_vjp(tl_vjp *g)
 {
@@ -125,7 +117,7 @@ static void gather_vjp(tl_vjp *g)
                                   tl_shape_of(g->t, g->in[0]));
 }
 
-/* Not along dim, and the samples of both, all of them. */
+/* Samples lie along an axis other than dim, and ids have all that x has. */
 static void gather_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
 {
     const int nd = c->out[0].ndim;
@@ -135,15 +127,9 @@ static void gather_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
     out[0] = a < 0 || c->out[0].dim[a] != x->dim[a] ? TL_MIXED : a;
 }
 
-const tl_op tl_op_gather = {.name = "gather",
-                            .n_in = 2,
-                            .n_out = 1,
-                            .shape = gather_shape,
-                            .forward = gather_forward,
-                            .attr = gather_schema,
-                            .attr_size = sizeof(gather_attrs),
-                            .vjp = gather_vjp,
-                            .saves_in = 2,
+const tl_op tl_op_gather = {TL_NAMED(gather, 2, 1),    .shape = gather_shape,
+                            .forward = gather_forward, TL_ATTRS(gather),
+                            .vjp = gather_vjp,         .saves_in = 2,
                             .batch = gather_batch};
 
 tl_tensor tl_gather_at(tl_at at, tl_tensor x, tl_tensor ids, int dim)
@@ -157,32 +143,24 @@ tl_tensor tl_gather_at(tl_at at, tl_tensor x, tl_tensor ids, int dim)
 static tl_status scatter_shape(tl_call *c)
 {
     const gather_attrs *a = c->attrs;
-    int dim;
     tl_err e = {.status = TL_OK};
-    char sd[TL_SHAPE_TEXT], si[TL_SHAPE_TEXT];
     if (tl_shape_check(&a->shape, tl_dtype_compute(c->in[0]->dtype), &e) != TL_OK)
         return tl_call_fail(c, e.status, "%s", e.message);
-    TL_TRY(check(c, &a->shape, c->in[0]->dtype, c->in[1], &dim));
+    TL_TRY(check(c, &a->shape));
     if (!tl_array_same_shape(c->in[0], c->in[1]))
-        return tl_call_fail(c, TL_ESHAPE, "dy has shape %s, ids %s",
-                            tl_array_shape_text(sd, c->in[0]), tl_array_shape_text(si, c->in[1]));
+        return tl_call_fail(c, TL_ESHAPE, "dy has shape %s, ids %s", TL_TEXT(c->in[0]),
+                            TL_TEXT(c->in[1]));
     c->out[0] = tl_array_make(tl_dtype_compute(c->in[0]->dtype), &a->shape, NULL);
     return TL_OK;
 }
 
-typedef struct {
-    const tl_array *dy;
-    void *y;
-} adder;
-
-static void add(void *ctx, int64_t i, int64_t n, const int64_t *offset)
+static void add(tl_call *c, int64_t i, int64_t n, const int64_t *offset)
 {
-    const adder *k = ctx;
-    const bool wide = k->dy->dtype == TL_F64;
-    const double *dy64 = k->dy->data;
-    const float *dy32 = k->dy->data;
-    double *y64 = k->y;
-    float *y32 = k->y;
+    const bool wide = c->in[0]->dtype == TL_F64;
+    const double *dy64 = c->in[0]->data;
+    const float *dy32 = c->in[0]->data;
+    double *y64 = c->out[0].data;
+    float *y32 = c->out[0].data;
     for (int64_t j = 0; j < n && wide; j++)
         y64[offset[j]] = (y64[offset[j]] + dy64[i + j]) + 0;
     for (int64_t j = 0; j < n && !wide; j++)
@@ -191,10 +169,8 @@ static void add(void *ctx, int64_t i, int64_t n, const int64_t *offset)
 
 static tl_status scatter_forward(tl_call *c)
 {
-    adder k = {c->in[0], c->out[0].data};
-    memset(k.y, 0, (size_t)tl_array_count(&c->out[0]) * tl_dtype_size(c->out[0].dtype));
-    return locate(c, c->in[1], &c->out[0],
-                  tl_find_dim(c, c->out[0].ndim, ((const gather_attrs *)c->attrs)->dim), add, &k);
+    tl_clear(&c->out[0]);
+    return locate(c, &c->out[0], add);
 }
 
 static void scatter_vjp(tl_vjp *g)
@@ -202,9 +178,7 @@ static void scatter_vjp(tl_vjp *g)
     g->dx[0] = tl_gather(g->t, g->dy[0], g->in[1], (int)((const gather_attrs *)g->attrs)->dim);
 }
 
-const tl_op tl_op_scatter_add_dim = {.name = "scatter_add_dim",
-                                     .n_in = 2,
-                                     .n_out = 1,
+const tl_op tl_op_scatter_add_dim = {TL_NAMED(scatter_add_dim, 2, 1),
                                      .traits = TL_REDUCTION | TL_WIDENED,
                                      .shape = scatter_shape,
                                      .forward = scatter_forward,
@@ -227,9 +201,7 @@ typedef struct {
     tl_dtype dtype;
 } hot_attrs;
 
-static const tl_attr hot_schema[] = {{"classes", TL_ATTR_I64, offsetof(hot_attrs, classes)},
-                                     {"dtype", TL_ATTR_DTYPE, offsetof(hot_attrs, dtype)},
-                                     {0}};
+static const tl_attr hot_schema[] = {TL_FIELD(hot, classes, I64), TL_FIELD(hot, dtype, DTYPE), {0}};
 
 static tl_status hot_shape(tl_call *c)
 {
@@ -251,18 +223,15 @@ static tl_status hot_forward(tl_call *c)
 {
     int64_t classes = ((const hot_attrs *)c->attrs)->classes, n = tl_array_count(c->in[0]);
     tl_array *y = &c->out[0];
-    size_t size = tl_dtype_size(y->dtype);
-    const double one = 1;
+    const size_t size = tl_dtype_size(y->dtype);
     tl_cursor at = tl_cursor_at(c->in[0], c->in[0]->ndim, 0);
-    if (n * classes > 0)
-        memset(y->data, 0, (size_t)(n * classes) * size);
+    tl_clear(y);
     for (int64_t i = 0; i < n; i++, tl_cursor_next(&at)) {
         int64_t id = *(const int64_t *)tl_cursor_data(&at);
         if (id < 0 || id >= classes)
             return tl_call_fail(c, TL_EINDEX, "id %lld at position %lld; there are %lld classes",
                                 (long long)id, (long long)i, (long long)classes);
-        tl_isa_now()->convert->cast(1, TL_F64, &one, y->dtype,
-                                    (char *)y->data + (size_t)(i * classes + id) * size);
+        tl_element_put(y->dtype, (char *)y->data + (size_t)(i * classes + id) * size, 1);
     }
     return TL_OK;
 }
@@ -272,15 +241,8 @@ static void hot_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
     (void)c, out[0] = in[0] < 0 ? TL_MIXED : in[0];
 }
 
-const tl_op tl_op_one_hot = {.name = "one_hot",
-                             .n_in = 1,
-                             .n_out = 1,
-                             .traits = TL_NONDIFF,
-                             .shape = hot_shape,
-                             .forward = hot_forward,
-                             .attr = hot_schema,
-                             .attr_size = sizeof(hot_attrs),
-                             .batch = hot_batch};
+const tl_op tl_op_one_hot = {TL_NAMED(one_hot, 1, 1), .traits = TL_NONDIFF, .shape = hot_shape,
+                             .forward = hot_forward,  TL_ATTRS(hot),        .batch = hot_batch};
 
 tl_tensor tl_one_hot_at(tl_at at, tl_tensor ids, int64_t classes, tl_dtype dtype)
 {
@@ -294,14 +256,12 @@ tl_tensor tl_index_select_at(tl_at at, tl_tensor x, int dim, tl_tensor ids)
     tl_shape s = tl_shape_of(at.tape, x), n = tl_shape_of(at.tape, ids), one = s;
     if (tl_dims_of(at, "index_select", x, TL_DIMS(dim)) < 0)
         return TL_NONE;
-    if (s.ndim == 0 || n.ndim != 1) {
-        tl_tape_fail(at, TL_ESHAPE, "index_select: x has %d dims, ids %d; ids have one", s.ndim,
-                     n.ndim);
-        return TL_NONE;
-    }
+    if (s.ndim == 0 || n.ndim != 1)
+        return tl_reject(at, TL_ESHAPE, "index_select: x has %d dims, ids %d; ids have one", s.ndim,
+                         n.ndim);
     for (int i = 0; i < s.ndim; i++)
         one.dim[i] = 1;
-    int d = dim < 0 ? dim + s.ndim : dim;
+    int d = tl_dim_from_front(dim, s.ndim);
     s.dim[d] = one.dim[d] = n.dim[0];
     return tl_gather_at(at, x, tl_expand_at(at, tl_reshape_at(at, ids, one), s), d);
 }

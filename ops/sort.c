@@ -13,9 +13,7 @@ typedef struct {
     bool descending;
 } sort_attrs;
 
-static const tl_attr sort_schema[] = {{"descending", TL_ATTR_BOOL,
-                                       offsetof(sort_attrs, descending)},
-                                      {0}};
+static const tl_attr sort_schema[] = {TL_FIELD(sort, descending, BOOL), {0}};
 
 static tl_status argsort_shape(tl_call *c)
 {
@@ -40,7 +38,7 @@ typedef struct {
     bool descending;
 } job;
 
-/* As a number that is smaller where the element comes first. */
+/* Element i as a number that is smaller the earlier the element comes in the result. */
 static int64_t key_at(const job *j, int64_t i)
 {
     int64_t k;
@@ -56,7 +54,7 @@ static int64_t key_at(const job *j, int64_t i)
     return j->descending ? ~k : k;
 }
 
-/* Merges sorted runs of growing length, from a to b and back. */
+/* Merges sorted runs, longer each time, from a to b and back. Returns the one with the result. */
 static const item *merge_sort(item *a, item *b, int64_t n)
 {
     for (int64_t run = 1; run < n; run *= 2) {
@@ -105,28 +103,16 @@ static void argsort_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
     out[0] = tl_batch_beside(in[0] == TL_TOTAL ? TL_MIXED : in[0], c->out[0].ndim, -1);
 }
 
-const tl_op tl_op_argsort = {.name = "argsort",
-                             .n_in = 1,
-                             .n_out = 1,
-                             .traits = TL_NONDIFF | TL_WIDENED,
-                             .shape = argsort_shape,
-                             .forward = argsort_forward,
-                             .attr = sort_schema,
-                             .attr_size = sizeof(sort_attrs),
-                             .batch = argsort_batch};
+const tl_op tl_op_argsort = {TL_NAMED(argsort, 1, 1), .traits = TL_NONDIFF | TL_WIDENED,
+                             .shape = argsort_shape,  .forward = argsort_forward,
+                             TL_ATTRS(sort),          .batch = argsort_batch};
 
 tl_tensor tl_argsort_at(tl_at at, tl_tensor x, int dim, bool descending)
 {
-    sort_attrs a = {descending};
-    int nd = tl_shape_of(at.tape, x).ndim;
-    if (nd == 0 || dim == -1 || dim == nd - 1)
-        return tl_apply1(at, &tl_op_argsort, &a, &x, 1);
-    if (tl_dims_of(at, "argsort", x, TL_DIMS(dim)) < 0)
-        return TL_NONE;
-    tl_tensor last = tl_transpose_at(at, x, dim, -1);
-    return tl_transpose_at(at, tl_apply1(at, &tl_op_argsort, &a, &last, 1), dim, -1);
+    return tl_apply_along(at, &tl_op_argsort, &(sort_attrs){descending}, x, dim);
 }
 
+/* x sorted by its argsort; *ids: that, if asked for. */
 static tl_tensor values(tl_at at, tl_tensor x, tl_tensor places, int dim, tl_tensor *ids)
 {
     if (ids != NULL)
@@ -142,12 +128,10 @@ tl_tensor tl_sort_at(tl_at at, tl_tensor x, int dim, bool descending, tl_tensor 
 tl_tensor tl_topk_at(tl_at at, tl_tensor x, int64_t k, int dim, bool smallest, tl_tensor *ids)
 {
     tl_shape s = tl_shape_of(at.tape, x);
-    int d = dim < 0 ? dim + s.ndim : dim;
-    if (d >= 0 && d < s.ndim && (k < 0 || k > s.dim[d])) {
-        tl_tape_fail(at, TL_EDOMAIN, "topk: %lld of dim %d, which has %lld", (long long)k, d,
-                     (long long)s.dim[d]);
-        return TL_NONE;
-    }
+    int d = tl_dim_from_front(dim, s.ndim);
+    if (d >= 0 && d < s.ndim && (k < 0 || k > s.dim[d]))
+        return tl_reject(at, TL_EDOMAIN, "topk: %lld of dim %d, which has %lld", (long long)k, d,
+                         (long long)s.dim[d]);
     tl_tensor places = tl_argsort_at(at, x, dim, !smallest);
     return values(at, x, tl_slice_at(at, places, dim, 0, k, 1), dim, ids);
 }
