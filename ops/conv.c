@@ -1,7 +1,7 @@
 /* conv: y[g, n, o, p] = chain over (channel c, place k in the kernel) of w[g, o, c, k] times the
  * element u of x that it meets, b*u = s*p + d*k - pad in each of two dims, or 0 where there is
- * none. conv1d and conv2d are calls of it; its two gradients are, too, solved for another of u, p
- * and k
+ * none. conv1d and conv2d are calls of it. So are its two gradients, which solve that equation for
+ * another of u, p and k
  * Shape:  x (g, n, c, h, w), w (g, o, c, kh, kw), acc? -> (g, n, o, oh, ow);
  *         swapped: (g, o, n, ...)
  * Dtype:  f16 bf16 f32 f64; f16, bf16 and f32 meet in f32. Accumulator: the compute type
@@ -12,19 +12,20 @@
  */
 #include "ops/matmul.h"
 
-/* Of one dim: places of the result, and s, d, b, pad above. s and d may be negative. */
+/* In one dim: the places of the result, and s, d, b and pad of the card. s and d may be negative.
+ */
 typedef struct {
     int64_t out, s, d, b, pad;
 } steps;
 
 typedef struct {
-    tl_shape rows, cols; /* steps as the sizes of a shape, so that they are printed and compared */
+    tl_shape rows, cols; /* steps, as the sizes of a shape, which a schema can print and compare */
     bool swapped;
 } conv_attrs;
 
-static const tl_attr conv_schema[] = {{"rows", TL_ATTR_SHAPE, offsetof(conv_attrs, rows)},
-                                      {"cols", TL_ATTR_SHAPE, offsetof(conv_attrs, cols)},
-                                      {"swapped", TL_ATTR_BOOL, offsetof(conv_attrs, swapped)},
+static const tl_attr conv_schema[] = {TL_FIELD(conv, rows, SHAPE),
+                                      TL_FIELD(conv, cols, SHAPE),
+                                      TL_FIELD(conv, swapped, BOOL),
                                       {0}};
 
 static tl_shape packed(int64_t out, int64_t s, int64_t d, int64_t b, int64_t pad)
@@ -40,34 +41,25 @@ static steps unpacked(const tl_shape *s)
 static tl_status conv_shape(tl_call *c)
 {
     const conv_attrs *a = c->attrs;
-    const tl_array *x = c->in[0], *w = c->in[1], *acc = c->in[2];
-    char sx[TL_SHAPE_TEXT], sw[TL_SHAPE_TEXT];
+    const tl_array *x = c->in[0], *w = c->in[1];
     if (!tl_dtype_is_float(x->dtype) || !tl_dtype_is_float(w->dtype) ||
         (x->dtype == TL_F64) != (w->dtype == TL_F64))
         return tl_call_fail(c, TL_EDTYPE, "x is %s, w %s; two floats are needed, f64 only with f64",
                             tl_dtype_name(x->dtype), tl_dtype_name(w->dtype));
     if (x->ndim != 5 || w->ndim != 5 || x->dim[0] != w->dim[0] || x->dim[2] != w->dim[2])
-        return tl_call_fail(c, TL_ESHAPE, "x %s and w %s: groups or channels differ",
-                            tl_array_shape_text(sx, x), tl_array_shape_text(sw, w));
+        return tl_call_fail(c, TL_ESHAPE, "x %s and w %s: groups or channels differ", TL_TEXT(x),
+                            TL_TEXT(w));
     int64_t n = x->dim[1], o = w->dim[1];
     tl_shape s = TL_DIMS(x->dim[0], a->swapped ? o : n, a->swapped ? n : o, a->rows.dim[0],
                          a->cols.dim[0]);
     tl_array out = tl_array_make(x->dtype == w->dtype ? x->dtype : TL_F32, &s, NULL);
-    if (acc != NULL) {
-        if (!tl_array_same_shape(acc, &out) || acc->dtype != tl_dtype_compute(out.dtype))
-            return tl_call_fail(c, TL_ESHAPE, "accumulator %s %s for a result of %s",
-                                tl_array_shape_text(sx, acc), tl_dtype_name(acc->dtype),
-                                tl_array_shape_text(sw, &out));
-        out = *acc;
-    }
-    c->out[0] = out;
-    return TL_OK;
+    return tl_continue(c, 2, &out, tl_dtype_compute(out.dtype));
 }
 
-/* The elements of x that places and kernel reach in one dim, as if b - 1 zeros lay between any two
- * of them and zeros around. */
+/* What the places and the kernel reach in one dim of x, if b - 1 zeros are put between neighbouring
+ * elements, and zeros around all. */
 typedef struct {
-    int64_t first, n; /* the first one reached, how many from there on */
+    int64_t first, n; /* the first position that is reached, and how many there are */
 } reach;
 
 static reach reached(steps t, int64_t kernel)
@@ -83,7 +75,7 @@ typedef struct {
     int64_t b[2];
 } spreading;
 
-/* Planes of (g, n, c). */
+/* Writes planes [begin, end) of (g, n, c): the elements of x that are reached, and zeros. */
 static void spread_planes(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const spreading *s = ctx;
@@ -114,7 +106,8 @@ static void spread_planes(void *ctx, int64_t begin, int64_t end, int thread)
     }
 }
 
-/* x in the compute type with its zeros, or as it is where nothing is missing. */
+/* y: what is reached of x, in the compute type and with its zeros; x itself where none are needed.
+ */
 static tl_status spread(tl_call *c, const steps t[2], reach r[2], tl_array *y)
 {
     const tl_array *x = c->in[0], *w = c->in[1];
@@ -142,8 +135,8 @@ static tl_status spread(tl_call *c, const steps t[2], reach r[2], tl_array *y)
     return TL_OK;
 }
 
-/* Where row (c, kh, kw) and column (n, oh, ow) of the factor lie: their sum is the element's place.
- * From one row of places to the next there are `pitch` columns. */
+/* Offsets of the rows (c, kh, kw) and columns (n, oh, ow) of the product's factor: element (row,
+ * column) lies at their sum. A row of places takes `pitch` columns. */
 static void tables(const tl_array *x, const tl_array *w, const steps t[2], const reach r[2],
                    int64_t samples, int64_t pitch, int64_t *row, int64_t *col)
 {
@@ -161,9 +154,9 @@ static void tables(const tl_array *x, const tl_array *w, const steps t[2], const
                             (t[1].s * j - t[1].pad - r[1].first) * x->stride[4];
 }
 
-/* Where places are elements of x side by side, the product has the columns between two rows of
- * places, too: a factor in one piece is read in less time than they take, if they are few. Then
- * *wide is room for it, in out's shape, else out itself. */
+/* Where neighbouring places read neighbouring elements of x, the product can also compute the
+ * columns between two rows of places. If they are few, that takes less time than reading the factor
+ * row by row. *wide is then scratch for such a result, in out's shape; else it is out. */
 static tl_status widened(tl_call *c, const tl_array *x, const steps t[2], const tl_array *out,
                          tl_array *wide)
 {
@@ -183,12 +176,13 @@ static tl_status widened(tl_call *c, const tl_array *x, const steps t[2], const 
     return wide->data == NULL ? TL_ENOMEM : TL_OK;
 }
 
-/* y = the product, or y continues with it; from one row of its places to the next are `pitch`. */
+/* y = the product, or y continues with it. A row of y's places takes `pitch` columns. */
 static tl_status multiply(tl_call *c, const steps t[2], const reach r[2], const tl_array *x,
                           const tl_array *factor, const tl_array *y, int64_t pitch)
 {
     const tl_array *w = c->in[1];
-    /* Columns of one product: a sample's places, or all samples' where they lie side by side. */
+    /* The columns of one product: the places of a sample, or of all samples where y has them side
+     * by side. */
     const int sample = ((const conv_attrs *)c->attrs)->swapped ? 2 : 1, row = 3 - sample;
     const int64_t places = (t[0].out - 1) * pitch + t[1].out, k = w->dim[2] * w->dim[3] * w->dim[4];
     const bool joined = y->stride[sample] == places && y->stride[4] == 1 && y->stride[3] == pitch;
@@ -247,8 +241,8 @@ static tl_tensor exchanged(tl_tape *t, tl_tensor x)
     return tl_permute(t, x, TL_DIMS(0, 2, 1, 3, 4));
 }
 
-/* b*u = s*p + d*k - pad, read as s*p = b*u - d*k + pad for dx and as d*k = b*u - s*p + pad for dw,
- * where p takes the kernel's part. */
+/* b*u = s*p + d*k - pad is read as s*p = b*u - d*k + pad for dx, and as d*k = b*u - s*p + pad for
+ * dw, where p takes the kernel's part. */
 static void conv_vjp(tl_vjp *g)
 {
     const conv_attrs *a = g->attrs;
@@ -269,7 +263,7 @@ static void conv_vjp(tl_vjp *g)
                              (tl_tensor[]){exchanged(t, g->in[0]), exchanged(t, dy), g->acc[1]}, 3);
 }
 
-/* Samples stay along n, and o; along c, which is part of the chain, they add up. */
+/* Samples along n or o stay samples; along c, which is part of the chain, they add up. */
 static void conv_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
 {
     const bool swapped = ((const conv_attrs *)c->attrs)->swapped;
@@ -282,42 +276,18 @@ static void conv_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
         out[0] = TL_MIXED;
 }
 
-const tl_op tl_op_conv = {.name = "conv",
-                          .n_in = 3,
-                          .n_out = 1,
-                          .optional = TL_BIT(2),
-                          .traits = TL_MUTATES,
-                          .mutates = 2,
-                          .shape = conv_shape,
-                          .forward = conv_forward,
-                          .attr = conv_schema,
-                          .attr_size = sizeof(conv_attrs),
-                          .vjp = conv_vjp,
-                          .saves_in = 3,
-                          .saves_for = tl_saves_other,
-                          .folds = 2,
-                          .batch = conv_batch};
+const tl_op tl_op_conv = {TL_NAMED(conv, 3, 1), .optional = TL_BIT(2),
+                          .traits = TL_MUTATES, .mutates = 2,
+                          .shape = conv_shape,  .forward = conv_forward,
+                          TL_ATTRS(conv),       .vjp = conv_vjp,
+                          .saves_in = 3,        .saves_for = tl_saves_other,
+                          .folds = 2,           .batch = conv_batch};
 
 /* ---- conv1d, conv2d ---- */
 
-static bool fits(tl_at at, const char *name, int dims, const tl_shape *x, const tl_shape *w,
-                 int64_t groups)
-{
-    char sx[TL_SHAPE_TEXT], sw[TL_SHAPE_TEXT];
-    if (x->ndim == dims + 2 && w->ndim == dims + 2 && groups > 0 && x->dim[1] % groups == 0 &&
-        w->dim[0] % groups == 0 && x->dim[1] / groups == w->dim[1])
-        return true;
-    tl_tape_fail(at, TL_ESHAPE,
-                 "%s: x %s and w %s with .groups = %lld; (n, c, ...) and (o, c/groups, ...) are "
-                 "needed",
-                 name, tl_shape_text(sx, x), tl_shape_text(sw, w), (long long)groups);
-    return false;
-}
-
-/* A dim of a size, and a kernel, stride (0: 1), dilation (0: 1) and padding; false with an error.
- */
-static bool dim_steps(tl_at at, const char *name, int64_t size, int64_t k, int64_t stride,
-                      int64_t dilation, int64_t pad, tl_shape *out)
+/* One dim of `size` elements under a kernel of k. */
+static tl_status dim_steps(tl_at at, const char *name, int64_t size, int64_t k, int64_t stride,
+                           int64_t dilation, int64_t pad, tl_shape *out)
 {
     enum { MOST = 1 << 30 }; /* so that nothing overflows */
     stride += stride == 0;
@@ -327,51 +297,49 @@ static bool dim_steps(tl_at at, const char *name, int64_t size, int64_t k, int64
         int64_t room = size + 2 * pad - dilation * (k - 1) - 1;
         *out = packed(room / stride + 1, stride, dilation, 1, pad);
         if (room >= 0)
-            return true;
+            return TL_OK;
     }
-    tl_tape_fail(at, TL_EDOMAIN,
-                 "%s: a kernel of %lld with stride %lld, dilation %lld and padding %lld finds no "
-                 "place in %lld",
-                 name, (long long)k, (long long)stride, (long long)dilation, (long long)pad,
-                 (long long)size);
-    return false;
+    return tl_tape_fail(at, TL_EDOMAIN,
+                        "%s: a kernel of %lld with stride %lld, dilation %lld and padding %lld "
+                        "finds no place in %lld",
+                        name, (long long)k, (long long)stride, (long long)dilation, (long long)pad,
+                        (long long)size);
 }
 
 static tl_tensor conv(tl_at at, const char *name, int dims, tl_tensor x, tl_tensor w,
                       tl_conv_options o)
 {
-    tl_shape sx = tl_shape_of(at.tape, x), sw = tl_shape_of(at.tape, w), sy;
-    conv_attrs a = {.swapped = false};
-    int64_t g = o.groups + (o.groups == 0);
-    if (tl_failed(at.tape) || !fits(at, name, dims, &sx, &sw, g))
+    tl_shape sx = tl_shape_of(at.tape, x), sw = tl_shape_of(at.tape, w);
+    conv_attrs a = {.rows = packed(1, 1, 1, 1, 0)}; /* of conv1d, whose x has one row */
+    int64_t g = o.groups + (o.groups == 0), outs = sw.dim[0];
+    if (tl_failed(at.tape))
         return TL_NONE;
-    int64_t h = dims == 2 ? sx.dim[2] : 1, kh = dims == 2 ? sw.dim[2] : 1;
+    if (sx.ndim != dims + 2 || sw.ndim != dims + 2 || g <= 0 || sx.dim[1] % g != 0 ||
+        outs % g != 0 || sx.dim[1] / g != sw.dim[1])
+        return tl_reject(at, TL_ESHAPE,
+                         "%s: x %s and w %s with .groups = %lld; (n, c, ...) and (o, c/groups, "
+                         "...) are needed",
+                         name, TL_TEXT_OF(&sx), TL_TEXT_OF(&sw), (long long)g);
     for (int i = 0; i < dims; i++)
-        if (!dim_steps(at, name, sx.dim[2 + i], sw.dim[2 + i], o.stride[i], o.dilation[i],
-                       o.padding[i], i + 1 == dims ? &a.cols : &a.rows))
+        if (dim_steps(at, name, sx.dim[2 + i], sw.dim[2 + i], o.stride[i], o.dilation[i],
+                      o.padding[i], i + 1 == dims ? &a.cols : &a.rows) != TL_OK)
             return TL_NONE;
-    if (dims == 1)
-        a.rows = packed(1, 1, 1, 1, 0);
-    int64_t n = sx.dim[0], c = sw.dim[1], outs = sw.dim[0] / g;
-    x = tl_reshape_at(at, x, TL_DIMS(n, g, c, h, sx.dim[dims + 1]));
-    w = tl_reshape_at(at, w, TL_DIMS(g, outs, c, kh, sw.dim[dims + 1]));
+    const int64_t n = sx.dim[0], c = sw.dim[1];
+    const tl_shape flip = TL_DIMS(1, 0, 2, 3, 4); /* groups and samples change places */
+    x = tl_reshape_at(at, x, TL_DIMS(n, g, c, dims == 2 ? sx.dim[2] : 1, sx.dim[dims + 1]));
+    w = tl_reshape_at(at, w, TL_DIMS(g, outs / g, c, dims == 2 ? sw.dim[2] : 1, sw.dim[dims + 1]));
     tl_tensor y = tl_apply1(at, &tl_op_conv, &a,
-                            (tl_tensor[]){tl_permute_at(at, x, TL_DIMS(1, 0, 2, 3, 4)), w, TL_NONE},
-                            3),
-              by_sample = tl_permute_at(at, y, TL_DIMS(1, 0, 2, 3, 4));
-    sy = TL_DIMS(n, sw.dim[0], a.rows.dim[0], a.cols.dim[0]);
-    if (dims == 1)
-        sy = TL_DIMS(n, sw.dim[0], a.cols.dim[0]);
+                            (tl_tensor[]){tl_permute_at(at, x, flip), w, TL_NONE}, 3),
+              by_sample = tl_permute_at(at, y, flip);
+    tl_shape sy = dims == 1 ? TL_DIMS(n, outs, a.cols.dim[0])
+                            : TL_DIMS(n, outs, a.rows.dim[0], a.cols.dim[0]);
     tl_tensor product[] = {y, by_sample, tl_reshape_at(at, by_sample, sy)};
     if (tl_is_none(o.bias))
         return product[2];
-    tl_shape sb = tl_shape_of(at.tape, o.bias), one = {dims + 1, {sw.dim[0], 1, 1}};
-    if (!tl_failed(at.tape) && (sb.ndim != 1 || sb.dim[0] != sw.dim[0])) {
-        char b[TL_SHAPE_TEXT];
-        tl_tape_fail(at, TL_ESHAPE, "%s: the bias has shape %s; (%lld) is needed", name,
-                     tl_shape_text(b, &sb), (long long)sw.dim[0]);
-        return TL_NONE;
-    }
+    tl_shape sb = tl_shape_of(at.tape, o.bias), one = {dims + 1, {outs, 1, 1}};
+    if (!tl_failed(at.tape) && (sb.ndim != 1 || sb.dim[0] != outs))
+        return tl_reject(at, TL_ESHAPE, "%s: the bias has shape %s; (%lld) is needed", name,
+                         TL_TEXT_OF(&sb), (long long)outs);
     y = tl_add_at(at, product[2], tl_reshape_at(at, o.bias, one));
     for (int i = 0; i < 3; i++)
         tl_let_go_at(at, product[i]);
