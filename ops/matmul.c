@@ -1,8 +1,8 @@
 /* matmul: C[..., i, j] = chain over k of A[..., i, k] * B[..., k, j]
  * Shape:  (..., m, k) @ (..., k, n) -> (..., m, n); batch dims broadcast. 1-d operands as in numpy.
  *         Batch dims that the output has as 1, or lacks, are the outer part of the chain.
- * Dtype:  f16 bf16 f32 f64; f16, bf16 and f32 meet in f32, where they stay if wide. Accumulator:
- *         the compute type, or f64.
+ * Dtype:  f16 bf16 f32 f64; f16, bf16 and f32 meet in f32; if wide, the result is in the compute
+ *         type. Accumulator: the compute type, or f64.
  * Bits:   acc = fma(a, b, acc), k ascending, from +0 or the accumulator (NUMERICS 5). TL_FAST:
  *         BLIS's. Other kernels: matmul_kernel.h
  * VJP:    dA = dC @ B^T, dB = A^T @ dC, each folded to its operand's batch and continuing
@@ -11,13 +11,12 @@
  */
 #include "ops/matmul.h"
 
-static const tl_attr matmul_schema[] = {{"batch", TL_ATTR_SHAPE, offsetof(tl_matmul_attrs, batch)},
-                                        {"acc_f64", TL_ATTR_BOOL,
-                                         offsetof(tl_matmul_attrs, acc_f64)},
-                                        {"wide", TL_ATTR_BOOL, offsetof(tl_matmul_attrs, wide)},
-                                        {0}};
+static const tl_attr tl_matmul_schema[] = {TL_FIELD(tl_matmul, batch, SHAPE),
+                                           TL_FIELD(tl_matmul, acc_f64, BOOL),
+                                           TL_FIELD(tl_matmul, wide, BOOL),
+                                           {0}};
 
-/* Batch dims of a (all but the last two) broadcast into s. */
+/* Broadcasts the batch dims of a (all but the last two) and s into s; false if they do not fit. */
 static bool widen_batch(tl_shape *s, const tl_array *a)
 {
     int nd = a->ndim - 2 > s->ndim ? a->ndim - 2 : s->ndim;
@@ -36,70 +35,56 @@ static bool widen_batch(tl_shape *s, const tl_array *a)
 static tl_status matmul_shape(tl_call *c)
 {
     const tl_matmul_attrs *at = c->attrs;
-    const tl_array *a = c->in[0], *b = c->in[1], *acc = c->in[2];
-    char sa[TL_SHAPE_TEXT], sb[TL_SHAPE_TEXT];
+    const tl_array *a = c->in[0], *b = c->in[1];
     tl_shape full = at->batch;
     if (!tl_dtype_is_float(a->dtype) || !tl_dtype_is_float(b->dtype) ||
         (a->dtype == TL_F64) != (b->dtype == TL_F64))
         return tl_call_fail(c, TL_EDTYPE, "%s @ %s; two floats are needed, f64 only with f64",
                             tl_dtype_name(a->dtype), tl_dtype_name(b->dtype));
     if (a->ndim < 2 || b->ndim < 2 || a->dim[a->ndim - 1] != b->dim[b->ndim - 2])
-        return tl_call_fail(c, TL_ESHAPE, "%s @ %s: the inner sizes must agree",
-                            tl_array_shape_text(sa, a), tl_array_shape_text(sb, b));
+        return tl_call_fail(c, TL_ESHAPE, "%s @ %s: the inner sizes must agree", TL_TEXT(a),
+                            TL_TEXT(b));
     if (!widen_batch(&full, a) || !widen_batch(&full, b) || at->batch.ndim + 2 > TL_MAX_DIMS)
-        return tl_call_fail(c, TL_ESHAPE, "%s @ %s: the batch dims do not broadcast",
-                            tl_array_shape_text(sa, a), tl_array_shape_text(sb, b));
-    tl_array *o = &c->out[0];
+        return tl_call_fail(c, TL_ESHAPE, "%s @ %s: the batch dims do not broadcast", TL_TEXT(a),
+                            TL_TEXT(b));
     tl_array out = {.dtype = a->dtype == b->dtype ? a->dtype : TL_F32, .ndim = at->batch.ndim + 2};
     if (at->wide)
         out.dtype = tl_dtype_compute(out.dtype);
     memcpy(out.dim, at->batch.dim, sizeof out.dim);
     out.dim[out.ndim - 2] = a->dim[a->ndim - 2];
     out.dim[out.ndim - 1] = b->dim[b->ndim - 1];
-    if (acc != NULL) {
-        tl_dtype want = at->acc_f64 ? TL_F64 : tl_dtype_compute(out.dtype);
-        if (!tl_array_same_shape(acc, &out) || acc->dtype != want)
-            return tl_call_fail(c, TL_ESHAPE, "accumulator %s %s for a result of %s",
-                                tl_array_shape_text(sa, acc), tl_dtype_name(acc->dtype),
-                                tl_array_shape_text(sb, &out));
-        out = *acc;
-    }
-    *o = out;
-    return TL_OK;
-}
-
-static tl_tensor turned(tl_tape *t, tl_tensor x) { return tl_transpose(t, x, -1, -2); }
-
-static tl_matmul_attrs batch_like(tl_tape *t, tl_tensor x, const tl_matmul_attrs *a)
-{
-    tl_matmul_attrs out = {.batch = tl_shape_of(t, x), .acc_f64 = a->acc_f64};
-    out.batch.ndim -= 2;
-    return out;
+    return tl_continue(c, 2, &out, at->acc_f64 ? TL_F64 : tl_dtype_compute(out.dtype));
 }
 
 static bool chain_in_f64(const void *attrs) { return ((const tl_matmul_attrs *)attrs)->acc_f64; }
 
-/* An operand beside dy: a f64 result (an f64 accumulator was continued) has a f64 cotangent. */
-static tl_tensor beside(tl_tape *t, tl_tensor x, tl_tensor dy)
+/* a @ b as the gradient of input i: folded to its batch dims, continuing its accumulator. */
+static tl_tensor gradient(tl_vjp *g, int i, tl_tensor a, tl_tensor b)
 {
-    bool widen = tl_dtype_of(t, dy) == TL_F64 && tl_dtype_of(t, x) != TL_F64;
-    return widen ? tl_cast(t, x, TL_F64) : x;
+    tl_matmul_attrs at = {.batch = tl_shape_of(g->t, g->in[i]), .acc_f64 = chain_in_f64(g->attrs)};
+    at.batch.ndim -= 2;
+    return tl_matmul_into_at(TL_AT(g->t), a, b, g->acc[i], at);
+}
+
+/* The transpose of input i, to be multiplied with dy, which is f64 where an f64 accumulator was
+ * continued. */
+static tl_tensor turned(tl_vjp *g, int i)
+{
+    const bool widen = tl_dtype_of(g->t, g->dy[0]) == TL_F64;
+    tl_tensor x = widen ? tl_in_dtype(TL_AT(g->t), g->in[i], TL_F64) : g->in[i];
+    return tl_transpose(g->t, x, -1, -2);
 }
 
 static void matmul_vjp(tl_vjp *g)
 {
-    tl_tape *t = g->t;
-    tl_tensor dy = g->dy[0];
     if (g->wants[0])
-        g->dx[0] = tl_matmul_into_at(TL_AT(t), dy, turned(t, beside(t, g->in[1], dy)), g->acc[0],
-                                     batch_like(t, g->in[0], g->attrs));
+        g->dx[0] = gradient(g, 0, g->dy[0], turned(g, 1));
     if (g->wants[1])
-        g->dx[1] = tl_matmul_into_at(TL_AT(t), turned(t, beside(t, g->in[0], dy)), dy, g->acc[1],
-                                     batch_like(t, g->in[1], g->attrs));
+        g->dx[1] = gradient(g, 1, turned(g, 0), g->dy[0]);
 }
 
-/* ---- the probe: calls on which a matmul that adds in another order, rounds otherwise or forgets
- * an edge shows itself: sizes around vectors, tiles and cache blocks, operands of every
+/* ---- the probe: calls that expose a kernel which adds in another order, rounds otherwise or
+ * forgets an edge. They have sizes around vectors, tiles and cache blocks, operands of every
  * orientation, sums that end in -0, an accumulator, batches ---- */
 
 typedef struct {
@@ -125,7 +110,7 @@ static tl_tensor operand(tl_tape *t, tl_dtype dtype, int rows, int cols, bool tu
     return turned ? tl_transpose(t, x, 0, 1) : x;
 }
 
-/* Batches that stay, that broadcast, that fold into the chain. */
+/* Case i of batches: that stay, that broadcast, that fold into the chain. */
 static tl_tensor batched(tl_tape *t, tl_dtype dtype, int i)
 {
     tl_tensor a = tl_probe_numbers(t, dtype, TL_DIMS(3, 14, 20), 0, false);
@@ -148,8 +133,8 @@ tl_tensor tl_matmul_probe(tl_tape *t, tl_dtype dtype, int i)
     return tl_matmul_into_at(TL_AT(t), a, b, acc, (tl_matmul_attrs){.batch = TL_SCALAR});
 }
 
-/* Samples along rows of a, columns of b or a batch dim stay; along the chain, or along a batch dim
- * that becomes part of it, they add up. */
+/* Samples along rows of a, columns of b or a batch dim stay samples. Along the chain, or along a
+ * batch dim that becomes part of it, they add up. */
 static void matmul_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
 {
     const tl_array *a = c->in[0], *b = c->in[1], *y = &c->out[0];
@@ -171,16 +156,13 @@ static void matmul_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
     out[0] = tl_batch_continuing(out[0], c, in, 2);
 }
 
-const tl_op tl_op_matmul = {.name = "matmul",
-                            .n_in = 3,
-                            .n_out = 1,
+const tl_op tl_op_matmul = {TL_NAMED(matmul, 3, 1),
                             .optional = TL_BIT(2),
                             .traits = TL_MUTATES | TL_BEGINS,
                             .mutates = 2,
                             .shape = matmul_shape,
                             .forward = tl_matmul_run,
-                            .attr = matmul_schema,
-                            .attr_size = sizeof(tl_matmul_attrs),
+                            TL_ATTRS(tl_matmul),
                             .vjp = matmul_vjp,
                             .saves_in = 3,
                             .saves_for = tl_saves_other,
@@ -194,38 +176,29 @@ tl_tensor tl_matmul_into_at(tl_at at, tl_tensor a, tl_tensor b, tl_tensor acc,
     return tl_apply1(at, &tl_op_matmul, &attrs, (tl_tensor[]){a, b, acc}, 3);
 }
 
-/* x with a dim of size 1 put in at d. */
-static tl_tensor lifted(tl_at at, tl_tensor x, int d)
-{
-    tl_shape s = tl_shape_of(at.tape, x);
-    s.ndim = 2;
-    s.dim[1 - d] = s.dim[0];
-    s.dim[d] = 1;
-    return tl_reshape_at(at, x, s);
-}
-
+/* a @ b as in numpy: a 1-d a is a row, a 1-d b a column, and the result lacks that dim. */
 static tl_tensor multiply(tl_at at, tl_tensor a, tl_tensor b, tl_matmul_attrs attrs)
 {
     tl_array x, y;
     if (!tl_array_of(at.tape, a, &x) || !tl_array_of(at.tape, b, &y) || x.ndim == 0 || y.ndim == 0)
-        return tl_matmul_into_at(at, a, b, TL_NONE, attrs);
-    bool row = x.ndim == 1, col = y.ndim == 1;
+        return tl_matmul_into_at(at, a, b, TL_NONE, attrs); /* it says what is wrong */
+    const bool row = x.ndim == 1, col = y.ndim == 1;
     if (row)
-        a = lifted(at, a, 0);
+        a = tl_reshape_at(at, a, TL_DIMS(1, x.dim[0]));
     if (col)
-        b = lifted(at, b, 1);
+        b = tl_reshape_at(at, b, TL_DIMS(y.dim[0], 1));
     if (tl_array_of(at.tape, a, &x) && tl_array_of(at.tape, b, &y))
         (void)(widen_batch(&attrs.batch, &x) && widen_batch(&attrs.batch, &y));
     tl_tensor c = tl_matmul_into_at(at, a, b, TL_NONE, attrs);
     if ((!row && !col) || tl_is_none(c))
         return c;
     tl_shape s = tl_shape_of(at.tape, c);
-    if (col)
-        s.ndim--;
-    if (row) {
-        s.dim[s.ndim - (col ? 1 : 2)] = s.dim[s.ndim - 1];
+    if (row) { /* dim -2 goes */
+        s.dim[s.ndim - 2] = s.dim[s.ndim - 1];
         s.ndim--;
     }
+    if (col)
+        s.ndim--;
     return tl_reshape_at(at, c, s);
 }
 
@@ -256,71 +229,68 @@ static tl_tensor matmul_wide(tl_at at, tl_tensor a, tl_tensor b)
 
 tl_tensor tl_matmul_to_at(tl_at at, tl_tensor a, tl_tensor b, tl_dtype dtype)
 {
-    if (!tl_dtype_is_float(dtype)) {
-        tl_tape_fail(at, TL_EDTYPE, "matmul_to: dtype %d; a float is needed", (int)dtype);
-        return TL_NONE;
-    }
+    if (!tl_dtype_is_float(dtype))
+        return tl_reject(at, TL_EDTYPE, "matmul_to: dtype %d; a float is needed", (int)dtype);
     return tl_in_dtype(at, matmul_wide(at, a, b), dtype);
 }
 
-static bool have_dims(tl_at at, const char *name, tl_tensor a, tl_tensor b, int ndim)
+/* a and b have ndim dims and, if these are 3, the same first one. */
+static tl_status check_dims(tl_at at, const char *name, tl_tensor a, tl_tensor b, int ndim)
 {
     tl_shape sa = tl_shape_of(at.tape, a), sb = tl_shape_of(at.tape, b);
-    char ta[TL_SHAPE_TEXT], tb[TL_SHAPE_TEXT];
     if (tl_failed(at.tape))
-        return false;
+        return TL_EUSAGE;
     if (sa.ndim == ndim && sb.ndim == ndim && (ndim == 2 || sa.dim[0] == sb.dim[0]))
-        return true;
-    tl_tape_fail(at, TL_ESHAPE, "%s: %s @ %s; two tensors of %d dims%s are needed", name,
-                 tl_shape_text(ta, &sa), tl_shape_text(tb, &sb), ndim,
-                 ndim == 3 ? " and one batch size" : "");
-    return false;
+        return TL_OK;
+    return tl_tape_fail(at, TL_ESHAPE, "%s: %s @ %s; two tensors of %d dims%s are needed", name,
+                        TL_TEXT_OF(&sa), TL_TEXT_OF(&sb), ndim,
+                        ndim == 3 ? " and one batch size" : "");
 }
 
 tl_tensor tl_mm_at(tl_at at, tl_tensor a, tl_tensor b)
 {
-    return have_dims(at, "mm", a, b, 2) ? tl_matmul_at(at, a, b) : TL_NONE;
+    return check_dims(at, "mm", a, b, 2) == TL_OK ? tl_matmul_at(at, a, b) : TL_NONE;
 }
 tl_tensor tl_bmm_at(tl_at at, tl_tensor a, tl_tensor b)
 {
-    return have_dims(at, "bmm", a, b, 3) ? tl_matmul_at(at, a, b) : TL_NONE;
+    return check_dims(at, "bmm", a, b, 3) == TL_OK ? tl_matmul_at(at, a, b) : TL_NONE;
 }
 
-/* c broadcasts to (m, n) without making it larger. */
-static bool fits(tl_at at, tl_tensor c, tl_tensor product)
+/* c broadcasts to the product (m, n) without making it larger. */
+static tl_status check_addend(tl_at at, tl_tensor c, tl_tensor product)
 {
     tl_shape s = tl_shape_of(at.tape, c), p = tl_shape_of(at.tape, product);
-    char ts[TL_SHAPE_TEXT], tp[TL_SHAPE_TEXT];
-    bool ok = s.ndim <= 2;
-    for (int i = 0; ok && i < s.ndim; i++)
-        ok = s.dim[i] == 1 || s.dim[i] == p.dim[i + 2 - s.ndim];
-    if (!ok && !tl_failed(at.tape))
-        tl_tape_fail(at, TL_ESHAPE, "addmm: c has shape %s, the product %s", tl_shape_text(ts, &s),
-                     tl_shape_text(tp, &p));
-    return ok && !tl_failed(at.tape);
+    bool fits = s.ndim <= 2;
+    for (int i = 0; fits && i < s.ndim; i++)
+        fits = s.dim[i] == 1 || s.dim[i] == p.dim[i + 2 - s.ndim];
+    if (tl_failed(at.tape))
+        return TL_EUSAGE;
+    return fits ? TL_OK
+                : tl_tape_fail(at, TL_ESHAPE, "addmm: c has shape %s, the product %s",
+                               TL_TEXT_OF(&s), TL_TEXT_OF(&p));
 }
 
-/* c * beta in the compute type, in y's shape: c is broadcast by the op that multiplies, so that its
- * gradient folds. */
+/* c * beta in the compute type, in y's shape. The multiplication broadcasts c, so that c's gradient
+ * is a fold. */
 static tl_tensor times(tl_at at, tl_tensor c, double beta, tl_tensor y)
 {
     tl_fill_attrs a = {TL_SCALAR, tl_dtype_compute(tl_dtype_of(at.tape, c)), beta};
     tl_tensor one = tl_expand_at(at, tl_apply1(at, &tl_op_fill, &a, NULL, 0),
                                  tl_shape_of(at.tape, y));
     const tl_batch b = tl_batch_of(at.tape, y);
-    if (b >= 0 && !tl_is_none(one)) /* as long as the batch */
+    if (b >= 0 && !tl_is_none(one)) /* as long as the batch is */
         tl_batch_axis_tape_at(at.tape, one, b, at.file, at.line);
     return tl_mul_at(at, c, one);
 }
 
 tl_tensor tl_addmm_at(tl_at at, tl_tensor c, tl_tensor a, tl_tensor b, double beta, double alpha)
 {
-    if (!have_dims(at, "addmm", a, b, 2))
+    if (check_dims(at, "addmm", a, b, 2) != TL_OK)
         return TL_NONE;
     tl_dtype da = tl_dtype_of(at.tape, a), db = tl_dtype_of(at.tape, b),
              dtype = da == db ? da : TL_F32;
     tl_tensor y = matmul_wide(at, a, b);
-    if (tl_is_none(y) || !fits(at, c, y))
+    if (tl_is_none(y) || check_addend(at, c, y) != TL_OK)
         return TL_NONE;
     if (alpha != 1)
         y = tl_scale_at(at, y, alpha);

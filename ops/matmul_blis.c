@@ -1,11 +1,11 @@
-/* matmul_blis.c: kernels of matmul by BLIS. Built with BLIS=0 there are none.
+/* matmul_blis.c: kernels of matmul by BLIS. A build with BLIS=0 has none.
  *
- * "blis" is BLIS as it comes: fast, and free to change bits with the shape and the
- * processor. It is what TL_FAST takes. "blis-chain" declares the contract's bits: the
- * small-matrix path off, one thread, and no chain longer than a block of K (256 is the
- * smallest of those whose microkernels add by fma); longer chains are the library's.
- * Whether the BLIS at hand keeps that depends on the processor - its portable
- * kernels have no fma - so it is probed before its first use, and refused if it does not. */
+ * "blis" is BLIS as it comes: fast, and free to change bits with the shape and the processor.
+ * TL_FAST takes it. "blis-chain" promises the contract's bits: it turns the small-matrix path off,
+ * uses one thread, and takes no chain longer than a block of K. (256 is the smallest block of the
+ * microkernels that add by fma; longer chains are the library's.) Whether the BLIS at hand keeps
+ * this promise depends on the processor, since its portable kernels have no fma. So it is probed
+ * before its first use, and refused if it does not. */
 #include "ops/matmul.h"
 
 #if TL_BLIS
@@ -21,7 +21,7 @@ static bool same_type(const tl_gemm_args *g)
     return g->a.type == want && g->b.type == want;
 }
 
-/* BLIS takes strides as they are; its arguments are not const. */
+/* BLIS takes all strides. Its arguments are not const. */
 static void multiply(const tl_gemm_args *g, rntm_t *rntm)
 {
     void *a = (void *)(uintptr_t)g->a.data, *b = (void *)(uintptr_t)g->b.data;

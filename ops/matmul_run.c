@@ -1,8 +1,8 @@
-/* matmul_run.c: a batched matmul as as few gemm calls as its strides allow.
+/* matmul_run.c: runs a batched matmul in as few gemm calls as its strides allow.
  *
- * Folded batch dims join k, and batch dims that B lacks join m, where strides
- * merge: the usual layers become one call. What is left is a loop over batches,
- * several at a time when they are small. */
+ * Folded batch dims join k, and batch dims that B lacks join m, where strides merge: the usual
+ * layers become one call. What is left is a loop over batches, several at a time when they are
+ * small. */
 #include "ops/matmul.h"
 
 static tl_gemm_type gemm_type(tl_dtype d)
@@ -13,7 +13,7 @@ static tl_gemm_type gemm_type(tl_dtype d)
                          : TL_GEMM_BF16;
 }
 
-/* Stride of batch dim i (aligned at the last) of x among nd, 0 where broadcast. */
+/* The stride of x along batch dim i of nd, which align at the last: 0 where it is broadcast. */
 static int64_t batch_stride(const tl_array *x, int i, int nd, int64_t *size)
 {
     int k = i - (nd - (x->ndim - 2));
@@ -55,7 +55,8 @@ static tl_gemm_batches plan_of(const tl_array *a, const tl_array *b, const tl_ar
     return p;
 }
 
-/* The innermost batch dim joins k (folded) or m (absent from B) where strides merge. */
+/* Makes the innermost batch dim part of k, if it is folded, or of m, if B lacks it, where strides
+ * allow that. */
 static bool merge_last(tl_gemm_batches *p)
 {
     int i = p->nd - 1;
@@ -73,7 +74,7 @@ static bool merge_last(tl_gemm_batches *p)
     return true;
 }
 
-/* Arguments of batch number `index` of the output; *folds is how many folded steps it has. */
+/* The product number `step` of those that fold into batch number `index` of the output. */
 static tl_gemm_args batch_args(const tl_gemm_batches *p, int64_t index, int64_t step)
 {
     tl_gemm_args g = p->g;
@@ -93,7 +94,7 @@ static tl_gemm_args batch_args(const tl_gemm_batches *p, int64_t index, int64_t 
 
 typedef struct {
     const tl_gemm_batches *p;
-    int64_t steps; /* folded steps of each batch */
+    int64_t steps; /* products that fold into each batch */
     char *scratch;
     int64_t scratch_bytes;
     const tl_gemm_table *table;
@@ -147,7 +148,7 @@ tl_status tl_gemm_batches_run(tl_call *c, const tl_gemm_batches *p, tl_gemm_fn *
     double flops = 2.0 * (double)p->g.m * (double)p->g.n * (double)p->g.k * (double)steps;
     if (batches == 0)
         return TL_OK;
-    if (batches >= 2 && flops < 2e7 && fn == NULL) { /* small ones: several at a time */
+    if (batches >= 2 && flops < 2e7 && fn == NULL) { /* several small ones at a time */
         job j = {.p = p, .steps = steps, .table = tl_isa_now()->gemm};
         int64_t grain = 1 + (int64_t)(100000 / (flops + 1));
         int width = tl_parallel_width(batches, grain);
@@ -168,7 +169,8 @@ tl_status tl_gemm_batches_run(tl_call *c, const tl_gemm_batches *p, tl_gemm_fn *
     return TL_OK;
 }
 
-/* No terms, since k or a folded dim is 0: C is what it was, or +0, whatever the other folded dims.
+/* Where k or a folded dim is 0 there are no terms: one product with k = 0 leaves C as it was, or
+ * +0.
  */
 static void drop_empty_folds(tl_gemm_batches *p)
 {

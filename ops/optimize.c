@@ -16,8 +16,7 @@ static tl_status square_sum_shape(tl_call *c)
     if (!tl_dtype_is_float(c->in[0]->dtype))
         return tl_call_fail(c, TL_EDTYPE, "x is %s; floats are needed",
                             tl_dtype_name(c->in[0]->dtype));
-    tl_shape none = TL_SCALAR;
-    c->out[0] = tl_array_make(TL_F64, &none, NULL);
+    c->out[0] = tl_array_make(TL_F64, &TL_SCALAR, NULL);
     return TL_OK;
 }
 
@@ -42,14 +41,9 @@ static void square_sum_batch(const tl_call *c, const tl_batch *in, tl_batch *out
     (void)c, out[0] = in[0] < 0 ? TL_MIXED : TL_TOTAL;
 }
 
-const tl_op tl_op_square_sum = {.name = "square_sum",
-                                .n_in = 1,
-                                .n_out = 1,
-                                .traits = TL_REDUCTION | TL_WIDENED,
-                                .shape = square_sum_shape,
-                                .forward = square_sum_forward,
-                                .vjp = square_sum_vjp,
-                                .saves_in = 1,
+const tl_op tl_op_square_sum = {TL_NAMED(square_sum, 1, 1), .traits = TL_REDUCTION | TL_WIDENED,
+                                .shape = square_sum_shape,  .forward = square_sum_forward,
+                                .vjp = square_sum_vjp,      .saves_in = 1,
                                 .batch = square_sum_batch};
 
 tl_tensor tl_square_sum_at(tl_at at, tl_tensor x)
@@ -57,12 +51,11 @@ tl_tensor tl_square_sum_at(tl_at at, tl_tensor x)
     return tl_apply1(at, &tl_op_square_sum, NULL, &x, 1);
 }
 
-/* The arrays, which come first, alike (present ones), f32 or f64 and contiguous; the rest 0-d f64.
- */
+/* The arrays come first: alike (those that are present), f32 or f64, and contiguous. The scalars
+ * after them are 0-d f64. */
 static tl_status update_shape(tl_call *c)
 {
     const int n_arrays = c->op == &tl_op_adamw ? 4 : 3;
-    char a[TL_SHAPE_TEXT], b[TL_SHAPE_TEXT];
     for (int i = 0; i < c->n_in; i++) {
         const tl_array *x = c->in[i];
         if (x == NULL)
@@ -74,10 +67,10 @@ static tl_status update_shape(tl_call *c)
             return tl_call_fail(c, TL_EDTYPE,
                                 "input %d is %s %s; contiguous tensors, all F32 or all F64, then "
                                 "0-d F64 scalars",
-                                i, tl_array_shape_text(a, x), tl_dtype_name(x->dtype));
+                                i, TL_TEXT(x), tl_dtype_name(x->dtype));
         if (i < n_arrays && !tl_array_same_shape(x, c->in[0]))
             return tl_call_fail(c, TL_ESHAPE, "input %d has shape %s, the parameter %s", i,
-                                tl_array_shape_text(a, x), tl_array_shape_text(b, c->in[0]));
+                                TL_TEXT(x), TL_TEXT(c->in[0]));
     }
     c->out[0] = *c->in[0];
     return TL_OK;
@@ -85,37 +78,39 @@ static tl_status update_shape(tl_call *c)
 
 static double scalar_in(const tl_call *c, int i) { return *(const double *)c->in[i]->data; }
 
-/* Arrays p, g, m (SGD's b, or NULL), v and the scalars of the rule. */
 typedef struct {
-    void *p, *m, *v;
-    const void *g;
+    const tl_call *c;
     const tl_adamw_step *adamw; /* NULL: sgd */
     const tl_sgd_step *sgd;
-    bool f64;
 } job;
 
-static void update_range(void *ctx, int64_t at, int64_t end, int thread)
+/* Array i of the call from element `from` on; NULL if it is absent. */
+static void *array_from(const tl_call *c, int i, int64_t from)
+{
+    const tl_array *x = c->in[i];
+    return x == NULL ? NULL : (char *)x->data + (size_t)from * tl_dtype_size(x->dtype);
+}
+
+static void update_range(void *ctx, int64_t from, int64_t end, int thread)
 {
     const job *j = ctx;
     const tl_row_table *k = tl_isa_now()->row;
-    const int64_t n = end - at, from = at * (int64_t)(j->f64 ? sizeof(double) : sizeof(float));
-    char *p = (char *)j->p + from, *m = j->m == NULL ? NULL : (char *)j->m + from,
-         *v = j->adamw == NULL ? NULL : (char *)j->v + from;
-    const void *g = (const char *)j->g + from;
+    const bool f64 = j->c->in[0]->dtype == TL_F64;
+    const int64_t n = end - from;
+    void *p = array_from(j->c, 0, from), *g = array_from(j->c, 1, from),
+         *m = array_from(j->c, 2, from); /* sgd's b, or NULL */
     (void)thread;
-    if (j->f64 && j->adamw != NULL)
-        k->adamw64(n, (void *)p, g, (void *)m, (void *)v, j->adamw);
-    else if (j->f64)
-        k->sgd64(n, (void *)p, g, (void *)m, j->sgd);
-    else if (j->adamw != NULL)
-        k->adamw32(n, (void *)p, g, (void *)m, (void *)v, j->adamw);
-    else
-        k->sgd32(n, (void *)p, g, (void *)m, j->sgd);
+    if (j->adamw == NULL) {
+        f64 ? k->sgd64(n, p, g, m, j->sgd) : k->sgd32(n, p, g, m, j->sgd);
+        return;
+    }
+    void *v = array_from(j->c, 3, from);
+    f64 ? k->adamw64(n, p, g, m, v, j->adamw) : k->adamw32(n, p, g, m, v, j->adamw);
 }
 
 enum { GRAIN = 4096 };
 
-/* p and what the update keeps of it, contiguous and of one size, lie apart. */
+/* The arrays that the update changes, which are contiguous and of one size, must lie apart. */
 static tl_status check_apart(tl_call *c)
 {
     const unsigned changes = c->op->changes | TL_BIT(c->op->mutates);
@@ -133,14 +128,10 @@ static tl_status check_apart(tl_call *c)
     return TL_OK;
 }
 
-static tl_status run(tl_call *c, job j)
+static tl_status run(tl_call *c, const tl_adamw_step *adamw, const tl_sgd_step *sgd)
 {
     TL_TRY(check_apart(c));
-    j.p = c->in[0]->data;
-    j.g = c->in[1]->data;
-    j.m = c->in[2] != NULL ? c->in[2]->data : NULL;
-    j.v = j.adamw != NULL ? c->in[3]->data : NULL;
-    j.f64 = c->in[0]->dtype == TL_F64;
+    job j = {c, adamw, sgd};
     tl_parallel_for(tl_array_count(c->in[0]), GRAIN, update_range, &j);
     return TL_OK;
 }
@@ -154,7 +145,7 @@ static tl_status sgd_forward(tl_call *c)
                      .clip = scalar_in(c, 4),
                      .nesterov = a->nesterov,
                      .decoupled = a->decoupled};
-    return run(c, (job){.sgd = &s});
+    return run(c, NULL, &s);
 }
 
 static tl_status adamw_forward(tl_call *c)
@@ -171,59 +162,43 @@ static tl_status adamw_forward(tl_call *c)
                        .clip = scalar_in(c, 5),
                        .c1 = scalar_in(c, 6),
                        .c2 = scalar_in(c, 7)};
-    return run(c, (job){.adamw = &s});
+    return run(c, &s, NULL);
 }
 
-static const tl_attr sgd_schema[] = {{"momentum", TL_ATTR_F64, offsetof(tl_sgd_attrs, momentum)},
-                                     {"weight_decay", TL_ATTR_F64,
-                                      offsetof(tl_sgd_attrs, weight_decay)},
-                                     {"nesterov", TL_ATTR_BOOL, offsetof(tl_sgd_attrs, nesterov)},
-                                     {"decoupled", TL_ATTR_BOOL, offsetof(tl_sgd_attrs, decoupled)},
-                                     {0}};
-static const tl_attr adamw_schema[] = {{"beta1", TL_ATTR_F64, offsetof(tl_adamw_attrs, beta1)},
-                                       {"beta2", TL_ATTR_F64, offsetof(tl_adamw_attrs, beta2)},
-                                       {"eps", TL_ATTR_F64, offsetof(tl_adamw_attrs, eps)},
-                                       {"weight_decay", TL_ATTR_F64,
-                                        offsetof(tl_adamw_attrs, weight_decay)},
-                                       {"coupled", TL_ATTR_BOOL, offsetof(tl_adamw_attrs, coupled)},
-                                       {0}};
+static const tl_attr tl_sgd_schema[] = {TL_FIELD(tl_sgd, momentum, F64),
+                                        TL_FIELD(tl_sgd, weight_decay, F64),
+                                        TL_FIELD(tl_sgd, nesterov, BOOL),
+                                        TL_FIELD(tl_sgd, decoupled, BOOL),
+                                        {0}};
+static const tl_attr tl_adamw_schema[] = {TL_FIELD(tl_adamw, beta1, F64),
+                                          TL_FIELD(tl_adamw, beta2, F64),
+                                          TL_FIELD(tl_adamw, eps, F64),
+                                          TL_FIELD(tl_adamw, weight_decay, F64),
+                                          TL_FIELD(tl_adamw, coupled, BOOL),
+                                          {0}};
 
-const tl_op tl_op_sgd = {.name = "sgd",
-                         .n_in = 5,
-                         .n_out = 1,
-                         .optional = TL_BIT(2),
-                         .traits = TL_MUTATES | TL_NONDIFF,
-                         .mutates = 0,
-                         .changes = TL_BIT(2),
-                         .shape = update_shape,
-                         .forward = sgd_forward,
-                         .attr = sgd_schema,
-                         .attr_size = sizeof(tl_sgd_attrs)};
-const tl_op tl_op_adamw = {.name = "adamw",
-                           .n_in = 8,
-                           .n_out = 1,
-                           .traits = TL_MUTATES | TL_NONDIFF,
-                           .mutates = 0,
-                           .changes = TL_BIT(2) | TL_BIT(3),
-                           .shape = update_shape,
-                           .forward = adamw_forward,
-                           .attr = adamw_schema,
-                           .attr_size = sizeof(tl_adamw_attrs)};
+const tl_op tl_op_sgd = {
+    TL_NAMED(sgd, 5, 1),    .optional = TL_BIT(2), .traits = TL_MUTATES | TL_NONDIFF,
+    .mutates = 0,           .changes = TL_BIT(2),  .shape = update_shape,
+    .forward = sgd_forward, TL_ATTRS(tl_sgd)};
+const tl_op tl_op_adamw = {TL_NAMED(adamw, 8, 1), .traits = TL_MUTATES | TL_NONDIFF,
+                           .mutates = 0,          .changes = TL_BIT(2) | TL_BIT(3),
+                           .shape = update_shape, .forward = adamw_forward,
+                           TL_ATTRS(tl_adamw)};
 
 /* ---- store(p, x): p = x, rounded to p's dtype ---- */
 
-/* A tensor of any float dtype and one of its compute type, both contiguous and of one shape. Of
- * store(p, x) p comes first, of master(w, p) second. */
+/* The shape rule of store(p, x) and master(w, p). p is of any float dtype and the other of p's
+ * compute type; both are contiguous and of one shape. */
 static tl_status rounded_shape(tl_call *c)
 {
     const bool store = c->op == &tl_op_store;
     const tl_array *p = c->in[store ? 0 : 1], *wide = c->in[store ? 1 : 0];
-    char a[TL_SHAPE_TEXT], b[TL_SHAPE_TEXT];
     if (!tl_array_same_shape(p, wide))
         return tl_call_fail(c, TL_ESHAPE,
                             store ? "the tensor has shape %s, x %s"
                                   : "the parameter has shape %s, its master %s",
-                            tl_array_shape_text(a, p), tl_array_shape_text(b, wide));
+                            TL_TEXT(p), TL_TEXT(wide));
     if (!tl_dtype_is_float(p->dtype) || wide->dtype != tl_dtype_compute(p->dtype))
         return tl_call_fail(c, TL_EDTYPE,
                             store ? "%s into %s; x has the compute type"
@@ -242,20 +217,15 @@ static tl_status store_forward(tl_call *c)
     return TL_OK;
 }
 
-const tl_op tl_op_store = {.name = "store",
-                           .n_in = 2,
-                           .n_out = 1,
-                           .traits = TL_MUTATES | TL_NONDIFF,
-                           .mutates = 0,
-                           .shape = rounded_shape,
-                           .forward = store_forward};
+const tl_op tl_op_store = {TL_NAMED(store, 2, 1), .traits = TL_MUTATES | TL_NONDIFF, .mutates = 0,
+                           .shape = rounded_shape, .forward = store_forward};
 
 tl_tensor tl_store_at(tl_at at, tl_tensor p, tl_tensor x)
 {
     return tl_apply1(at, &tl_op_store, NULL, (tl_tensor[]){p, x}, 2);
 }
 
-/* ---- master(w, p): w, unless p is not w rounded: then p, exactly ---- */
+/* ---- master(w, p): w becomes p, exactly, unless p is w rounded ---- */
 
 static tl_status master_forward(tl_call *c)
 {
@@ -275,13 +245,8 @@ static tl_status master_forward(tl_call *c)
     return TL_OK;
 }
 
-const tl_op tl_op_master = {.name = "master",
-                            .n_in = 2,
-                            .n_out = 1,
-                            .traits = TL_MUTATES | TL_NONDIFF,
-                            .mutates = 0,
-                            .shape = rounded_shape,
-                            .forward = master_forward};
+const tl_op tl_op_master = {TL_NAMED(master, 2, 1), .traits = TL_MUTATES | TL_NONDIFF, .mutates = 0,
+                            .shape = rounded_shape, .forward = master_forward};
 
 tl_tensor tl_master_at(tl_at at, tl_tensor w, tl_tensor p)
 {
