@@ -1,5 +1,5 @@
-/* array.c: shapes, strides, broadcasting, views and plain copies; arrays laid out in memory; which
- * C types hold their elements. */
+/* array.c: dtypes, shapes and strides, broadcasting, views, copies of arrays, access to elements;
+ * making arrays with memory of their own; which C types hold the elements of a dtype. */
 #include "tensor/array.h"
 
 #include <stdio.h>
@@ -40,7 +40,7 @@ static int ndim_of(const tl_shape *s)
     return s->ndim < 0 ? 0 : s->ndim > TL_MAX_DIMS ? TL_MAX_DIMS : s->ndim;
 }
 
-/* Sizes that have not been checked may overflow: a count that no memory has. */
+/* INT64_MAX on overflow, as the sizes may not have been checked. */
 static int64_t times(int64_t a, int64_t b)
 {
     return __builtin_mul_overflow(a, b, &a) ? INT64_MAX : a;
@@ -57,9 +57,9 @@ tl_array tl_array_make(tl_dtype d, const tl_shape *s, void *data)
 
 tl_shape tl_array_shape(const tl_array *a)
 {
-    tl_shape s = {.ndim = a->ndim}; /* yet to be checked */
-    for (int i = 0; i < TL_MAX_DIMS && i < a->ndim;
-         i++) /* mostly just written one by one: no wide loads */
+    tl_shape s = {.ndim = a->ndim}; /* not checked yet, so it may be out of range */
+    /* Not by memcpy: a wide load would have to wait for dims that were just written one by one. */
+    for (int i = 0; i < TL_MAX_DIMS && i < a->ndim; i++)
         s.dim[i] = a->dim[i];
     return s;
 }
@@ -124,7 +124,7 @@ bool tl_array_contiguous(const tl_array *a)
         gaps |= a->dim[i] != 1 && a->stride[i] != step;
         step *= a->dim[i];
     }
-    return !gaps || step == 0; /* no elements, no gaps */
+    return !gaps || step == 0; /* an array without elements has no gaps */
 }
 
 void *tl_array_at(const tl_array *a, int64_t flat)
@@ -226,7 +226,7 @@ bool tl_array_reshape_view(const tl_array *a, const tl_shape *s, tl_array *out)
         return true;
     }
     tl_array_collapse(&flat, 1);
-    /* Walk both from the last dim; each collapsed run must split exactly. */
+    /* Walk both shapes from the last dim; each collapsed run must split exactly. */
     int run = flat.ndim - 1;
     int64_t left = run >= 0 ? flat.dim[run] : 1, step = run >= 0 ? flat.stride[run] : 1;
     for (int i = s->ndim - 1; i >= 0; i--) {
@@ -249,31 +249,26 @@ bool tl_array_reshape_view(const tl_array *a, const tl_shape *s, tl_array *out)
     return true;
 }
 
-static void copy_inner(char *d, int64_t ds, const char *s, int64_t ss, int64_t n, size_t size)
+/* n elements of `size` bytes; strides in elements. Inlined, so that size can be a constant. */
+static inline __attribute__((always_inline)) void copy_elements(char *d, int64_t ds, const char *s,
+                                                                int64_t ss, int64_t n, size_t size)
 {
-    if (ds == 1 && ss == 1) {
+    for (int64_t i = 0; i < n; i++)
+        memcpy(d + i * ds * (int64_t)size, s + i * ss * (int64_t)size, size);
+}
+
+static void copy_row(char *d, int64_t ds, const char *s, int64_t ss, int64_t n, size_t size)
+{
+    if (ds == 1 && ss == 1)
         memcpy(d, s, (size_t)n * size);
-        return;
-    }
-    int64_t es = (int64_t)size;
-    switch (size) {
-    case 8:
-        for (int64_t i = 0; i < n; i++)
-            memcpy(d + i * ds * es, s + i * ss * es, 8);
-        break;
-    case 4:
-        for (int64_t i = 0; i < n; i++)
-            memcpy(d + i * ds * es, s + i * ss * es, 4);
-        break;
-    case 2:
-        for (int64_t i = 0; i < n; i++)
-            memcpy(d + i * ds * es, s + i * ss * es, 2);
-        break;
-    default:
-        for (int64_t i = 0; i < n; i++)
-            d[i * ds] = s[i * ss];
-        break;
-    }
+    else if (size == 8)
+        copy_elements(d, ds, s, ss, n, 8);
+    else if (size == 4)
+        copy_elements(d, ds, s, ss, n, 4);
+    else if (size == 2)
+        copy_elements(d, ds, s, ss, n, 2);
+    else
+        copy_elements(d, ds, s, ss, n, 1);
 }
 
 void tl_array_copy(const tl_array *dst, const tl_array *src)
@@ -297,9 +292,9 @@ void tl_array_copy(const tl_array *dst, const tl_array *src)
             od += at[i] * v[0].stride[i];
             os += at[i] * v[1].stride[i];
         }
-        copy_inner((char *)v[0].data + od * (int64_t)size, v[0].stride[last],
-                   (const char *)v[1].data + os * (int64_t)size, v[1].stride[last], v[0].dim[last],
-                   size);
+        copy_row((char *)v[0].data + od * (int64_t)size, v[0].stride[last],
+                 (const char *)v[1].data + os * (int64_t)size, v[1].stride[last], v[0].dim[last],
+                 size);
         for (int i = last - 1; i >= 0 && ++at[i] == v[0].dim[i]; i--)
             at[i] = 0;
     }
@@ -349,10 +344,10 @@ void tl_array_put(const tl_array *a, int64_t flat, double x)
     tl_element_put(a->dtype, tl_array_at(a, flat), x);
 }
 
-/* ---- arrays that are yet to have memory ---- */
+/* ---- arrays with memory of their own ---- */
 
-/* Checks an array that is yet to have memory, and says how many bytes it needs. It is laid out
- * row-major unless its strides stand already. */
+/* Checks dtype and dims of an array without memory, and sets the bytes that it needs and, unless
+ * `strided` says that they are set, its strides. */
 static tl_status lay(tl_array *a, bool strided, size_t *bytes, tl_err *err)
 {
     const tl_dtype d = a->dtype;
@@ -362,7 +357,7 @@ static tl_status lay(tl_array *a, bool strided, size_t *bytes, tl_err *err)
         return tl_fail(err, TL_EDTYPE, "%d is not a dtype", (int)d);
     if (a->ndim < 0 || a->ndim > TL_MAX_DIMS)
         return tl_fail(err, TL_ESHAPE, "%d dims given; 0 to %d are possible", a->ndim, TL_MAX_DIMS);
-    /* Zero sizes do not excuse an overflow among the others: strides use them. */
+    /* A size of 0 excuses no overflow of the others, since strides use them. */
     const int64_t size = (int64_t)dtypes[d].size;
     int64_t span = size;
     bool empty = false;
@@ -410,7 +405,7 @@ tl_status tl_arrays_new(tl_arena *arena, tl_array *a, int n, bool strided, tl_st
     return TL_OK;
 }
 
-/* ---- the C types that hold the elements of a dtype ---- */
+/* ---- the C types that hold elements of a dtype ---- */
 
 static const struct {
     const char *name;
@@ -431,29 +426,34 @@ static const struct {
 #endif
 };
 
+/* The one to be named in a message. */
+static const char *c_type_of(tl_dtype d)
+{
+    switch (d) {
+    case TL_F64: return "double";
+    case TL_F32: return "float";
+    case TL_I64: return "int64_t";
+    case TL_BOOL: return "bool";
+    case TL_F16:
+    case TL_BF16: return "unsigned short";
+    default: return "";
+    }
+}
+
 tl_status tl_c_type_check(const char *c_type, tl_dtype dtype, tl_err *err)
 {
-    const char *wanted = "";
     if (c_type == NULL)
         return TL_OK;
-    for (size_t i = 0; i < sizeof fits / sizeof *fits; i++) {
-        if (fits[i].dtype != dtype)
-            continue;
-        if (strcmp(fits[i].name, c_type) == 0)
+    for (size_t i = 0; i < sizeof fits / sizeof *fits; i++)
+        if (fits[i].dtype == dtype && strcmp(fits[i].name, c_type) == 0)
             return TL_OK;
-        wanted = *wanted ? wanted : fits[i].name;
-    }
     if (strchr(c_type, '*') != NULL)
-        return tl_fail(
-            err, TL_EDTYPE,
-            "the data are pointers (%s), not elements of %s; rows must lie one after the "
-            "other",
-            c_type, tl_dtype_name(dtype));
+        return tl_fail(err, TL_EDTYPE,
+                       "the data are pointers (%s), not elements of %s; rows must lie one after "
+                       "the other",
+                       c_type, tl_dtype_name(dtype));
     return tl_fail(err, TL_EDTYPE,
                    "the data are of the C type %s, but %s is stored as %s; cast to void * what is "
                    "stored so all the same",
-                   c_type, tl_dtype_name(dtype),
-                   dtype == TL_I64                ? "int64_t"
-                   : strcmp(wanted, "_Bool") == 0 ? "bool"
-                                                  : wanted);
+                   c_type, tl_dtype_name(dtype), c_type_of(dtype));
 }

@@ -1,14 +1,14 @@
-/* c_type.h: the C type of the elements behind a pointer or in an array, found by the compiler, so
- * that data that is not of its dtype is refused. Public. */
+/* c_type.h: the C type of the elements behind a pointer or in an array, which the compiler finds,
+ * so that data that do not fit their dtype are refused. Public. */
 #ifndef TL_C_TYPE_H
 #define TL_C_TYPE_H
 
 #include "tensor/array.h"
 TL_BEGIN
 
-/* TL_C_TYPE(data) is "float" for float *, float[6], float[2][3] and float[2][3][4], const or not;
- * "float *" for pointers to pointers, which hold no elements; NULL, not checked, for void * and
- * char *, which may be bytes of anything, and for all else. data is not evaluated. */
+/* TL_C_TYPE(data) is "float" for float *, float[6], float[2][3] and float[2][3][4], const or not.
+ * It is "float *" for pointers to pointers, which hold no elements, and NULL (not checked) for void
+ * * and char *, which may be bytes of anything, and for all else. data is not evaluated. */
 
 /* clang-format off */
 #define TL_C_TYPES(X)                                                                           \

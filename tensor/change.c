@@ -3,14 +3,14 @@
 
 #include <stdio.h>
 
-/* stride * t with lo <= t <= hi: what one dim adds to the distance of two elements. */
+/* What one dim adds to the distance of two elements: stride * t with lo <= t <= hi. */
 typedef struct {
     int64_t stride, lo, hi;
 } reach;
 
 enum { STEPS = 4096 };
 
-/* The terms in order of falling stride; dims of one stride are one term. */
+/* Inserts a term, by falling stride; dims of equal stride become one term. */
 static int add_reach(reach *r, int n, int64_t stride, int64_t extent)
 {
     reach x = {stride < 0 ? -stride : stride, stride < 0 ? -extent : 0, stride < 0 ? 0 : extent};
@@ -32,7 +32,7 @@ static int add_reach(reach *r, int n, int64_t stride, int64_t extent)
 
 static int64_t floor_div(int64_t a, int64_t b) { return a / b - (a % b < 0); }
 
-/* The terms can add up to something from low to high. */
+/* Whether the terms can add up to a value from low to high. */
 static bool reaches(const reach *r, int n, int64_t low, int64_t high, int *steps)
 {
     int64_t least = 0, most = 0;

@@ -1,5 +1,5 @@
-/* elementary.c: see elementary.h. Each call sets the floating-point environment right for its time;
- * the functions called are no inline ones, so that none of their operations can move out of it. */
+/* elementary.c: see elementary.h. Each call runs in the floating-point environment of the contract.
+ * The functions are not inlined, so that none of their operations can move out of it. */
 #include "tensor/elementary.h"
 
 #include "tensor/kernels/math64.h"

@@ -1,8 +1,7 @@
-/* isa.h: which vector level runs, chosen once from what the processor has.
+/* isa.h: the vector levels, and which of them runs. It is chosen once.
  *
- * TL_ISA=scalar|v2|v3|v4|neon in the environment forces one; without one that
- * the build and the processor have, the best is taken. Bits are equal at every
- * level. */
+ * TL_ISA=scalar|v2|v3|v4|neon in the environment forces one. Without it, or where the build or the
+ * processor does not have that level, the best one is taken. All levels give the same bits. */
 #ifndef TL_ISA_H
 #define TL_ISA_H
 
@@ -27,9 +26,9 @@ typedef struct {
 const tl_isa *tl_isa_now(void);
 /* TL_EUSAGE if TL_ISA in the environment is the name of no level that this processor has. */
 tl_status tl_isa_environment(tl_err *err);
-/* Levels that this build and this processor have, weakest first; i from 0; NULL past the end. */
+/* Level i of those that the build and the processor have, weakest first; NULL past the end. */
 const tl_isa *tl_isa_at(int i);
-/* Switches to the level of that name; false (and no change) if it is not there. */
+/* Switches to the level of that name; returns false, and changes nothing, if there is none. */
 bool tl_isa_force(const char *name);
 
 #endif

@@ -1,5 +1,5 @@
-/* operands.h: what kernels are made of - views and copies of arrays, a tile of a pointwise op, a
- * matrix product. Public. */
+/* operands.h: what kernels work on: views and copies of arrays, a tile of a pointwise op, a matrix
+ * product. Public. */
 #ifndef TL_OPERANDS_H
 #define TL_OPERANDS_H
 
@@ -7,35 +7,35 @@
 #include "tensor/threads.h"
 TL_BEGIN
 
-/* ---- arrays; all but tl_shape_check expect sound ones ---- */
+/* ---- arrays; all functions but tl_shape_check expect valid ones ---- */
 
 /* Checks ndim, sizes >= 0, and that elements and bytes fit in int64. */
 tl_status tl_shape_check(const tl_shape *s, tl_dtype d, tl_err *err);
 /* The shape that a and b broadcast to, aligned at the last dim; TL_ESHAPE with both shapes. */
 tl_status tl_shape_broadcast(tl_shape *out, const tl_array *a, const tl_array *b, tl_err *err);
-/* TL_EDTYPE unless elements of that C type are how dtype is stored: float F32, double F64, 64-bit
- * integers I64, unsigned short F16 and BF16, bool and unsigned char BOOL. */
+/* TL_EDTYPE unless the dtype is stored as elements of that C type: F32 as float, F64 as double, I64
+ * as 64-bit integers, F16 and BF16 as unsigned short, BOOL as bool or unsigned char. */
 tl_status tl_c_type_check(const char *c_type, tl_dtype dtype, tl_err *err);
 void tl_array_set_contiguous(tl_array *a); /* strides from dims */
-/* a seen with shape s, to which it broadcasts, by zero strides. */
+/* A view of a with shape s, to which it broadcasts by zero strides. */
 tl_array tl_array_expand(const tl_array *a, const tl_shape *s);
-/* a seen with shape s of as many elements; false where the strides allow no view. */
+/* A view of a with shape s of as many elements; false where the strides allow none. */
 bool tl_array_reshape_view(const tl_array *a, const tl_shape *s, tl_array *out);
 /* Merges dims of n arrays of equal dims where the strides of all allow it, so that one short loop
  * nest serves all. */
 void tl_array_collapse(tl_array *arrays, int n);
 /* Copies element by element: same shape and dtype, any strides, no overlap. */
 void tl_array_copy(const tl_array *dst, const tl_array *src);
-/* tl_array_get and tl_array_put of the element at an address; put_i64: x rounded once. */
+/* tl_array_get and tl_array_put of the element at an address; put_i64 rounds x once. */
 double tl_element_get(tl_dtype d, const void *p);
 void tl_element_put(tl_dtype d, void *p, double x);
 void tl_element_put_i64(tl_dtype d, void *p, int64_t x);
 
 /* ---- a tile ----
  *
- * n elements of every operand, contiguous, already widened to the compute type (f32 for f16 and
- * bf16; all others as they are). A tile function reads in[] and writes out. Eager and fused
- * execution both loop over it, and see to strides, broadcasting and storage types. */
+ * n elements of every operand, contiguous and already widened to the compute type (f16 and bf16 to
+ * f32; all others as they are). A tile function reads in[] and writes out. Eager and fused
+ * execution both loop over it, and handle strides, broadcasting and storage types. */
 enum { TL_TILE_MAX_IN = 8, TL_TILE_LEN = 512 };
 typedef struct {
     int64_t n;
@@ -63,8 +63,8 @@ typedef struct {
     int64_t rsc, csc;
     bool f64;        /* compute, and store C, in f64; else in f32 */
     bool accumulate; /* continue the chains that C holds */
-    /* Of a convolution, which only the library's kernels are given: B[k][j] of type f32 or f64 is
-     * at b.data + b_row[k] + b_col[j], in elements. Else NULL. */
+    /* Set for a convolution, which only the library's kernels are given, else NULL: B[k][j], of
+     * type f32 or f64, is at b.data + b_row[k] + b_col[j], in elements. */
     const int64_t *b_row, *b_col;
 } tl_gemm_args;
 TL_END

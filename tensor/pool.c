@@ -1,14 +1,14 @@
-/* pool.c: see pool.h.
+/* pool.c: the thread pool; see pool.h.
  *
- * A job is cut into chunks beforehand. A thread takes the chunk of its own number if it is still
- * free, so that data stay near their core, and then any other. The caller takes part and waits for
- * chunks that were taken, never for threads that have not come: on a busy machine, where
- * another thread may not run for milliseconds, it does the work itself. (At the end of
- * an OpenMP region every thread must arrive.) Who computes a chunk changes no bit.
+ * A job is cut into chunks beforehand. A thread first takes the chunk with its own number if that
+ * is still free, so that data stay near their core, and then any other. The caller takes part. It
+ * waits for chunks that were taken, never for threads that have not come: on a busy machine, where
+ * another thread may not run for milliseconds, it does the work itself. (At the end of an OpenMP
+ * region every thread must arrive.) Which thread computes a chunk changes no bit.
  *
- * job holds generation and number of chunks in one word; taken[i] is the generation in which
- * chunk i was last taken. A thread that comes late, with the word of a finished job, finds every
- * chunk taken in that generation or a later one, and touches nothing else of it. */
+ * `job` holds a generation and the number of chunks in one word; taken[i] is the generation in
+ * which chunk i was last taken. A thread that comes late, with the word of a finished job, finds
+ * every chunk taken in that generation or a later one, and touches nothing else of the pool. */
 #define _GNU_SOURCE /* the cores that a thread may run on */
 #include "tensor/pool.h"
 
@@ -26,13 +26,13 @@
 #define PAUSE() ((void)0)
 #endif
 
-/* A thread that has to wait spins for some 20 microseconds, then offers its core to others for
- * about as long as the ops of a step take that run on one thread, and only then sleeps. To wake a
- * core that sleeps takes longer than most ops, and a thread that waits for it would fall asleep
- * meanwhile: each op of a step could cost both threads a waking. */
+/* A thread that has to wait spins for about 20 microseconds, then yields its core for about as long
+ * as the single-threaded ops of a step take, and only then sleeps. Waking a sleeping core takes
+ * longer than most ops, and the thread that waits for it would fall asleep meanwhile: each op of a
+ * step could cost both threads a wake-up. */
 enum { CHUNK_BITS = 16, SPINS = 1000, OFFERS = 400 };
 
-/* Waits for a moment, the i-th time; false when it is time to sleep. */
+/* Waits a moment, for the i-th time; false when it is time to sleep. */
 static bool wait_a_little(int i)
 {
     if (i < SPINS)
@@ -45,15 +45,16 @@ static bool wait_a_little(int i)
 static struct {
     _Atomic uint64_t job;
     _Atomic uint64_t taken[TL_POOL_MOST];
-    _Atomic int done; /* chunks of the job under way */
-    int64_t n;        /* and what it is: written before job, read after a chunk was taken */
+    _Atomic int done; /* finished chunks of the current job */
+    /* The current job: written before `job`, read only after a chunk was taken. */
+    int64_t n;
     int chunks;
     tl_range_fn *body;
     void *ctx;
-    _Atomic int core; /* the caller's, when it gave the job */
+    _Atomic int core; /* on which the caller ran when it started the job */
     _Atomic bool busy;
-    int workers;          /* that were started */
-    pthread_mutex_t lock; /* for sleeping only */
+    int workers;          /* threads started so far */
+    pthread_mutex_t lock; /* only for sleeping and waking */
     pthread_cond_t work, finished;
     _Atomic int sleepers;
     _Atomic bool caller_sleeps;
@@ -64,8 +65,9 @@ static struct {
 #if defined(__linux__)
 static int this_core(void) { return sched_getcpu(); }
 
-/* A thread is often woken on the core of the one that wakes it, waits for it there, and is moved to
- * an idle one after tens of milliseconds. So it goes by itself, and may come back later. */
+/* A thread is often woken on the core of the thread that wakes it, and has to wait there until the
+ * scheduler moves it to an idle core after tens of milliseconds. So it leaves by itself; it may
+ * return later. */
 static void leave_core(int core)
 {
     cpu_set_t all, others;
@@ -95,7 +97,8 @@ static void run_chunk(int i)
         pool.body(pool.ctx, begin, end, i);
     inside = false;
     tl_fpenv_leave(saved);
-    const int chunks = pool.chunks; /* after the last is done, the next job may be written */
+    const int chunks =
+        pool.chunks; /* read first: after the last chunk the next job may be written */
     if (atomic_fetch_add(&pool.done, 1) + 1 == chunks && atomic_load(&pool.caller_sleeps)) {
         pthread_mutex_lock(&pool.lock);
         pthread_cond_signal(&pool.finished);
@@ -103,7 +106,7 @@ static void run_chunk(int i)
     }
 }
 
-/* Takes and runs what is free of that job, chunk `first` before the others. */
+/* Takes and runs the free chunks of a job, chunk `first` before the others. */
 static void take_chunks(uint64_t job, int first)
 {
     const uint64_t generation = job >> CHUNK_BITS;
@@ -116,7 +119,7 @@ static void take_chunks(uint64_t job, int first)
     }
 }
 
-/* The word of a job other than seen. */
+/* Waits for a job other than `seen`, and returns its word. */
 static uint64_t next_job(uint64_t seen)
 {
     uint64_t job = atomic_load(&pool.job);
@@ -146,8 +149,8 @@ static void *work(void *number)
     return NULL;
 }
 
-/* Threads that cannot be started are done without. They take no signals: those are the program's.
- */
+/* Goes on without threads that cannot be started. Workers block all signals, which are meant for
+ * the program's own threads. */
 static void start_workers(int wanted)
 {
     sigset_t all, before;

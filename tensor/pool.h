@@ -1,4 +1,5 @@
-/* pool.h: threads that wait for chunks of work, for tensor/threads.c; and what it knows besides. */
+/* pool.h: the thread pool behind tl_parallel_for, and what the library asks of threads.c besides.
+ */
 #ifndef TL_POOL_H
 #define TL_POOL_H
 
@@ -8,15 +9,15 @@
 
 enum { TL_POOL_MOST = 256 };
 
-/* body over [0, n) in `chunks` chunks (2 .. TL_POOL_MOST), chunk i as thread number i, on this
- * thread and on whatever others come in time. False, and nothing has run, while another thread uses
- * the pool. */
+/* Runs body over [0, n) in `chunks` chunks (2 .. TL_POOL_MOST), chunk i as thread number i, on this
+ * thread and on whichever others come in time. Returns false, and runs nothing, while another
+ * thread uses the pool. */
 bool tl_pool_run(int64_t n, int chunks, tl_range_fn *body, void *ctx);
 
-/* This thread is running a chunk. */
+/* Whether this thread is running a chunk. */
 bool tl_pool_inside(void);
 
-/* In a forked child, which has none of its parent's threads. */
+/* Whether this is a forked child, which has none of its parent's threads. */
 bool tl_threads_forked(void);
 /* TL_EUSAGE if TL_THREADS in the environment is no whole number from 0 to TL_POOL_MOST. */
 tl_status tl_threads_environment(tl_err *err);

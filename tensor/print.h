@@ -19,11 +19,11 @@
 
 #include "tensor/array.h"
 
-/* Writes a (any strides; borrows) to f. Errors: TL_EDTYPE, TL_ETRACED (elements,
- * but no data), TL_EIO. */
+/* Writes a, which may have any strides, to f. Errors: TL_EDTYPE, TL_ETRACED (a has elements, but no
+ * data), TL_EIO. */
 tl_status tl_array_print(FILE *f, const tl_array *a, tl_err *err);
 
-/* An element of that dtype as text that tells any two apart; returns buf. */
+/* An element of that dtype as text, different for any two that differ; returns buf. */
 enum { TL_ELEMENT_TEXT = 40 };
 const char *tl_element_text(char buf[TL_ELEMENT_TEXT], tl_dtype d, const void *p);
 

@@ -1,4 +1,4 @@
-/* process.h: what holds for the process - its threads, and where memory comes from. Public. */
+/* process.h: settings of the process: its threads, and where memory comes from. Public. */
 #ifndef TL_PROCESS_H
 #define TL_PROCESS_H
 
@@ -15,10 +15,11 @@ int tl_threads(void);
 /* What memory comes from: "jemalloc", or "aligned_alloc" where the process has none. */
 const char *tl_allocator(void);
 typedef struct {
-    size_t used, peak; /* bytes now in use, and at most since the last reset of the tape */
-    size_t blocks;     /* alive */
-    size_t mapped;     /* bytes that jemalloc holds for them; 0 without it */
-    size_t asked;      /* how often a block was not at hand and had to be asked for */
+    size_t used;   /* bytes now in use */
+    size_t peak;   /* the most in use at once since the last reset of the tape */
+    size_t blocks; /* in use */
+    size_t mapped; /* bytes that jemalloc holds for them; 0 without it */
+    size_t asked;  /* how often no free block was at hand and a new one was allocated */
 } tl_memory_stats_t;
 TL_END
 #endif

@@ -1,4 +1,4 @@
-/* rng.c: Philox4x32-10 and the draws made of it; the formulas stand in rng.h. */
+/* rng.c: Philox4x32-10 and the draws made from it. rng.h has the formulas. */
 #include "tensor/rng.h"
 
 #include <math.h>
@@ -19,7 +19,7 @@ tl_rng_key tl_rng_stream(uint64_t seed, const char *name)
     tl_rng_key key = {{0, 0}, name == NULL ? TL_EDOMAIN : TL_OK};
     if (name == NULL)
         return key;
-    (void)tl_sha256_begin(&ctx, NULL); /* a failure sticks until finish */
+    (void)tl_sha256_begin(&ctx, NULL); /* finish reports a failure */
     tl_sha256_feed_u64(&ctx, seed);
     tl_sha256_feed(&ctx, name, strlen(name));
     key.status = tl_sha256_finish(&ctx, hash, NULL);
@@ -53,7 +53,7 @@ static void block(uint32_t out[4], tl_rng_key key, uint64_t a, uint64_t q)
     tl_philox4x32(out, c, key.k);
 }
 
-/* What is drawn from a block w: one of 4 words, one of 2 pairs, both of a pair of normals. */
+/* A block w gives four draws of 32 bits, or two of 64, or a pair of normals. */
 
 static float uniform32_of(uint32_t x) { return (float)(x >> 8) * 0x1p-24f; }
 static double uniform64_of(uint64_t x) { return (double)(x >> 11) * 0x1p-53; }
@@ -62,7 +62,7 @@ static uint64_t pair_of(const uint32_t w[4], int i)
     return w[2 * i] | (uint64_t)w[2 * i + 1] << 32;
 }
 
-/* The pairs from b on, which is even; the functions are quicker side by side. */
+/* The pairs of normals from b on, which is even. The functions are faster on several at once. */
 enum { PAIRS = 32 };
 static void normals(double out[][2], int pairs, tl_rng_key key, uint64_t a, uint64_t b)
 {
@@ -109,17 +109,10 @@ double tl_rng_uniform64(tl_rng_key key, uint64_t a, uint64_t b)
     return uniform64_of(tl_rng_u64(key, a, b));
 }
 
-/* The upper half of x * n, from 32-bit halves. */
-static uint64_t multiply_high(uint64_t x, uint64_t n)
-{
-    uint64_t x0 = x & 0xffffffffu, x1 = x >> 32, n0 = n & 0xffffffffu, n1 = n >> 32;
-    uint64_t low = x0 * n0, mid = x1 * n0 + (low >> 32), mid2 = x0 * n1 + (mid & 0xffffffffu);
-    return x1 * n1 + (mid >> 32) + (mid2 >> 32);
-}
-
 uint64_t tl_rng_below(tl_rng_key key, uint64_t a, uint64_t b, uint64_t n)
 {
-    return multiply_high(tl_rng_u64(key, a, b), n);
+    __extension__ typedef unsigned __int128 wide;
+    return (uint64_t)((wide)tl_rng_u64(key, a, b) * n >> 64);
 }
 
 double tl_rng_normal64(tl_rng_key key, uint64_t a, uint64_t b)

@@ -1,4 +1,4 @@
-/* status.c: names of the status codes, and how a first failure is kept. */
+/* status.c: names of the status codes, and the record of an object's first failure. */
 #include "tensor/status.h"
 
 #include <stdio.h>
@@ -34,7 +34,7 @@ tl_status tl_vfail(tl_err *err, tl_status s, const char *fmt, va_list ap)
         char said[sizeof err->message];
         size_t n = 0;
         (void)vsnprintf(said, sizeof said, fmt, ap);
-        /* Names from files reach terminals: what controls those is written out. */
+        /* Messages quote files and reach terminals, so control characters are written out. */
         for (const char *c = said; *c != '\0' && n + sizeof "%1b" <= sizeof said; c++) {
             if (((unsigned char)*c >= ' ' && *c != 0x7f) || *c == '\n')
                 err->message[n++] = *c;
@@ -57,10 +57,11 @@ tl_status tl_fail(tl_err *err, tl_status s, const char *fmt, ...)
 
 tl_status tl_need(tl_err *err, const char *func, const char *what, bool there, int64_t n)
 {
-    size_t m = strlen(func); /* as the user writes it: without _at or _with */
-    m -= m > 3 && strcmp(func + m - 3, "_at") == 0     ? 3
-         : m > 5 && strcmp(func + m - 5, "_with") == 0 ? 5
-                                                       : 0;
+    size_t m = strlen(func); /* of the name as the user writes it: without _at or _with */
+    if (m > 3 && strcmp(func + m - 3, "_at") == 0)
+        m -= 3;
+    else if (m > 5 && strcmp(func + m - 5, "_with") == 0)
+        m -= 5;
     if (n < 0)
         return tl_fail(err, TL_EDOMAIN, "%.*s: %lld is no count", (int)m, func, (long long)n);
     return there || n == 0 ? TL_OK

@@ -6,9 +6,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Every public header lies between TL_BEGIN and TL_END: what it declares is C to a C++ compiler,
- * and visible in the shared library, whose files hide all else. TL_MAKE(type){...} is a struct
- * literal in either language. */
+/* Every public header lies between TL_BEGIN and TL_END. They declare it as C to a C++ compiler, and
+ * make it visible in the shared library, which hides everything else. TL_MAKE(type){...} is a
+ * struct literal in either language. */
 #ifdef __cplusplus
 #define TL_BEGIN \
     extern "C" { \
@@ -52,8 +52,8 @@ typedef enum {
 const char *tl_status_name(tl_status s);
 const char *tl_status_text(tl_status s);
 
-/* The first failure of an object: later ones do not overwrite it, so that a user reads the cause
- * and not the echo. All zero means none. */
+/* The first failure of an object. Later ones do not overwrite it, so that a user reads the cause
+ * and not a consequence. All zero: none. */
 enum { TL_MESSAGE_MAX = 512 };
 typedef struct {
     tl_status status;
@@ -68,13 +68,13 @@ typedef struct {
 #endif
 
 /* Records a failure in err, unless that is NULL or has one; returns s. Cuts messages longer than
- * TL_MESSAGE_MAX - 1. vfail is to it what vprintf is to printf. */
+ * TL_MESSAGE_MAX - 1. tl_vfail is to tl_fail what vprintf is to printf. */
 tl_status tl_fail(tl_err *err, tl_status s, const char *fmt, ...) TL_PRINTF(3, 4);
 tl_status tl_vfail(tl_err *err, tl_status s, const char *fmt, va_list ap) TL_PRINTF(3, 0);
 void tl_err_clear(tl_err *err); /* forgets it; NULL is fine */
 
-/* TL_EDOMAIN unless a pointer is there, and the count of what it points to is >= 0: "tl_save: path
- * is NULL", "tl_concat: -1 is no count". func: __func__ of the public function. */
+/* TL_EDOMAIN if n is negative, or if the pointer `what` to n things is not there: "tl_concat: -1 is
+ * no count", "tl_save: path is NULL". func: __func__ of the public function. */
 tl_status tl_need(tl_err *err, const char *func, const char *what, bool there, int64_t n);
 static inline bool tl_is_count(int64_t n) { return n >= 0; }
 #define TL_NEED(err, p) ((p) != NULL ? TL_OK : tl_need(err, __func__, #p, false, 1))

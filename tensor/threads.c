@@ -1,6 +1,7 @@
-/* threads.c: how many threads a range is worth, and the floating-point environment.
- * A forked child has no other threads, so it computes on one; so does what is called
- * from inside a region, ours or the user's OpenMP. */
+/* threads.c: decides how many threads a range is worth, and sets the floating-point environment.
+ *
+ * One thread computes alone in a forked child, which has no other threads, and inside a parallel
+ * region, whether ours or one of the user's OpenMP. */
 #include "tensor/pool.h"
 
 #include <pthread.h>
@@ -15,7 +16,7 @@
 #endif
 #ifdef _OPENMP
 #include <omp.h>
-#else /* Apple's clang: no regions of a user's either */
+#else /* Apple's clang has no OpenMP, so the user has no regions either */
 #include <unistd.h>
 static int omp_get_num_procs(void) { return (int)sysconf(_SC_NPROCESSORS_ONLN); }
 static int omp_in_parallel(void) { return 0; }
@@ -146,8 +147,9 @@ tl_textenv tl_textenv_enter(void)
 void tl_textenv_leave(tl_textenv saved)
 {
     if (saved.rounding != FE_TONEAREST) {
-        fesetround(saved.rounding); /* in both control words, where there are two: */
-        tl_fpenv_enter();           /* the other may have had another mode */
+        /* This also sets the vector unit's mode, which may have been another one. */
+        fesetround(saved.rounding);
+        tl_fpenv_enter();
     }
     tl_fpenv_leave(saved.word);
 }
