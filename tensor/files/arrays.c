@@ -10,6 +10,7 @@
 
 #include "tensor/arena.h"
 #include "tensor/files/arrays_read.h"
+#include "tensor/files/bytes.h"
 #include "tensor/files/file.h"
 #include "tensor/operands.h"
 #include "tensor/threads.h"
@@ -57,14 +58,6 @@ void *tl_arrays_block(const tl_arrays *f, size_t bytes)
 
 /* ---- elements ---- */
 
-uint64_t tl_arrays_bits(const unsigned char *p, int size, bool big)
-{
-    uint64_t x = 0;
-    for (int i = 0; i < size; i++)
-        x |= (uint64_t)p[big ? size - 1 - i : i] << 8 * i;
-    return x;
-}
-
 static tl_dtype natural(const tl_arrays_raw *r)
 {
     if (r->kind == 'f')
@@ -81,12 +74,13 @@ static double float_of(uint64_t bits, int size)
                        : tl_element_get(TL_F16, &half);
 }
 
+/* Converts the elements to those of `to`, in the order of the file. */
 static tl_status convert(tl_arrays *f, const tl_arrays_raw *r, const tl_array *to)
 {
     int64_t n = tl_array_count(to);
     size_t step = tl_dtype_size(to->dtype);
     for (int64_t i = 0; i < n; i++) {
-        uint64_t bits = tl_arrays_bits(r->data + i * r->size, r->size, r->big);
+        uint64_t bits = tl_bytes_get(r->data + i * r->size, r->size, r->big);
         char *p = (char *)to->data + (size_t)i * step;
         if (r->kind == 'b' && bits > 1)
             return tl_arrays_bad(f, "element %" PRId64 " is %d; a bool is 0 or 1", i, (int)bits);
@@ -210,7 +204,7 @@ static tl_status read_idx(tl_arrays *f, const unsigned char *b, size_t n)
             f, "byte 3 says %d dims; at most %d are possible, and the file has %zu bytes",
             r.shape.ndim, (int)TL_MAX_DIMS, n);
     for (int i = 0; i < r.shape.ndim; i++)
-        r.shape.dim[i] = (int64_t)tl_arrays_bits(b + 4 + 4 * i, 4, true);
+        r.shape.dim[i] = (int64_t)tl_bytes_get(b + 4 + 4 * i, 4, true);
     r.data = b + header;
     r.bytes = n - header;
     return tl_arrays_add_raw(f, "", 0, &r);

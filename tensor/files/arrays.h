@@ -23,9 +23,9 @@ typedef struct tl_arrays tl_arrays;
 
 typedef struct {
     tl_dtype as;   /* a float dtype that all numbers are rounded to; default: as above */
-    bool map;      /* mapped, not read: pages come when they are touched, if elements lie there as
-                    * the host has them. A file that is cut short meanwhile ends the process */
-    uint64_t most; /* bytes that the arrays may take, inflated and as dtypes; 0: any. TL_EFORMAT */
+    bool map;      /* map the file: elements that lie there as the host has them are read when they
+                    * are touched. If another process cuts the file short, this one ends */
+    uint64_t most; /* bytes that arrays may take beside the file's; 0: any. Beyond: TL_EFORMAT */
 } tl_arrays_options;
 
 /* Opens a file into *out, for tl_arrays_close; NULL on failure. TL_EFORMAT with the path and the

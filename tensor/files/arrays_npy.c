@@ -1,4 +1,5 @@
-/* arrays_npy.c: .npy, and .npz, which is a zip archive of them. */
+/* arrays_npy.c: reads .npy, and .npz, which is a zip archive of them. Every claim is compared with
+ * the bytes there are before it is believed. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -7,6 +8,7 @@
 
 #include "tensor/arena.h"
 #include "tensor/files/arrays_read.h"
+#include "tensor/files/bytes.h"
 
 /* ---- .npy: magic, version, length of the header, a Python dict, elements ---- */
 
@@ -30,7 +32,7 @@ static bool eat(cursor *c, const char *word)
     return true;
 }
 
-/* '<f4': order, kind, size. */
+/* A string such as '<f4': byte order, kind, size. */
 static bool eat_descr(cursor *c, tl_arrays_raw *r)
 {
     static const char *const known[] = {"f8", "f4", "f2", "i1", "i2", "i4",
@@ -68,7 +70,7 @@ static bool eat_shape(cursor *c, tl_shape *s)
     return true;
 }
 
-/* The three entries in any order, each once. Returns what is wrong; NULL: nothing. */
+/* The three entries in any order, each once. Returns NULL, or what was expected instead. */
 static const char *eat_dict(cursor *c, tl_arrays_raw *r)
 {
     int seen = 0;
@@ -103,7 +105,7 @@ tl_status tl_npy_read(tl_arrays *f, const char *name, size_t length, const unsig
             f, "%s is no .npy file of version 1 to 3: %zu bytes that begin with 0x%02x", who, n,
             n > 0 ? b[0] : 0);
     size_t start = b[6] == 1 ? 10 : 12;
-    uint64_t header = n < start ? 0 : tl_arrays_bits(b + 8, b[6] == 1 ? 2 : 4, false);
+    uint64_t header = n < start ? 0 : tl_bytes_get(b + 8, b[6] == 1 ? 2 : 4, false);
     if (n < start || header > n - start)
         return tl_arrays_bad(f, "%s claims a header of %" PRIu64 " bytes; the file has %zu", who,
                              header, n);
@@ -119,31 +121,32 @@ tl_status tl_npy_read(tl_arrays *f, const char *name, size_t length, const unsig
     return tl_arrays_add_raw(f, name, length, &r);
 }
 
-/* ---- .npz: a zip archive of them. Its directory stands at the end ---- */
+/* ---- .npz: a zip archive. Its directory stands at the end ---- */
 
 /* What the directory says of a member. */
 typedef struct {
-    uint64_t stored, size, at;
+    uint64_t stored, size; /* bytes in the archive; and inflated */
+    uint64_t at;           /* where its entry begins */
     const unsigned char *name;
-    size_t length;
+    size_t length; /* of the name */
     int method, flags;
     uint32_t crc;
 } member;
 
-/* Numbers that 32 bits cannot hold stand in an extra field, in this order. */
+/* Zip64: numbers that 32 bits cannot hold stand in an extra field, in this order. */
 static bool widen(member *m, const unsigned char *extra, size_t n)
 {
     uint64_t *const number[] = {&m->size, &m->stored, &m->at};
     for (size_t i = 0; i + 4 <= n;) {
-        size_t id = tl_arrays_bits(extra + i, 2, false),
-               len = tl_arrays_bits(extra + i + 2, 2, false), at = i + 4;
+        size_t id = tl_bytes_get(extra + i, 2, false), len = tl_bytes_get(extra + i + 2, 2, false),
+               at = i + 4;
         if (len > n - at)
             return false;
         for (int k = 0; id == 1 && k < 3; k++)
             if (*number[k] == UINT32_MAX) {
                 if (at + 8 > i + 4 + len)
                     return false;
-                *number[k] = tl_arrays_bits(extra + at, 8, false);
+                *number[k] = tl_bytes_get(extra + at, 8, false);
                 at += 8;
             }
         i += 4 + len;
@@ -163,10 +166,10 @@ static void z_give_back(void *unused, void *p)
     tl_free_raw(p);
 }
 
-enum { DEFLATE_MOST = 1032 /* bytes that one can stand for */, PIECE = 1 << 30 };
+enum { DEFLATE_MOST = 1032 /* bytes that one deflated byte can stand for */, PIECE = 1 << 30 };
 
-/* All of a deflated member into *out, for tl_free_raw. The block grows with what comes, whatever
- * the directory claims. */
+/* Inflates a member into *out, for tl_free_raw. The block grows with what comes, not with what the
+ * directory claims. */
 static tl_status inflate_member(tl_arrays *f, const member *m, const char *who,
                                 const unsigned char *from, unsigned char **out)
 {
@@ -174,7 +177,7 @@ static tl_status inflate_member(tl_arrays *f, const member *m, const char *who,
     uint64_t got = 0, room = 0, left = m->stored;
     int s = inflateInit2(&z, -MAX_WBITS);
     for (*out = NULL; s == Z_OK && got <= m->size;) {
-        if (got == room) { /* a byte more than claimed shows that there is more */
+        if (got == room) { /* room for one byte more than claimed shows whether there is more */
             room = room * 2 + m->stored + 64;
             room = room < m->size ? room : m->size + 1;
             unsigned char *grown = tl_realloc(*out, (size_t)room);
@@ -218,7 +221,8 @@ static tl_status check_crc(tl_arrays *f, const member *m, const char *who, const
                                          who, crc, m->crc);
 }
 
-/* bytes: NULL, or a block of the member's own, which the entry takes, or which is freed. */
+/* Reads the .npy of a member. bytes: the block of an inflated one, which the entry takes over if
+ * its array lies there and which is freed if not; else NULL. */
 static tl_status read_npy_of(tl_arrays *f, const member *m, const char *who,
                              const unsigned char *data, unsigned char *bytes)
 {
@@ -253,8 +257,8 @@ static tl_status read_member(tl_arrays *f, const member *m, const unsigned char 
     if (n < 30 || m->at > n - 30 || memcmp(b + m->at, "PK\3\4", 4) != 0)
         return tl_arrays_bad(f, "%s should begin at byte %" PRIu64 " of %zu, but does not", who,
                              m->at, n);
-    uint64_t data = m->at + 30 + tl_arrays_bits(b + m->at + 26, 2, false) +
-                    tl_arrays_bits(b + m->at + 28, 2, false);
+    uint64_t data = m->at + 30 + tl_bytes_get(b + m->at + 26, 2, false) +
+                    tl_bytes_get(b + m->at + 28, 2, false);
     if (data > n || m->stored > n - data)
         return tl_arrays_bad(f,
                              "%s claims %" PRIu64 " bytes from byte %" PRIu64
@@ -270,21 +274,21 @@ static tl_status read_member(tl_arrays *f, const member *m, const unsigned char 
     return s;
 }
 
-/* The directory's place and length, from the record at the end, which a comment may follow. */
+/* Where the directory is and how long, from the record at the end, which a comment may follow. */
 static bool find_directory(const unsigned char *b, size_t n, uint64_t *at, uint64_t *bytes)
 {
     for (size_t back = 22; back <= n && back < 22 + 65536; back++) {
         const unsigned char *p = b + n - back;
-        if (memcmp(p, "PK\5\6", 4) != 0 || tl_arrays_bits(p + 20, 2, false) != back - 22)
+        if (memcmp(p, "PK\5\6", 4) != 0 || tl_bytes_get(p + 20, 2, false) != back - 22)
             continue;
-        *bytes = tl_arrays_bits(p + 12, 4, false);
-        *at = tl_arrays_bits(p + 16, 4, false);
+        *bytes = tl_bytes_get(p + 12, 4, false);
+        *at = tl_bytes_get(p + 16, 4, false);
         if (*at == UINT32_MAX && back + 20 <= n && memcmp(p - 20, "PK\6\7", 4) == 0) {
-            uint64_t wide = tl_arrays_bits(p - 12, 8, false);
+            uint64_t wide = tl_bytes_get(p - 12, 8, false);
             if (n < 56 || wide > n - 56 || memcmp(b + wide, "PK\6\6", 4) != 0)
                 return false;
-            *bytes = tl_arrays_bits(b + wide + 40, 8, false);
-            *at = tl_arrays_bits(b + wide + 48, 8, false);
+            *bytes = tl_bytes_get(b + wide + 40, 8, false);
+            *at = tl_bytes_get(b + wide + 48, 8, false);
         }
         return *at <= n && *bytes <= n - *at;
     }
@@ -298,18 +302,18 @@ tl_status tl_npz_read(tl_arrays *f, const unsigned char *b, size_t n)
         return tl_arrays_bad(f, "no whole .npz file: its %zu bytes end with no directory", n);
     while (left > 0) {
         const unsigned char *p = b + at;
-        size_t length = left < 46 ? 0 : tl_arrays_bits(p + 28, 2, false),
-               extra = left < 46 ? 0 : tl_arrays_bits(p + 30, 2, false),
-               entry_size = left < 46 ? 46 : 46 + length + extra + tl_arrays_bits(p + 32, 2, false);
+        size_t length = left < 46 ? 0 : tl_bytes_get(p + 28, 2, false),
+               extra = left < 46 ? 0 : tl_bytes_get(p + 30, 2, false),
+               entry_size = left < 46 ? 46 : 46 + length + extra + tl_bytes_get(p + 32, 2, false);
         member m = {.name = p + 46, .length = length};
         if (entry_size > left || memcmp(p, "PK\1\2", 4) != 0)
             return tl_arrays_bad(f, "byte %" PRIu64 " begins no entry of the directory", at);
-        m.flags = (int)tl_arrays_bits(p + 8, 2, false);
-        m.method = (int)tl_arrays_bits(p + 10, 2, false);
-        m.crc = (uint32_t)tl_arrays_bits(p + 16, 4, false);
-        m.stored = tl_arrays_bits(p + 20, 4, false);
-        m.size = tl_arrays_bits(p + 24, 4, false);
-        m.at = tl_arrays_bits(p + 42, 4, false);
+        m.flags = (int)tl_bytes_get(p + 8, 2, false);
+        m.method = (int)tl_bytes_get(p + 10, 2, false);
+        m.crc = (uint32_t)tl_bytes_get(p + 16, 4, false);
+        m.stored = tl_bytes_get(p + 20, 4, false);
+        m.size = tl_bytes_get(p + 24, 4, false);
+        m.at = tl_bytes_get(p + 42, 4, false);
         if (!widen(&m, p + 46 + length, extra) || m.stored > n - total)
             return tl_arrays_bad(f,
                                  "the entry at byte %" PRIu64 " claims %" PRIu64

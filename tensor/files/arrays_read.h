@@ -42,8 +42,6 @@ const char *tl_arrays_quoted(char buf[TL_QUOTED], const char *s, size_t n, const
 tl_status tl_arrays_take(tl_arrays *f, const char *who, uint64_t bytes);
 /* A zeroed block, for tl_free_raw; NULL, and TL_ENOMEM in f->err, when out of memory. */
 void *tl_arrays_block(const tl_arrays *f, size_t bytes);
-/* An unsigned number of `size` bytes. */
-uint64_t tl_arrays_bits(const unsigned char *p, int size, bool big);
 /* Adds an empty entry of that name at the end, which closing frees. */
 tl_status tl_arrays_add(tl_arrays *f, const char *name, size_t length, tl_arrays_entry **out);
 /* Adds an entry of that name with those elements. */

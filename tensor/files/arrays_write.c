@@ -23,16 +23,11 @@ typedef struct {
     uint32_t crc;  /* of header and elements */
 } member;
 
-static tl_status feed(void *ctx, const void *bytes, size_t n)
+static tl_status feed_crc(void *ctx, const void *bytes, size_t n)
 {
     member *m = ctx;
     m->crc = (uint32_t)crc32_z(m->crc, bytes, n);
     return TL_OK;
-}
-
-static tl_status append(void *ctx, const void *bytes, size_t n)
-{
-    return tl_writer_append(ctx, bytes, n, NULL);
 }
 
 /* Hands the elements to fn, bf16 as f32. */
@@ -79,8 +74,8 @@ static void describe(member *m)
 
 static tl_status write_npy(tl_writer *w, const member *m)
 {
-    TL_TRY(append(w, m->header, m->n_header));
-    return elements(&m->array, append, w);
+    TL_TRY(tl_writer_block(w, m->header, m->n_header));
+    return elements(&m->array, tl_writer_block, w);
 }
 
 /* ---- the archive ---- */
@@ -117,9 +112,9 @@ static tl_status write_entry(tl_writer *w, const member *m, bool directory)
         put(&r, 4, (uint64_t)0100644 << 16); /* who may read it, by Unix */
         put(&r, 4, UINT32_MAX);
     }
-    TL_TRY(append(w, r.b, r.n));
-    TL_TRY(append(w, m->name, length - 4));
-    TL_TRY(append(w, ".npy", 4));
+    TL_TRY(tl_writer_block(w, r.b, r.n));
+    TL_TRY(tl_writer_block(w, m->name, length - 4));
+    TL_TRY(tl_writer_block(w, ".npy", 4));
     r.n = 0;
     put(&r, 2, 1); /* Zip64 */
     put(&r, 2, directory ? 24 : 16);
@@ -127,7 +122,7 @@ static tl_status write_entry(tl_writer *w, const member *m, bool directory)
     put(&r, 8, m->size);
     if (directory)
         put(&r, 8, m->at);
-    return append(w, r.b, r.n);
+    return tl_writer_block(w, r.b, r.n);
 }
 
 enum { LOCAL = 30 + 4 + 20, CENTRAL = 46 + 4 + 28 }; /* bytes of an entry without the name */
@@ -137,8 +132,8 @@ static tl_status write_npz(tl_writer *w, member *m, int n)
     uint64_t at = 0, length = 0;
     for (int i = 0; i < n; i++) {
         m[i].at = at;
-        feed(&m[i], m[i].header, m[i].n_header);
-        TL_TRY(elements(&m[i].array, feed, &m[i]));
+        feed_crc(&m[i], m[i].header, m[i].n_header);
+        TL_TRY(elements(&m[i].array, feed_crc, &m[i]));
         TL_TRY(write_entry(w, &m[i], false));
         TL_TRY(write_npy(w, &m[i]));
         at += LOCAL + strlen(m[i].name) + m[i].size;
@@ -164,7 +159,7 @@ static tl_status write_npz(tl_writer *w, member *m, int n)
     put(&r, 4, UINT32_MAX);
     put(&r, 8, UINT64_MAX);
     put(&r, 2, 0);
-    return append(w, r.b, r.n);
+    return tl_writer_block(w, r.b, r.n);
 }
 
 /* ---- saving ---- */

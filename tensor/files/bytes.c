@@ -96,14 +96,6 @@ void tl_bytes_put64(unsigned char out[8], uint64_t x)
         out[i] = (unsigned char)(x >> 8 * i);
 }
 
-uint64_t tl_bytes_get64(const unsigned char in[8])
-{
-    uint64_t x = 0;
-    for (int i = 7; i >= 0; i--)
-        x = x << 8 | in[i];
-    return x;
-}
-
 /* A walk over an array in row-major order, by runs along the last dim. */
 typedef struct {
     tl_array a;                   /* with dims merged; at least one is left */

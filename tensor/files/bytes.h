@@ -26,7 +26,18 @@ void tl_bytes_swap_host(void *p, size_t n, size_t size);
 
 /* A 64-bit number as 8 bytes, lowest first, on every host. */
 void tl_bytes_put64(unsigned char out[8], uint64_t x);
-uint64_t tl_bytes_get64(const unsigned char in[8]);
+/* An unsigned number of `size` bytes, at most 8; big: the highest byte first. */
+static inline uint64_t tl_bytes_get(const unsigned char *in, int size, bool big)
+{
+    uint64_t x = 0;
+    for (int i = 0; i < size; i++)
+        x |= (uint64_t)in[big ? size - 1 - i : i] << 8 * i;
+    return x;
+}
+static inline uint64_t tl_bytes_get64(const unsigned char in[8])
+{
+    return tl_bytes_get(in, 8, false);
+}
 
 /* How many of the n > 0 bytes at s are the first character (RFC 3629: the shortest form, no
  * surrogates, nothing above U+10FFFF); 0: they begin none. */

@@ -53,6 +53,8 @@ tl_status tl_writer_begin(tl_writer **out, const char *path, tl_err *err);
 /* Adds n bytes. A failure removes the temporary at once and sticks: later appends
  * do nothing, commit reports it. */
 tl_status tl_writer_append(tl_writer *w, const void *data, size_t n, tl_err *err);
+/* The same as a tl_bytes_fn (bytes.h). */
+tl_status tl_writer_block(void *w, const void *data, size_t n);
 /* Writes what was appended to the disk, so that a full disk shows before anything is renamed. */
 tl_status tl_writer_flush(tl_writer *w, tl_err *err);
 /* The first half of a commit: flushes and renames. On failure the file has not been replaced. */

@@ -218,6 +218,13 @@ tl_status tl_writer_begin(tl_writer **out, const char *path, tl_err *err)
     return TL_OK;
 }
 
+/* Reports the first failure, if there was one. */
+static tl_status failed(const tl_writer *w, tl_err *err)
+{
+    return w->failure.status == TL_OK ? TL_OK
+                                      : tl_fail(err, w->failure.status, "%s", w->failure.message);
+}
+
 tl_status tl_writer_append(tl_writer *w, const void *data, size_t n, tl_err *err)
 {
     const char *p = data;
@@ -239,9 +246,12 @@ tl_status tl_writer_append(tl_writer *w, const void *data, size_t n, tl_err *err
         left -= (size_t)put;
         w->bytes += (uint64_t)put;
     }
-    if (w->failure.status != TL_OK)
-        return tl_fail(err, w->failure.status, "%s", w->failure.message);
-    return TL_OK;
+    return failed(w, err);
+}
+
+tl_status tl_writer_block(void *w, const void *data, size_t n)
+{
+    return tl_writer_append(w, data, n, NULL);
 }
 
 /* fsync, repeated when interrupted. A file system that cannot do it is no failure. */
@@ -279,13 +289,12 @@ static tl_status not_published(tl_writer *w, const char *step, tl_err *err)
     discard(w);
     tl_fail(&w->failure, TL_EIO, PATH ": %s (%llu bytes): %s; the file is left as it was", w->path,
             step, (unsigned long long)w->bytes, strerror(e));
-    return tl_fail(err, TL_EIO, "%s", w->failure.message);
+    return failed(w, err);
 }
 
 tl_status tl_writer_flush(tl_writer *w, tl_err *err)
 {
-    if (w->failure.status != TL_OK)
-        return tl_fail(err, w->failure.status, "%s", w->failure.message);
+    TL_TRY(failed(w, err));
     if (flush(w->fd) != 0)
         return not_published(w, "cannot flush", err);
     /* Some file systems report only at close what they could not write. Closing a duplicate keeps

@@ -1,25 +1,23 @@
-/* hash.c: SHA-256 through libcrypto's EVP interface, and XXH3-128, fed with canonical bytes.
+/* hash.c: SHA-256 by libcrypto's EVP interface, and XXH3-128, fed with canonical bytes.
  *
- * What libcrypto notes of a failure in its queue of errors is taken back: the queue is the
- * program's, which may use libcrypto itself. */
+ * If libcrypto fails it adds to its queue of errors. That is undone here, because the queue belongs
+ * to the program, which may use libcrypto itself. */
 #include "tensor/files/hash.h"
 
 #include <string.h>
 
 #include <openssl/err.h>
 #include <openssl/evp.h>
-#define XXH_INLINE_ALL /* its functions become part of this file: nothing is linked */
+#define XXH_INLINE_ALL /* its functions become part of this file, so nothing is linked */
 #include <xxhash.h>
 
 #include "tensor/files/bytes.h"
 
 static tl_status report(tl_status s, tl_err *err)
 {
-    return s == TL_OK
-               ? s
-               : tl_fail(
-                     err, s,
-                     "sha256: libcrypto could not hash (out of memory, or SHA-256 is disabled)");
+    if (s != TL_OK)
+        tl_fail(err, s, "sha256: libcrypto could not hash (out of memory, or SHA-256 is disabled)");
+    return s;
 }
 
 tl_status tl_sha256_begin(tl_sha256_ctx *ctx, tl_err *err)
@@ -29,7 +27,7 @@ tl_status tl_sha256_begin(tl_sha256_ctx *ctx, tl_err *err)
     *ctx = (tl_sha256_ctx){.md = md, .status = TL_OK};
     if (md == NULL || EVP_DigestInit_ex(md, EVP_sha256(), NULL) != 1) {
         ctx->status = TL_ENOMEM;
-        tl_sha256_drop(ctx); /* so that one who gives up here has nothing to release */
+        tl_sha256_drop(ctx); /* a caller who gives up here has nothing to release */
     }
     ERR_pop_to_mark();
     return report(ctx->status, err);
@@ -43,6 +41,12 @@ void tl_sha256_feed(tl_sha256_ctx *ctx, const void *p, size_t n)
     if (EVP_DigestUpdate(ctx->md, p, n) != 1)
         ctx->status = TL_ENOMEM;
     ERR_pop_to_mark();
+}
+
+tl_status tl_sha256_block(void *ctx, const void *p, size_t n)
+{
+    tl_sha256_feed(ctx, p, n);
+    return ((tl_sha256_ctx *)ctx)->status;
 }
 
 void tl_sha256_feed_u64(tl_sha256_ctx *ctx, uint64_t x)
@@ -59,12 +63,6 @@ void tl_hash_string(tl_sha256_ctx *ctx, const char *s)
     tl_sha256_feed(ctx, s, n);
 }
 
-static tl_status feed_block(void *ctx, const void *bytes, size_t n)
-{
-    tl_sha256_feed(ctx, bytes, n);
-    return ((tl_sha256_ctx *)ctx)->status;
-}
-
 void tl_hash_array(tl_sha256_ctx *ctx, const tl_array *a)
 {
     const char *name = tl_dtype_name(a->dtype);
@@ -72,7 +70,7 @@ void tl_hash_array(tl_sha256_ctx *ctx, const tl_array *a)
     tl_sha256_feed_u64(ctx, (uint64_t)a->ndim);
     for (int i = 0; i < a->ndim; i++)
         tl_sha256_feed_u64(ctx, (uint64_t)a->dim[i]);
-    (void)tl_array_bytes(a, feed_block, ctx); /* a failure sticks to ctx */
+    (void)tl_array_bytes(a, tl_sha256_block, ctx); /* a failure sticks to ctx */
 }
 
 tl_status tl_sha256_finish(tl_sha256_ctx *ctx, unsigned char out[TL_SHA256_BYTES], tl_err *err)

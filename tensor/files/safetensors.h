@@ -18,8 +18,8 @@
  * are not integers >= 0, unknown dtypes, more than 8 dims, sizes that overflow, offsets that leave
  * the data, disagree with shape and dtype, overlap or leave holes, BOOL bytes other than 0 and 1.
  *
- * Sealed: the metadata "tally.sha256" is the SHA-256 of the whole file, with 64 zeros for its own
- * digits. Where a file has it, it is checked.
+ * Sealed: the metadata "tally.sha256" is the SHA-256 of the whole file, computed with 64 zeros for
+ * its own digits. If a file has it, it is checked.
  *
  * Dtypes: F64 F32 F16 BF16 I64 BOOL. Source: github.com/huggingface/safetensors, "Format". */
 #ifndef TL_SAFETENSORS_H
@@ -29,11 +29,11 @@
 TL_BEGIN
 
 #define TL_ST_METADATA "__metadata__" /* no tensor may have this name */
-#define TL_ST_SEAL "tally.sha256"     /* metadata: of the file */
+#define TL_ST_SEAL "tally.sha256"     /* the key of a file's digest in its metadata */
 enum { TL_ST_HEADER_MAX = 100000000, TL_ST_HEADER_LIMIT = 16 << 20 };
 
-/* Sets the limit of bytes beyond which headers are neither read nor written, for the process: 16 MB
- * by default, at most TL_ST_HEADER_MAX, the format's own. Returns the limit before; 0 only asks.
+/* Sets the process's limit of bytes beyond which headers are neither read nor written: 16 MB by
+ * default, at most TL_ST_HEADER_MAX, the format's own. Returns the limit before; 0 only asks.
  * Reading takes at most 20 bytes of memory for each byte of a header. */
 size_t tl_st_header_limit(size_t bytes);
 
@@ -46,10 +46,10 @@ typedef struct {
     const char *key, *value;
 } tl_st_meta;
 
-/* Writes n tensors, of any strides and in any order, and n_meta pairs of metadata; of the key
- * TL_ST_SEAL the value is worked out. TL_ENAME (a name twice, reserved, or not UTF-8), TL_ESHAPE,
- * TL_EDTYPE, TL_EUSAGE (an array without data), TL_EDOMAIN (a header beyond the limit), TL_EIO: the
- * old file, if any, is then as it was. */
+/* Writes n tensors, of any strides and in any order, and n_meta pairs of metadata. The value of the
+ * key TL_ST_SEAL is computed. TL_ENAME (a name twice, reserved, or not UTF-8), TL_ESHAPE,
+ * TL_EDTYPE, TL_EUSAGE (an array without data), TL_EDOMAIN (a header beyond the limit), TL_EIO. On
+ * failure the old file, if any, is as it was. */
 tl_status tl_st_write(const char *path, const tl_st_entry *e, int n, const tl_st_meta *meta,
                       int n_meta, tl_err *err);
 

@@ -162,32 +162,32 @@ static tl_status plan_text(plan *p, tl_err *err)
     return TL_OK;
 }
 
-static tl_status hash_block(void *ctx, const void *bytes, size_t n)
+/* Hands all bytes of the file to fn. */
+static tl_status plan_bytes(const plan *p, tl_bytes_fn *fn, void *ctx)
 {
-    tl_sha256_feed(ctx, bytes, n);
+    unsigned char length[8];
+    tl_bytes_put64(length, p->length);
+    TL_TRY(fn(ctx, length, 8));
+    TL_TRY(fn(ctx, p->text, p->length));
+    for (int i = 0; i < p->n; i++)
+        TL_TRY(tl_array_bytes(&p->entries[i].array, fn, ctx));
     return TL_OK;
 }
 
-/* Puts the digest of all that will be written into the header, if it has a seal. Within a string a
- * quote has a backslash before it, so the key with its quotes is found only where it is a key; a
- * tensor of that name has a '{' behind it. */
+/* Puts the digest of the file into its header, if that has a seal. Within a string a quote has a
+ * backslash before it, so the key with its quotes is found only where it is a key; a tensor of that
+ * name has a '{' behind it. */
 static tl_status plan_seal(plan *p, tl_err *err)
 {
     static const char key[] = "\"" TL_ST_SEAL "\":\"";
-    char *digits = strstr(p->text, key), hex[TL_SHA256_HEX];
-    unsigned char length[8];
+    char *seal = strstr(p->text, key), hex[TL_SHA256_HEX];
     tl_sha256_ctx h;
-    if (digits == NULL)
+    if (seal == NULL)
         return TL_OK;
-    digits += sizeof key - 1;
     TL_TRY(tl_sha256_begin(&h, err));
-    tl_bytes_put64(length, p->length);
-    tl_sha256_feed(&h, length, 8);
-    tl_sha256_feed(&h, p->text, p->length);
-    for (int i = 0; i < p->n; i++)
-        tl_array_bytes(&p->entries[i].array, hash_block, &h);
+    (void)plan_bytes(p, tl_sha256_block, &h); /* finish reports a failure */
     TL_TRY(tl_sha256_finish_hex(&h, hex, err));
-    memcpy(digits, hex, TL_ST_DIGITS);
+    memcpy(seal + sizeof key - 1, hex, TL_ST_DIGITS);
     return TL_OK;
 }
 
@@ -199,21 +199,10 @@ static void plan_free(plan *p)
     json_decref(p->json);
 }
 
-static tl_status append_block(void *ctx, const void *bytes, size_t n)
-{
-    return tl_writer_append(ctx, bytes, n, NULL);
-}
-
 static tl_status plan_write(const plan *p, tl_writer **w, const char *path, tl_err *err)
 {
-    unsigned char length[8];
     TL_TRY(tl_writer_begin(w, path, err));
-    tl_bytes_put64(length, p->length);
-    tl_status s = tl_writer_append(*w, length, 8, err);
-    if (s == TL_OK)
-        s = tl_writer_append(*w, p->text, p->length, err);
-    for (int i = 0; i < p->n && s == TL_OK; i++)
-        s = tl_array_bytes(&p->entries[i].array, append_block, *w);
+    tl_status s = plan_bytes(p, tl_writer_block, *w);
     if (s == TL_OK)
         return s;
     tl_writer_append(*w, NULL, 0, err); /* reports the first failure */
