@@ -41,9 +41,9 @@ static int part_of(const tl_graph *g, const tl_leaf_grad *mine)
 
 static tl_grad_note noted(const tl_graph *g, const tl_leaf_grad *mine)
 {
-    const tl_traced_tape *k = tl_traced_of(g->t);
+    const tl_part_grads *p = &tl_traced_of(g->t)->grads;
     const size_t record = (size_t)(mine - g->t->grad);
-    return record < k->cap_notes ? k->note[record] : (tl_grad_note){0};
+    return record < p->cap_notes ? p->note[record] : (tl_grad_note){0};
 }
 
 /* The gradient of a marked input ends with the run, that of a later part with the part. */

@@ -1,5 +1,5 @@
-/* rebuild.c: a trace recorded again on another tape - with other values in the place of some, or
- * with the marks for backward made real. */
+/* rebuild.c: a trace recorded again on another tape, with other values in the place of some
+ * (tl_splice), or with the marks for backward expanded into its ops. */
 #include <string.h>
 
 #include "autograd/graph/internal.h"
@@ -11,14 +11,15 @@ static tl_tensor copy_leaf(void *ctx, tl_tensor x)
     const tl_again *r = ctx;
     if (x.owner != r->src->values.owner)
         return x;
-    const tl_value *v = tl_values_at(&r->src->values, x.index);
+    const tl_value *v = tl_peek(r->src, x);
     tl_tensor y = tl_trace_leaf(r->dst, &v->a, tl_leaf_of(r->src, x));
     if (tl_is_none(y))
         return y;
-    tl_values_at(&r->dst->values, y.index)->needs_grad = v->needs_grad;
-    tl_batch_like(tl_values_at(&r->dst->values, y.index), v);
-    tl_values_at(&r->dst->values, y.index)->fixed = v->fixed;
-    tl_values_at(&r->dst->values, y.index)->print = v->print;
+    tl_value *w = tl_peek(r->dst, y);
+    w->needs_grad = v->needs_grad;
+    w->fixed = v->fixed;
+    w->print = v->print;
+    tl_batch_like(w, v);
     tl_log_carry(r->dst, y, r->src, x, false);
     return y;
 }
@@ -29,103 +30,109 @@ tl_tensor tl_rebuild_map(tl_tape *dst, const tl_tape *src, tl_tensor *map, tl_te
     return tl_again_value(&r, x);
 }
 
-static void rebuild_node(tl_tape *dst, const tl_tape *src, const tl_node *n, tl_tensor *map)
+typedef struct {
+    tl_again to;
+    const tl_splice *splice; /* NULL: none */
+    tl_postorder order;
+    bool *done; /* by node of the source: copied */
+    bool cycle; /* there is no order */
+} copier;
+
+static void rebuild_node(copier *c, const tl_node *n)
 {
+    tl_tape *dst = c->to.dst;
+    const tl_tape *src = c->to.src;
+    const tl_at at = {dst, n->file, n->line, NULL};
     tl_tensor out[8] = {TL_NONE};
-    tl_again r = {.dst = dst, .src = src, .leaf = copy_leaf, .ctx = &r, .map = map};
-    const tl_tensor *in = tl_again_inputs(&r, n);
+    const tl_tensor *in = tl_again_inputs(&c->to, n);
     if (in == NULL)
         return;
     tl_scope outer = tl_scope_of(dst, n, n->mode);
     tl_trace_part(dst, tl_node_part(src, (uint32_t)(n - src->node)));
-    tl_tensor leaf = n->op == &tl_op_mark_grad ? tl_again_value(&r, tl_mark_leaf(n)) : TL_NONE;
+    tl_tensor leaf = n->op == &tl_op_mark_grad ? tl_again_value(&c->to, tl_mark_leaf(n)) : TL_NONE;
     if (tl_is_mark(n) && !tl_tracing_of(dst)->whole)
         tl_mark_expand(dst, n, in, leaf, out);
     else if (n->op == &tl_op_mark_grad)
-        out[0] = tl_mark_gradient((tl_at){dst, n->file, n->line, NULL}, leaf);
+        out[0] = tl_mark_gradient(at, leaf);
     else
-        tl_apply((tl_at){dst, n->file, n->line, NULL}, n->op, n->attrs, in, n->n_in, out);
+        tl_apply(at, n->op, n->attrs, in, n->n_in, out);
     tl_scope_end(dst, outer);
     for (int j = 0; j < n->n_out; j++) {
-        map[n->out + (uint32_t)j] = out[j];
-        if (!tl_is_none(out[j])) { /* which a walk back may have told */
-            const tl_value *v = tl_values_at(&src->values, n->out + (uint32_t)j);
-            tl_batch_like(tl_peek(dst, out[j]), v);
-            tl_peek(dst, out[j])->print = v->print;
+        const tl_tensor x = tl_node_out(src, n, j);
+        c->to.map[x.index] = out[j];
+        if (!tl_is_none(out[j])) { /* a walk back may have set these on the source */
+            tl_batch_like(tl_peek(dst, out[j]), tl_peek(src, x));
+            tl_peek(dst, out[j])->print = tl_peek(src, x)->print;
         }
-        tl_log_carry(dst, out[j], src, tl_node_out(src, n, j), false);
+        tl_log_carry(dst, out[j], src, x, false);
     }
 }
 
-typedef struct {
-    tl_tape *dst, *src;
-    const tl_splice *splice; /* NULL: none */
-    tl_tensor *map;
-    tl_postorder order;
-    bool *done; /* by node of src: copied */
-    bool cycle;
-} copier;
-
+/* What stands for x; TL_NONE: nothing else does. */
 static tl_tensor stand_in(const copier *c, tl_tensor x)
 {
-    bool own = c->splice != NULL && !tl_is_none(x) && x.owner == c->src->values.owner &&
-               x.index < c->splice->n_values;
-    return own ? c->splice->stand_in[x.index] : TL_NONE;
+    const bool may = c->splice != NULL && !tl_is_none(x) && x.owner == c->to.src->values.owner &&
+                     x.index < c->splice->n_values;
+    return may ? c->splice->stand_in[x.index] : TL_NONE;
 }
 
-/* What stands for x, or for what it was detached from, has a handle on dst: so has x. */
+/* If another value stands for x, or for what x was detached from, x gets the handle of that. */
 static void map_stand_in(copier *c, tl_tensor x)
 {
-    x = tl_attached(c->src, x);
+    x = tl_attached(c->to.src, x);
     tl_tensor y = stand_in(c, x);
-    if (tl_is_none(y) || !tl_is_none(c->map[x.index]))
+    if (tl_is_none(y) || !tl_is_none(c->to.map[x.index]))
         return;
     map_stand_in(c, y);
-    c->map[x.index] = tl_rebuild_map(c->dst, c->src, c->map, y);
-    tl_log_carry(c->dst, c->map[x.index], c->src, x, true);
+    c->to.map[x.index] = tl_again_value(&c->to, y);
+    tl_log_carry(c->to.dst, c->to.map[x.index], c->to.src, x, true);
 }
 
 static void copy(copier *c, uint32_t i)
 {
-    const tl_node *n = &c->src->node[i];
-    const uint32_t at = c->dst->n_nodes;
+    tl_tape *dst = c->to.dst;
+    const tl_node *n = &c->to.src->node[i];
+    const uint32_t at = dst->n_nodes;
     c->done[i] = true;
-    if (tl_failed(c->dst) || c->cycle)
+    if (tl_failed(dst) || c->cycle)
         return;
     for (int k = 0; k < n->n_in; k++)
         map_stand_in(c, n->in[k]);
-    rebuild_node(c->dst, c->src, n, c->map);
-    if (c->splice == NULL || tl_failed(c->dst))
+    rebuild_node(c, n);
+    if (c->splice == NULL || tl_failed(dst))
         return;
     c->splice->from[at] = i;
-    for (int j = 0; j < n->n_out && !tl_tracing_of(c->dst)->whole; j++) /* known, and not to find */
-        tl_peek(c->dst, c->map[n->out + (uint32_t)j])->needs_grad =
-            tl_peek(c->src, tl_node_out(c->src, n, j))->needs_grad;
+    for (int j = 0; j < n->n_out && !tl_tracing_of(dst)->whole; j++) { /* known from the source */
+        const tl_tensor x = tl_node_out(c->to.src, n, j);
+        tl_peek(dst, c->to.map[x.index])->needs_grad = tl_peek(c->to.src, x)->needs_grad;
+    }
 }
 
 /* The node that made x, or what stands for it, also behind a detached leaf; -1 for others. */
 static int32_t maker(const copier *c, tl_tensor x)
 {
     for (tl_tensor y = x; !tl_is_none(y); y = stand_in(c, x))
-        x = tl_attached(c->src, y);
-    return tl_maker_at(c->src, x);
+        x = tl_attached(c->to.src, y);
+    return tl_maker_at(c->to.src, x);
 }
 
-/* Where the way leads back to a node that it comes from, what stands in nearest to its end is
- * noted, nothing is copied any more, and other such ways are looked for. */
+/* The node behind input k of n. If the way leads back to a node that it comes from, the stand-in
+ * nearest to its end is noted as cyclic. Nothing is copied any more then, but the search goes on
+ * for other such ways. */
 static int32_t follow(void *ctx, const tl_node *n, int k)
 {
     copier *c = ctx;
-    int32_t i = maker(c, n->in[k]), at = (int32_t)(n - c->src->node);
-    if (i < 0 || c->src->node[i].visit != c->order.visit || c->done[i])
+    const tl_node *node = c->to.src->node;
+    int32_t i = maker(c, n->in[k]), at = (int32_t)(n - node);
+    if (i < 0 || node[i].visit != c->order.visit || c->done[i])
         return i;
     while (at != i && (uint32_t)at < c->splice->n_nodes)
-        at = c->src->node[at].link;
+        at = node[at].link;
     c->splice->cyclic[at] = c->cycle = true;
     return -1;
 }
 
-/* A node and what it needs, in post-order. */
+/* Copies a node and what it needs, in post-order. */
 static void copy_from(copier *c, int32_t node)
 {
     tl_postorder_from(&c->order, node);
@@ -133,31 +140,31 @@ static void copy_from(copier *c, int32_t node)
         copy(c, (uint32_t)i);
 }
 
-/* Those of a node that is gone which others stand for, or the node itself. */
+/* Copies node i or, if it is gone, the nodes that stand for its outputs. */
 static void copy_in_turn(copier *c, uint32_t i)
 {
-    const tl_node *n = &c->src->node[i];
+    const tl_node *n = &c->to.src->node[i];
     if (c->splice == NULL || !c->splice->gone[i]) {
         copy_from(c, (int32_t)i);
         return;
     }
     for (int j = 0; j < n->n_out; j++) {
-        tl_tensor x = tl_node_out(c->src, n, j);
+        tl_tensor x = tl_node_out(c->to.src, n, j);
         if (tl_is_none(stand_in(c, x)))
             continue;
         copy_from(c, maker(c, x));
-        if (!c->cycle && !tl_failed(c->dst))
+        if (!c->cycle && !tl_failed(c->to.dst))
             map_stand_in(c, x);
     }
 }
 
-/* Canonical order, except that what a program changed or marked keeps its turn: all that was
- * recorded before stays before. */
+/* Copies all nodes in canonical order, except that marks and changes in place keep their turn: what
+ * was recorded before them stays before them. */
 static void rebuild(copier *c, uint32_t n_nodes, const tl_tensor *out, int n_out)
 {
     uint32_t left = 0;
     for (uint32_t i = 0; i < n_nodes; i++) {
-        const tl_node *n = &c->src->node[i];
+        const tl_node *n = &c->to.src->node[i];
         if (!tl_is_mark(n) && !tl_node_mutates(n))
             continue;
         for (int k = 0; k < n->n_in; k++)
@@ -175,30 +182,31 @@ tl_tape *tl_graph_again(tl_graph *g, bool whole, const tl_splice *splice, tl_ten
                         tl_err *err)
 {
     tl_tape *src = g->t, *dst = tl_trace_tape(g->user, g->tracing);
-    copier c = {.dst = dst, .src = src, .splice = splice};
-    if (dst == NULL)
-        return tl_fail(err, TL_ENOMEM, "no memory for a tape"), NULL;
+    if (dst == NULL) {
+        tl_fail(err, TL_ENOMEM, "no memory for a tape");
+        return NULL;
+    }
+    const size_t n_values = atomic_load(&src->values.count);
+    copier c = {.to = {.dst = dst, .src = src, .leaf = copy_leaf, .ctx = &c.to}, .splice = splice};
     g->tracing->whole = whole;
     tl_postorder_begin(&c.order, src, follow, &c);
-    c.map = *map = tl_bump_get(&dst->bump, (atomic_load(&src->values.count) + 1) * sizeof *c.map);
-    c.done = tl_bump_get(&dst->bump, src->n_nodes + 1);
-    bool room = c.map != NULL && c.done != NULL &&
-                (tl_log_of(src) == NULL || tl_log_attach(dst, tl_log_of(src)) == TL_OK);
-    for (int i = 0; room && i < g->n_in; i++) /* unused inputs are inputs still */
-        tl_rebuild_map(dst, src, c.map, g->in[i]);
-    if (room)
+    c.to.map = *map = tl_bump_get(&dst->bump, n_values * sizeof **map);
+    c.done = tl_bump_get(&dst->bump, src->n_nodes);
+    if (c.to.map == NULL || c.done == NULL ||
+        (tl_log_of(src) != NULL && tl_log_attach(dst, tl_log_of(src)) != TL_OK)) {
+        tl_fail(err, TL_ENOMEM, "no memory to rebuild a graph of %u nodes", src->n_nodes);
+    } else {
+        for (int i = 0; i < g->n_in; i++) /* unused inputs are inputs, too */
+            tl_again_value(&c.to, g->in[i]);
         rebuild(&c, splice == NULL ? src->n_nodes : splice->n_nodes, g->out, g->n_out);
-    if (!room)
-        tl_fail(err, TL_ENOMEM, "no memory for %zu bytes to rebuild a graph of %u nodes",
-                (atomic_load(&src->values.count) + (size_t)1) * sizeof *c.map + src->n_nodes + 1,
-                src->n_nodes);
-    else if (c.cycle)
-        tl_fail(err, TL_EUSAGE,
-                "its outputs lead back to its inputs: it cannot stand in one place");
-    else if (tl_failed(dst))
-        tl_fail(err, tl_error_status(dst), "%s", tl_error(dst));
-    else
-        return dst;
+        if (c.cycle)
+            tl_fail(err, TL_EUSAGE,
+                    "its outputs lead back to its inputs: it cannot stand in one place");
+        else if (tl_failed(dst))
+            tl_fail(err, tl_error_status(dst), "%s", tl_error(dst));
+        else
+            return dst;
+    }
     tl_graph_leave(dst);
     return NULL;
 }
@@ -206,7 +214,7 @@ tl_tape *tl_graph_again(tl_graph *g, bool whole, const tl_splice *splice, tl_ten
 void tl_graph_leave(tl_tape *t)
 {
     if (t != NULL && tl_log_of(t) != NULL)
-        tl_log_attach(t, NULL); /* it is the other's */
+        tl_log_attach(t, NULL); /* it belongs to the other tape */
     tl_object_end(t);
 }
 

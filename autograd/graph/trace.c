@@ -78,47 +78,42 @@ int tl_node_part(const tl_tape *t, uint32_t node)
 
 int tl_grad_part(const tl_tape *t, int record)
 {
-    const tl_traced_tape *k = tl_traced_of(t);
-    int part = k->n_parts - 1;
-    while (part > 0 && k->first_grad[part] > record)
+    const tl_part_grads *p = &tl_traced_of(t)->grads;
+    int part = p->n_parts - 1;
+    while (part > 0 && p->first[part] > record)
         part--;
     return part > 0 ? part : 0;
 }
 
 tl_grad_note *tl_grad_note_at(tl_tape *t, int record)
 {
-    tl_traced_tape *k = tl_traced_of(t);
-    return entry(t, &k->note, &k->cap_notes, (uint32_t)record, sizeof *k->note);
+    tl_part_grads *p = &tl_traced_of(t)->grads;
+    return entry(t, &p->note, &p->cap_notes, (uint32_t)record, sizeof *p->note);
 }
 
 void tl_trace_part(tl_tape *t, int part)
 {
     tl_traced_tape *k = tl_traced_of(t);
-    for (; k->n_parts <= part; k->n_parts++) {
-        if (!room(tl_nowhere(t), "tl_backward", &k->first_grad, k->n_parts, sizeof *k->first_grad))
+    tl_part_grads *p = &k->grads;
+    for (; p->n_parts <= part; p->n_parts++) {
+        if (!room(tl_nowhere(t), "tl_backward", &p->first, p->n_parts, sizeof *p->first))
             return;
-        k->first_grad[k->n_parts] = t->n_grads;
+        p->first[p->n_parts] = t->n_grads;
     }
     k->part = part;
-    t->first_grad = k->first_grad[part];
+    t->first_grad = p->first[part];
 }
 
 void tl_trace_take_gradients(tl_tape *dst, tl_tape *src)
 {
-    tl_traced_tape *to = tl_traced_of(dst), *from = tl_traced_of(src), old = *to;
+    tl_part_grads *to = &tl_traced_of(dst)->grads, *from = &tl_traced_of(src)->grads, old = *to;
     dst->grad = src->grad;
     dst->n_grads = src->n_grads;
     dst->cap_grads = src->cap_grads;
     src->grad = NULL;
     src->n_grads = src->cap_grads = 0;
-    to->note = from->note;
-    to->cap_notes = from->cap_notes;
-    to->first_grad = from->first_grad;
-    to->n_parts = from->n_parts;
-    from->note = old.note; /* freed with src */
-    from->cap_notes = old.cap_notes;
-    from->first_grad = old.first_grad;
-    from->n_parts = old.n_parts;
+    *to = *from;
+    *from = old; /* freed with src */
 }
 
 static void recorded(void *ctx, tl_tape *t, uint32_t node)
@@ -144,8 +139,8 @@ static void freed(void *ctx, tl_tape *t)
     (void)t;
     tl_free_raw(k->leaf);
     tl_free_raw(k->part_of);
-    tl_free_raw(k->note);
-    tl_free_raw(k->first_grad);
+    tl_free_raw(k->grads.note);
+    tl_free_raw(k->grads.first);
     tl_free_raw(k->changed);
     tl_free_raw(k);
 }
