@@ -15,7 +15,7 @@ static void add_changes(tl_graph *g, uint32_t i, uint32_t *end)
     for (int k = 0; k < n->n_in; k++) {
         if (!tl_node_writes(n, k))
             continue;
-        const uint32_t at = end[tl_graph_root(g, tl_graph_resolve(g, n->in[k]))]++;
+        const uint32_t at = end[tl_graph_root(g, n->in[k])]++;
         if (g->change != NULL)
             g->change[at] = (tl_node_change){i, k};
     }
@@ -129,7 +129,7 @@ static tl_status check(const checker *c, tl_tensor x, uint32_t reader, int input
 static tl_status check_watch(const checker *c, const tl_watch_entry *w)
 {
     tl_graph *g = c->g;
-    const uint32_t root = tl_graph_root(g, tl_graph_resolve(g, w->x));
+    const uint32_t root = tl_graph_root(g, w->x);
     if (variable(g, root) && tl_root_changes(g, root)) {
         const tl_node *by = &g->t->node[g->change[g->first_change[root]].node];
         return tl_fail(&g->head.err, TL_EINPLACE,

@@ -216,7 +216,7 @@ static const char *obstacle(const fuser *s, uint32_t i)
         last = u->node > last ? u->node : last;
     }
     for (int k = 0; k < e->n_leaves && walked; k++) {
-        const uint32_t root = tl_graph_root(g, tl_graph_resolve(g, e->leaf[k]));
+        const uint32_t root = tl_graph_root(g, e->leaf[k]);
         walked = !tl_root_changes_between(g, root, i + 1, last + 1);
     }
     return !walked ? "read otherwise" : fits(s, e) ? NULL : "loop too large";

@@ -1,4 +1,4 @@
-/* fused.c: the loop of several pointwise ops. */
+/* fused.c: the loop of several pointwise ops - how it is made from nodes, and run (fused.h). */
 #include "autograd/graph/fused.h"
 
 #include <string.h>
@@ -33,13 +33,14 @@ typedef struct {
     const uint32_t *nodes;
 } builder;
 
+/* Which of the first n nodes makes x; -1: none. */
 static int member_of(const builder *b, int n, tl_tensor x)
 {
-    x = tl_fuse_whole(b->g, x);
-    for (int i = 0; i < n; i++)
-        if (x.owner == b->g->t->values.owner && b->g->t->node[b->nodes[i]].out == x.index)
-            return i;
-    return -1;
+    const int32_t maker = tl_maker_at(b->g->t, tl_fuse_whole(b->g, x));
+    int i = n - 1;
+    while (i >= 0 && (int64_t)b->nodes[i] != maker)
+        i--;
+    return i;
 }
 
 /* The nodes that the loop storing node i computes, node i last, into nodes, behind the n that are
@@ -81,24 +82,25 @@ static void add_op(builder *b, int i)
 {
     tl_graph *g = b->g;
     const tl_node *n = &g->t->node[b->nodes[i]];
+    const tl_array *y = &tl_values_at(&g->t->values, n->out)->a;
     tl_fused_op *o = &b->f->op[i];
     *o = (tl_fused_op){.tile = n->op->tile,
                        .slot = n->op->slot,
                        .attrs = n->attrs,
                        .n_in = n->n_in,
-                       .dtype = tl_values_at(&g->t->values, n->out)->a.dtype,
+                       .dtype = y->dtype,
+                       .tile_dtype = tl_tile_dtype(g, n, n->n_in - 1),
                        .stores = n->op->traits & TL_STORES};
-    o->tile_dtype = tl_tile_dtype(g, n, n->n_in - 1);
     for (int k = 0; k < n->n_in; k++) {
-        int m = member_of(b, i, n->in[k]);
+        const int m = member_of(b, i, n->in[k]);
         o->from[k] = m >= 0 ? ~m
-                            : operand_for(b, n->in[k], tl_tile_dtype(g, n, k),
-                                          tl_array_shape(&tl_values_at(&g->t->values, n->out)->a));
+                            : operand_for(b, n->in[k], tl_tile_dtype(g, n, k), tl_array_shape(y));
     }
     b->f->heavy |= (n->op->traits & TL_HEAVY) != 0;
 }
 
-/* A tile is free again after the last op that reads it. */
+/* Gives each op a tile. A tile is free again after the last op that reads it. Tile 0 is for what is
+ * rounded and widened again. */
 static void give_buffers(tl_fused *f)
 {
     int last[TL_FUSED_OPS], owner[TL_FUSED_OPS + 1];
@@ -108,7 +110,7 @@ static void give_buffers(tl_fused *f)
             if (f->op[i].from[k] < 0)
                 last[~f->op[i].from[k]] = i;
     }
-    f->n_buffers = 1; /* the first for what is rounded and widened again */
+    f->n_buffers = 1;
     for (int i = 0; i < f->n_ops; i++) {
         int b = 1;
         while (b < f->n_buffers && last[owner[b]] >= i)
@@ -172,8 +174,7 @@ void tl_fused_ready(tl_fused *f, const tl_call *call)
 
 /* ---- running ---- */
 
-/* What an op of a narrow dtype made: rounded and stored, or rounded and widened for later ops to
- * read. */
+/* Rounds what an op of a narrow dtype made, and stores it, or widens it again for later ops. */
 static void settle(const tl_fused_op *o, int64_t n, void *tile, void *stored, void *narrow)
 {
     const tl_convert_table *cv = tl_isa_now()->convert;

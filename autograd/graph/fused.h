@@ -1,10 +1,9 @@
-/* fused.h: several pointwise ops in one loop. Private to autograd/graph/.
+/* fused.h: several pointwise ops in one loop. For autograd/graph/ only.
  *
- * The loop goes over its elements tile by tile; each op computes into a tile of its own, in order,
- * from operands (arrays, gathered and widened as in op.c) and from earlier ops' tiles. What
- * an op stores in f16 or bf16 when it stands alone is rounded to that and widened again here: the
- * bits are those of the ops one by one. The last op's value is stored; the others are never written
- * to memory. */
+ * The loop goes over its elements tile by tile. Each op in turn computes into a tile of its own,
+ * from operands (arrays, gathered and widened as in op.c) and from the tiles of earlier ops. What
+ * an op would store in f16 or bf16 if it stood alone is rounded to that and widened again, so the
+ * bits are those of the ops one by one. Only the last op's value is written to memory. */
 #ifndef TL_FUSED_H
 #define TL_FUSED_H
 

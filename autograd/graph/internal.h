@@ -213,7 +213,7 @@ tl_status tl_graph_replace(tl_graph *g, bool joint);
 tl_status tl_graph_find_roots(tl_graph *g); /* value[] and roots[] */
 /* The value that stands for x, which is of the trace or the model. */
 tl_tensor tl_graph_resolve(const tl_graph *g, tl_tensor x);
-/* The memory x lies in: an index of roots[]. x is of the trace or the model. */
+/* The memory that what stands for x lies in: an index of roots[]. */
 uint32_t tl_graph_root(tl_graph *g, tl_tensor x);
 /* A leaf that was recorded later has a root, too; false if there is no room. */
 bool tl_graph_adopt(tl_graph *g, tl_tensor leaf);

@@ -55,6 +55,7 @@ tl_tensor tl_graph_resolve(const tl_graph *g, tl_tensor x)
 
 uint32_t tl_graph_root(tl_graph *g, tl_tensor x)
 {
+    x = tl_graph_resolve(g, x);
     if (x.owner == g->t->values.owner)
         return g->value[x.index].root;
     uint32_t *known = &g->model_root[x.index];
@@ -115,7 +116,7 @@ void tl_graph_move_roots(tl_graph *g, uint32_t n)
     for (uint32_t i = 0; i < n; i++) {
         tl_tensor below = tl_below(g->t, tl_graph_handle(g, i));
         if (!tl_is_none(below))
-            g->value[i].root = tl_graph_root(g, tl_graph_resolve(g, below));
+            g->value[i].root = tl_graph_root(g, below);
     }
 }
 
@@ -187,7 +188,7 @@ static bool needed(needs *s, const tl_node *n)
     for (int k = 0; k < n->n_in; k++) {
         if (!tl_node_writes(n, k))
             continue;
-        uint32_t r = tl_graph_root(g, tl_graph_resolve(g, n->in[k]));
+        uint32_t r = tl_graph_root(g, n->in[k]);
         if (g->roots[r].kind != TL_ROOT_SLAB || s->root[r])
             return true;
     }

@@ -1,14 +1,13 @@
 /* simplify.c: values that equal others bit for bit, so that one computation serves both.
  *
- * Equal: the same op with the same attributes on the same inputs, unchanged in between;
- * a view that shows its operand as it was; what an op says its input equals (tl_op.same_as,
- * x*1 but not x+0) or undoes (neg of neg); and constants. Nothing random,
- * nothing that is changed in place and nothing that is handed out takes part: a copy that
- * somebody may write to stays a copy. Nodes are not touched; same[] says what stands for what. */
+ * Equal are: results of the same op with the same attributes on the same inputs, unchanged in
+ * between; a view that shows its operand as it is; what an op says equals its input (tl_op.same_as:
+ * x*1, but not x+0), or undoes (neg of neg); and constants. Nothing random, nothing that is changed
+ * in place and nothing that is handed out takes part: a copy that somebody may write to stays a
+ * copy. Nodes are not touched; tl_value_plan.same says what stands for what. */
 #include <string.h>
 
 #include "autograd/graph/internal.h"
-#include "tensor/threads.h"
 
 enum { END = UINT32_MAX };
 
@@ -56,82 +55,58 @@ static const tl_array *known(simplifier *s, tl_tensor x)
     return s->known[x.index].data == NULL ? NULL : &s->known[x.index];
 }
 
-/* Runs n on known arrays into memory of the graph's; false if it cannot be. */
-static bool compute(simplifier *s, const tl_node *n, const tl_array *const *in, tl_array *out)
-{
-    tl_graph *g = s->g;
-    tl_err err = {.status = TL_OK};
-    tl_call c = tl_graph_call(g, n, in, out, &err);
-    for (int j = 0; j < n->n_out; j++) {
-        out[j] = tl_values_at(&g->t->values, n->out + (uint32_t)j)->a;
-        out[j].data = tl_bump_get(&g->bump, tl_array_room(&out[j]) + 1);
-        if (out[j].data == NULL)
-            return false;
-    }
-    tl_fpenv saved = tl_fpenv_enter();
-    bool ok = tl_op_run(&c) == TL_OK; /* an error will be met where it belongs: in a run */
-    tl_fpenv_leave(saved);
-    return ok;
-}
-
-/* y is that constant. */
-static bool settle(simplifier *s, const tl_node *n, tl_tensor y, const tl_array *a)
+/* y is the constant *a. */
+static void settle(simplifier *s, const tl_node *n, tl_tensor y, const tl_array *a)
 {
     tl_graph *g = s->g;
     tl_tensor x = tl_constant_at((tl_at){g->t, n->file, n->line, NULL}, a->data, NULL, a->dtype,
                                  tl_array_shape(a));
     if (tl_is_none(x) || !tl_graph_adopt(g, x)) {
         tl_fail(&g->head.err, TL_ENOMEM, "no memory for a constant of %zu bytes", tl_array_room(a));
-        return false;
+        return;
     }
     s->known[x.index] = *a;
     stand_for(s, y, x);
-    return true;
 }
 
-/* A view of something known is known; it stays a view. */
-static bool fold_view(simplifier *s, const tl_node *n, const tl_array *in)
-{
-    tl_err err = {.status = TL_OK};
-    tl_array out = {0};
-    tl_call c = tl_graph_call(s->g, n, &in, &out, &err);
-    if (n->op->shape(&c) == TL_OK)
-        s->known[n->out] = out;
-    return false;
-}
-
-/* Node n's results are computed now, if all it reads is known; true if they are. */
+/* Computes the results of n now, if all that it reads is known; true if it has. A view of something
+ * known is known, too, but stays a view. */
 static bool fold(simplifier *s, const tl_node *n)
 {
     tl_graph *g = s->g;
-    const tl_array *in[TL_TILE_MAX_IN];
-    tl_array out[8];
+    const tl_array *in[TL_TILE_MAX_IN] = {NULL};
+    tl_array out[8] = {{0}};
+    tl_err err = {.status = TL_OK};
     if (n->op->traits & TL_RANDOM || n->n_in > TL_TILE_MAX_IN || n->n_out == 0 ||
         (n->n_in == 0 && n->op != &tl_op_fill))
         return false;
     for (int k = 0; k < n->n_in; k++)
         if (tl_is_none(n->in[k]) || (in[k] = known(s, n->in[k])) == NULL)
             return false;
-    if (n->op->traits & TL_VIEW)
-        return fold_view(s, n, in[0]);
+    tl_call c = tl_graph_call(g, n, in, out, &err);
+    if (n->op->traits & TL_VIEW) {
+        if (n->op->shape(&c) == TL_OK)
+            s->known[n->out] = out[0];
+        return false;
+    }
     for (int j = 0; j < n->n_out; j++) {
         tl_tensor y = tl_node_out(g->t, n, j);
-        const tl_array *a = &tl_peek(g->t, y)->a;
-        if (tl_array_room(a) > MOST || !tl_array_contiguous(a) || !is_free(s, y))
+        out[j] = *array_of(g, y);
+        if (tl_array_room(&out[j]) > MOST || !tl_array_contiguous(&out[j]) || !is_free(s, y) ||
+            (out[j].data = tl_graph_room(g, tl_array_room(&out[j]), 1)) == NULL)
             return false;
     }
-    if (!compute(s, n, in, out))
+    if (tl_op_run(&c) != TL_OK) /* a run will meet the error, where it belongs */
         return false;
     for (int j = 0; j < n->n_out; j++)
-        if (!settle(s, n, tl_node_out(g->t, n, j), &out[j]))
-            return true; /* with an error */
+        settle(s, n, tl_node_out(g->t, n, j), &out[j]);
     g->stats.constants++;
     return true;
 }
 
 /* ---- one number throughout ---- */
 
-/* The one number that all of x holds, if that is known. */
+/* *value: the one number that all of x holds; false if that is not known. */
 static bool uniform(const simplifier *s, tl_tensor x, double *value)
 {
     const tl_graph *g = s->g;
@@ -165,7 +140,7 @@ static bool uniform(const simplifier *s, tl_tensor x, double *value)
     return false;
 }
 
-/* Of one dtype, with one layout. */
+/* Two arrays of one dtype, shape and layout. */
 static bool alike(const tl_array *a, const tl_array *b)
 {
     if (a->dtype != b->dtype || !tl_array_same_shape(a, b))
@@ -180,7 +155,7 @@ static bool alike(const tl_array *a, const tl_array *b)
 
 static bool may_share(const tl_node *n)
 {
-    bool source = n->n_in == 0 && n->op != &tl_op_fill; /* whatever it reads, it is not an input */
+    bool source = n->n_in == 0 && n->op != &tl_op_fill; /* what it reads is not known */
     if (n->op->traits & TL_RANDOM || n->mode & TL_WATCHED_MODES || n->n_out == 0 || source)
         return false;
     for (int k = 0; k < n->n_in; k++)
@@ -195,7 +170,7 @@ static uint32_t mixed(uint32_t h, uint64_t x)
     return (uint32_t)(x >> 32);
 }
 
-/* The order of two inputs that may change places does not count. */
+/* Of the op and its inputs, whatever the order of two that may change places. */
 static uint32_t hash(const tl_graph *g, const tl_node *n)
 {
     uint32_t h = mixed((uint32_t)n->n_in, (uint64_t)(uintptr_t)n->op), pair = 0;
@@ -227,7 +202,7 @@ static bool same_inputs(const tl_graph *g, const tl_node *a, const tl_node *b)
     return true;
 }
 
-/* Node ia, before ib, computes what that computes, from the same contents. */
+/* Node ia computes what the later node ib computes, from the same contents. */
 static bool equal(simplifier *s, uint32_t ia, uint32_t ib)
 {
     tl_graph *g = s->g;
@@ -238,8 +213,7 @@ static bool equal(simplifier *s, uint32_t ia, uint32_t ib)
         !tl_attrs_agree(a->op, a->attrs, b->attrs, 0, NULL))
         return false;
     for (int k = 0; k < a->n_in; k++)
-        if (!tl_is_none(b->in[k]) &&
-            tl_root_changes_between(g, tl_graph_root(g, tl_graph_resolve(g, b->in[k])), ia, ib))
+        if (!tl_is_none(b->in[k]) && tl_root_changes_between(g, tl_graph_root(g, b->in[k]), ia, ib))
             return false;
     for (int j = 0; j < a->n_out; j++) {
         tl_tensor x = tl_node_out(g->t, a, j), y = tl_node_out(g->t, b, j);
@@ -251,7 +225,8 @@ static bool equal(simplifier *s, uint32_t ia, uint32_t ib)
     return true;
 }
 
-/* An earlier node stands for node i, or it may stand for later ones. */
+/* The results of an earlier node stand for those of node i: true. Else node i may stand for later
+ * ones. */
 static bool share(simplifier *s, uint32_t i)
 {
     tl_graph *g = s->g;
@@ -274,11 +249,16 @@ static bool share(simplifier *s, uint32_t i)
 
 /* ---- an input in another form ---- */
 
-/* x, which the node reads, may stand for its result y: the same layout, and nobody ever changes
- * either. */
-static bool stands_for(simplifier *s, tl_tensor x, tl_tensor y)
+/* x, from which y is made, stands for y, if it has the same layout and nobody ever changes either.
+ */
+static bool may_stand_for(simplifier *s, tl_tensor y, tl_tensor x)
 {
-    return alike(array_of(s->g, x), array_of(s->g, y)) && unchanging(s, x) && is_free(s, y);
+    x = tl_graph_resolve(s->g, x);
+    const bool may = alike(array_of(s->g, x), array_of(s->g, y)) && unchanging(s, x) &&
+                     is_free(s, y);
+    if (may)
+        stand_for(s, y, x);
+    return may;
 }
 
 /* A view of views that shows what one below it shows. */
@@ -298,36 +278,28 @@ static void see_through(simplifier *s, const tl_node *n)
     }
 }
 
-/* f(g(x)) for an op that undoes the other. */
+/* f(h(x)), where f undoes h, is x. */
 static bool undo(simplifier *s, const tl_node *n)
 {
-    tl_graph *g = s->g;
-    const tl_node *m = n->op->undoes != NULL ? tl_maker(g->t, tl_graph_resolve(g, n->in[0])) : NULL;
-    if (m == NULL || m->op != n->op->undoes || m->kernel != NULL)
-        return false;
-    tl_tensor x = tl_graph_resolve(g, m->in[0]), y = tl_node_out(g->t, n, 0);
-    if (!stands_for(s, x, y))
-        return false;
-    stand_for(s, y, x);
-    return true;
+    const tl_tape *t = s->g->t;
+    const tl_node *m = n->op->undoes == NULL ? NULL : tl_maker(t, tl_graph_resolve(s->g, n->in[0]));
+    return m != NULL && m->op == n->op->undoes && m->kernel == NULL &&
+           may_stand_for(s, tl_node_out(t, n, 0), m->in[0]);
 }
 
-/* What the op itself says of its result. */
-static bool pass_on(simplifier *s, const tl_node *n)
+/* The result may equal an input, as the op itself says. */
+static void pass_on(simplifier *s, const tl_node *n)
 {
-    tl_graph *g = s->g;
     double value[TL_TILE_MAX_IN];
     const double *constant[TL_TILE_MAX_IN] = {NULL};
     if (n->op->same_as == NULL || n->n_in > TL_TILE_MAX_IN)
-        return false;
+        return;
     for (int k = 0; k < n->n_in; k++)
-        if (!tl_is_none(n->in[k]) && uniform(s, tl_graph_resolve(g, n->in[k]), &value[k]))
+        if (!tl_is_none(n->in[k]) && uniform(s, tl_graph_resolve(s->g, n->in[k]), &value[k]))
             constant[k] = &value[k];
-    int k = n->op->same_as(n->attrs, constant);
-    if (k < 0 || !stands_for(s, tl_graph_resolve(g, n->in[k]), tl_node_out(g->t, n, 0)))
-        return false;
-    stand_for(s, tl_node_out(g->t, n, 0), tl_graph_resolve(g, n->in[k]));
-    return true;
+    const int k = n->op->same_as(n->attrs, constant);
+    if (k >= 0)
+        may_stand_for(s, tl_node_out(s->g->t, n, 0), n->in[k]);
 }
 
 /* ---- all of it ---- */
