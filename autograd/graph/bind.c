@@ -1,10 +1,10 @@
-/* bind.c: memory from outside - inputs, parameters, host memory, accumulators - at the beginning of
- * a run, and the gradients at its end.
+/* bind.c: memory from outside - inputs, parameters, host memory, accumulators - when a run begins,
+ * and what becomes of the gradients when it ends.
  *
  * A program that consumes its gradients (tl_step, tl_grad_clear) and then calls tl_backward again
- * has parts, each with records and accumulators of its own. Those of the first go on with what
- * waits on the user's tape. The others begin at zero, in memory of the graph; what the last part
- * leaves unconsumed is put on the user's tape. */
+ * has several parts, each with records and accumulators of its own. Those of the first part go on
+ * with what waits on the user's tape. Those of later parts begin at zero, in memory of the graph;
+ * what the last part does not consume is put on the user's tape. */
 #include <string.h>
 
 #include "autograd/graph/internal.h"
@@ -18,7 +18,8 @@ void tl_root_bind(tl_root *r, void *base)
         p->a->data = r->base + p->offset;
 }
 
-/* Memory of its own for a root, another than the last run's if somebody still holds that. */
+/* Gives a root memory of its own: other memory than in the last run, if somebody still holds that.
+ */
 static tl_status bind_own(tl_graph *g, tl_root *r)
 {
     if (r->st != NULL && atomic_load(&r->st->refs) > 1) {
@@ -300,54 +301,44 @@ static tl_status bind_derived(tl_graph *g, tl_root *r)
     return g->user->head.err.status;
 }
 
-/* An input where it lies or, strided, on request or if it is read after the run, copied. */
-static tl_status bind_input(tl_graph *g, tl_root *r, tl_tensor x)
+/* Binds a root to array a where that lies, or to a row-major copy. */
+static tl_status bind_array(tl_graph *g, tl_root *r, const tl_array *a, bool copied)
 {
-    const tl_array *a = &tl_peek(g->user, x)->a;
-    if (!g->opt.copy_inputs && tl_array_contiguous(a) && !r->written && !r->later) {
+    if (!copied) {
         tl_root_bind(r, a->data);
         return TL_OK;
     }
     TL_TRY(bind_own(g, r));
-    tl_array copy = g->signature[r->at];
-    copy.data = r->st->data;
+    const tl_shape shape = tl_array_shape(a);
+    const tl_array copy = tl_array_make(a->dtype, &shape, r->st->data);
     tl_array_copy(&copy, a);
     return TL_OK;
 }
 
-/* Host memory where it lies or, if it is read after the run, copied. */
-static tl_status bind_host(tl_graph *g, tl_root *r)
+static tl_status bind_root(tl_graph *g, tl_root *r, const tl_tensor *in)
 {
-    const tl_bound_leaf *b = &g->tracing->bound[r->at];
-    if (!r->later) {
-        tl_root_bind(r, (char *)(uintptr_t)b->data);
-        return TL_OK;
+    const tl_array *a;
+    switch (r->kind) {
+    case TL_ROOT_INPUT:
+        a = &tl_peek(g->user, in[r->at])->a;
+        return bind_array(g, r, a,
+                          g->opt.copy_inputs || !tl_array_contiguous(a) || r->written || r->later);
+    case TL_ROOT_BOUND: return bind_array(g, r, &g->tracing->bound[r->at], r->later);
+    case TL_ROOT_CONSTANT: return bind_array(g, r, &g->tracing->constant[r->at].a, false);
+    case TL_ROOT_MODEL:
+        return bind_array(g, r, &tl_values_at(&g->user->model->values, r->at)->a, false);
+    case TL_ROOT_ACC: return r->later && tl_bind_theirs(g, r) ? TL_OK : tl_bind_accumulator(g, r);
+    case TL_ROOT_OUTPUT: return bind_own(g, r);
+    case TL_ROOT_DERIVED: return bind_derived(g, r);
+    case TL_ROOT_SLAB: break;
     }
-    TL_TRY(bind_own(g, r));
-    memcpy(r->st->data, b->data, tl_array_room(&b->a));
     return TL_OK;
 }
 
 tl_status tl_bind_all(tl_graph *g, const tl_tensor *in)
 {
     TL_TRY(bind_records(g));
-    for (tl_root *r = g->outside; r != NULL; r = r->next) {
-        tl_status s = TL_OK;
-        switch (r->kind) {
-        case TL_ROOT_INPUT: s = bind_input(g, r, in[r->at]); break;
-        case TL_ROOT_MODEL:
-            tl_root_bind(r, tl_values_at(&g->user->model->values, r->at)->a.data);
-            break;
-        case TL_ROOT_BOUND: s = bind_host(g, r); break;
-        case TL_ROOT_CONSTANT: tl_root_bind(r, g->tracing->constant[r->at].st->data); break;
-        case TL_ROOT_ACC:
-            s = r->later && tl_bind_theirs(g, r) ? TL_OK : tl_bind_accumulator(g, r);
-            break;
-        case TL_ROOT_OUTPUT: s = bind_own(g, r); break;
-        case TL_ROOT_DERIVED: s = bind_derived(g, r); break;
-        case TL_ROOT_SLAB: break;
-        }
-        TL_TRY(s);
-    }
+    for (tl_root *r = g->outside; r != NULL; r = r->next)
+        TL_TRY(bind_root(g, r, in));
     return TL_OK;
 }

@@ -1,7 +1,4 @@
-/* graph.c: graphs made, kept by shape, and freed. */
-#include "autograd/graph/graph.h"
-
-#include <string.h>
+/* graph.c: graphs are made here, kept by the shapes of their inputs (tl_compile), and freed. */
 #include <time.h>
 
 #include "autograd/graph/internal.h"
@@ -14,7 +11,7 @@ static double now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Gives back what g holds of its tape's memory. */
+/* Gives back the memory that g holds of its tape. */
 static void leave_tape(tl_graph *g)
 {
     for (uint32_t i = 0; g->roots != NULL && i < g->n_roots; i++)
@@ -36,19 +33,19 @@ struct tl_compiled {
     tl_program *f;
     void *ctx;
     tl_graph_options opt;
-    int n_out, n, cap;
-    tl_graph **graph;
+    int n_out;
+    tl_graph **graph; /* the graphs traced so far */
+    int n, cap;
     tl_compiled *next; /* of the same tape */
 };
 
-/* What a tape has of graphs: those that were traced for it, and programs with graphs of their own.
- */
+/* The graphs that were traced for a tape, and its compiled programs. */
 typedef struct {
     tl_graph *graphs;
     tl_compiled *compiled;
 } tape_graphs;
 
-/* The tape ends before its graphs: they give its memory back and cannot run any more. */
+/* The tape is freed before its graphs, which give its memory back and cannot run any more. */
 static void orphan(void *ctx, tl_tape *t)
 {
     tape_graphs *a = ctx;
@@ -135,7 +132,8 @@ int tl_graph_twin(const tl_tensor *in, int i)
     return i;
 }
 
-/* A result of constants, too, may be part of weights; the model's tensors change. */
+/* A constant, or what is made of constants, may be part of weights. Tensors of the model are not
+ * fixed: they change. */
 static bool is_fixed(const tl_graph *g, tl_tensor x)
 {
     return x.owner == g->user->values.owner && tl_peek(g->user, x)->fixed;
@@ -144,7 +142,7 @@ static bool is_fixed(const tl_graph *g, tl_tensor x)
 static void set_input(tl_graph *g, int i, tl_tensor x)
 {
     tl_value *v = tl_peek(g->t, g->in[i]);
-    v->batch = tl_peek(g->user, x)->batch; /* whichever part of the samples it is */
+    v->batch = tl_peek(g->user, x)->batch; /* whichever part of the samples x is */
     v->samples = tl_peek(g->user, x)->samples;
     v->fixed = is_fixed(g, x);
 }
@@ -156,7 +154,7 @@ bool tl_graph_input_alike(const tl_graph *g, int i, tl_tensor x)
            (was->print == 0 || was->print == tl_derived_print(g->user, x));
 }
 
-/* The program, run on the graph's tape. */
+/* Calls the program on the graph's tape. */
 static tl_status record(tl_graph *g, tl_at at, tl_program *f, const tl_tensor *in, void *ctx)
 {
     for (int i = 0; i < g->n_in; i++) {

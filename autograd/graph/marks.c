@@ -1,7 +1,7 @@
-/* marks.c: backward, the gradients read and their clearing, in a trace.
+/* marks.c: tl_backward, tl_grad and tl_grad_clear in a trace.
  *
- * While tracing->whole each is one node (a mark): so the forward part can still be
- * rewritten. rebuild.c then makes the marks real. */
+ * While tracing->whole, each of these calls is recorded as one node, a mark, so that the forward
+ * part can still be rewritten. rebuild.c then expands the marks. */
 #include "autograd/graph/internal.h"
 
 typedef struct {
@@ -39,13 +39,13 @@ const tl_op tl_op_mark_clear = {.name = "grad_clear",
                                 .traits = TL_NONDIFF,
                                 .shape = mark_shape};
 
-/* Refused here and now is what the program called would be refused; what backward will come to has
- * a gradient that can be read. */
+/* Refuses at once what the called program would be refused. What backward will come to has a
+ * gradient from now on, which can be read. */
 static tl_status mark_backward(tl_at at, tl_tensor y, const tl_backward_options *o)
 {
     tl_tape *t = at.tape;
     tl_walk w = {.t = t, .at = at, .y = y, .asked = y, .opt = *o};
-    backward_attrs a = {o->retain, o->partial, o->put_off};
+    const backward_attrs a = {o->retain, o->partial, o->put_off};
     tl_tracing *s = tl_tracing_of(t);
     if (s->has_backward && s->put_off != o->put_off)
         return tl_tape_fail(at, TL_ETRACED,
@@ -86,17 +86,17 @@ tl_tensor tl_mark_gradient(tl_at at, tl_tensor x)
     return tl_apply1(at, &tl_op_mark_grad, &g, NULL, 0);
 }
 
-/* The program goes on with a gradient that waits on the user's tape: all its accumulators. */
+/* The program goes on with a gradient that waits on the user's tape, in all its accumulators. */
 static tl_status take_earlier(tl_tape *t, const tl_leaf_grad *theirs, tl_leaf_grad *g)
 {
     for (int k = 0; k < theirs->n_accs; k++) {
         const tl_accumulator *u = &theirs->acc[k];
-        const bool open = u->open && u->call < TL_BELOW;
-        int mine = open ? tl_acc_get(g, u->call, u->kind) : -1;
-        if (open && mine < 0)
+        if (!u->open || u->call >= TL_BELOW)
+            continue;
+        const int mine = tl_acc_get(g, u->call, u->kind);
+        if (mine < 0)
             return tl_fail(&t->head.err, TL_ENOMEM, "tl_grad: no memory for an accumulator");
-        if (open)
-            TL_TRY(tl_acc_open(t, g, mine, u->sum.dtype));
+        TL_TRY(tl_acc_open(t, g, mine, u->sum.dtype));
     }
     g->live = true;
     g->born = g->born == 0 ? 1 : g->born; /* nothing has changed before the program */
@@ -104,12 +104,17 @@ static tl_status take_earlier(tl_tape *t, const tl_leaf_grad *theirs, tl_leaf_gr
     return TL_OK;
 }
 
-/* The record of a gradient that the program asks for, with what it finds on the user's tape; NULL
- * without memory. */
+/* Gradients that the program asks for now may wait on the user's tape: it has dropped none yet. */
+static bool finds_earlier(const tl_traced_tape *k)
+{
+    return k->part == 0 && !k->tracing->clears_first;
+}
+
+/* The record of a gradient that the program asks for, with what it finds on the user's tape; NULL,
+ * with an error, if there is no memory. */
 static const tl_leaf_grad *wanted(tl_traced_tape *k, tl_at at, tl_tensor x)
 {
-    tl_tape *t = at.tape;
-    tl_tape *user = k->tracing->user;
+    tl_tape *t = at.tape, *user = k->tracing->user;
     tl_leaf_grad *g = tl_leaf_grad_get(t, x);
     tl_grad_note *note = g == NULL ? NULL : tl_grad_note_at(t, (int)(g - t->grad));
     if (note == NULL)
@@ -117,21 +122,22 @@ static const tl_leaf_grad *wanted(tl_traced_tape *k, tl_at at, tl_tensor x)
     const tl_leaf_grad *theirs = x.owner == t->values.owner || user == NULL
                                      ? NULL
                                      : tl_leaf_grad_find(user, x);
-    bool found = theirs != NULL && theirs->live, first = k->part == 0 && !k->tracing->clears_first;
+    const bool found = theirs != NULL && theirs->live;
     note->read = true;
     k->tracing->reads |= k->part == 0;
-    note->none |= first && !g->live && !found;
-    note->earlier |= first && !g->live && found;
-    return !first || !found || take_earlier(t, theirs, g) == TL_OK ? g : NULL;
+    if (!finds_earlier(k))
+        return g;
+    note->none |= !g->live && !found;
+    note->earlier |= !g->live && found;
+    return !found || take_earlier(t, theirs, g) == TL_OK ? g : NULL;
 }
 
-/* A gradient that is read goes on with what waits in derived values: there and here. */
+/* A gradient that is read goes on with what waits in derived values, there and here. */
 static tl_status want_derived(tl_traced_tape *k, tl_at at)
 {
     tl_tape *t = at.tape;
     const tl_tape *user = k->tracing->user;
-    const bool first = k->part == 0 && !k->tracing->clears_first && user != NULL;
-    for (int i = 0; first && i < user->n_grads; i++)
+    for (int i = 0; user != NULL && finds_earlier(k) && i < user->n_grads; i++)
         if (user->grad[i].live && tl_derived(user, user->grad[i].leaf))
             wanted(k, at, user->grad[i].leaf);
     for (int i = t->first_grad; i < t->n_grads && !tl_failed(t); i++)
@@ -140,7 +146,7 @@ static tl_status want_derived(tl_traced_tape *k, tl_at at)
     return t->head.err.status;
 }
 
-/* Until a run is over and tl_accumulate called there is no gradient. */
+/* Gradients that are put off are not there until a run is over and tl_accumulate is called. */
 static bool waits(const tl_traced_tape *k, tl_at at, const char *who)
 {
     if (k->tracing->put_off)
@@ -165,7 +171,7 @@ bool tl_trace_grad(void *ctx, tl_at at, tl_tensor x, tl_tensor *dx)
     return k->tracing->whole;
 }
 
-/* What comes after belongs to another part: its backward begins new gradients. */
+/* Another part of the program begins: its backward has gradients of its own. */
 void tl_trace_clear(void *ctx, tl_tape *t)
 {
     tl_traced_tape *k = ctx;
@@ -181,7 +187,6 @@ void tl_trace_clear(void *ctx, tl_tape *t)
     tl_trace_part(t, k->part + 1);
 }
 
-/* A mark made real on dst: called by rebuild.c with the inputs' handles there. */
 tl_status tl_mark_expand(tl_tape *dst, const tl_node *n, const tl_tensor *in, tl_tensor leaf,
                          tl_tensor *out)
 {

@@ -1,4 +1,5 @@
-/* print.c: a graph as text, a line a node, as DOT for Graphviz, and why its values are kept. */
+/* print.c: a graph as text with a line for each node, as DOT for Graphviz, and why its values are
+ * kept. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -19,7 +20,7 @@ static const char *bytes_text(size_t bytes, char buf[BYTES_TEXT])
     return buf;
 }
 
-/* Values are numbered as they are made; leaves have names of their own. */
+/* Results are numbered in the order in which they are made; leaves have names. */
 typedef struct {
     tl_graph *g;
     uint32_t *number; /* by value index */
@@ -37,7 +38,8 @@ static bool namer_new(namer *n, tl_graph *g)
     return n->number != NULL;
 }
 
-/* grad(w), its second use grad(w)#1; after the program has consumed gradients once, grad(w)'1. */
+/* grad(w); grad(w)#1 for its second accumulator; grad(w)'1 for the one in the second part of the
+ * program. */
 static void accumulator_text(const tl_graph *g, tl_leaf l, char buf[TEXT])
 {
     const tl_leaf_grad *r = &g->t->grad[l.at];
@@ -48,9 +50,8 @@ static void accumulator_text(const tl_graph *g, tl_leaf l, char buf[TEXT])
         snprintf(buf + n, TEXT - (size_t)n, "'%d", tl_grad_part(g->t, (int)l.at));
 }
 
-static const char *leaf_text(const namer *n, tl_leaf l, char buf[TEXT])
+static const char *leaf_text(const tl_graph *g, tl_leaf l, char buf[TEXT])
 {
-    const tl_graph *g = n->g;
     switch (l.kind) {
     case TL_LEAF_INPUT: snprintf(buf, TEXT, "in%u", l.at); break;
     case TL_LEAF_BOUND: snprintf(buf, TEXT, "host%u", l.at); break;
@@ -81,7 +82,7 @@ static const char *value_text(const namer *n, tl_tensor x, char buf[TEXT])
         return snprintf(buf, TEXT, "%.250s", tl_leaf_name(n->g->t, x)), buf;
     const tl_value *v = tl_values_at(&n->g->t->values, x.index);
     if (v->node < 0)
-        return leaf_text(n, tl_leaf_of(n->g->t, x), buf);
+        return leaf_text(n->g, tl_leaf_of(n->g->t, x), buf);
     snprintf(buf, TEXT, "%%%u", n->number[x.index]);
     return buf;
 }
@@ -156,8 +157,6 @@ static const char *colour(const tl_graph *g, const tl_node *n, uint32_t i)
                                           : "#dae8fc";
 }
 
-/* Leaves are drawn once for each node that reads them: a parameter in the middle of a graph would
- * draw lines across all of it. */
 /* s as it may stand between the quotes of DOT. */
 static const char *quoted(const char *s, char to[2 * TEXT])
 {
@@ -171,6 +170,8 @@ static const char *quoted(const char *s, char to[2 * TEXT])
     return to;
 }
 
+/* A leaf is drawn once for each node that reads it: one picture of a parameter would draw lines
+ * across the whole graph. */
 static void dot_leaf(const namer *n, FILE *f, uint32_t node, int k, tl_tensor x)
 {
     char text[TEXT], safe[2 * TEXT];
@@ -248,7 +249,7 @@ static void explain_one(const tl_graph *g, uint32_t i, const tl_decision *d, con
             d->answer.keep ? "kept" : otherwise, d->answer.rule, place);
 }
 
-/* A line for each value that was asked about; how many are kept, and how many not. */
+/* Writes a line for each value that was asked about, and counts those that are kept, and others. */
 static void explain_all(const tl_graph *g, const tl_decision *list, const char *otherwise, FILE *f,
                         int *kept, int *not_kept)
 {

@@ -1,16 +1,15 @@
-/* record.c: a graph that can be logged - which of its values is which result of the called program,
- * and what a run writes into its tape's log.
+/* record.c: a graph that can be logged. It knows which of its values is which result of the called
+ * program, and a run writes the lines of that program into the log of its tape.
  *
  * Forward results are numbered while the program is as it was called (trace.c), and a value keeps
- * its key over replacements and rebuilding; those of backward are numbered when that is recorded op
- * by op, those of the update at the end. What a replacement puts in the place of several ops has
- * the key of the value that it gives, which has the same bytes; what is inside it, and what its own
- * vjp gives, has none.
+ * its key when it is replaced or recorded again. Those of backward are numbered when that is
+ * recorded op by op, those of the update at the end. What a replacement puts in the place of
+ * several ops has the key of the value that it gives, which has the same bytes. What is inside the
+ * replacement, and what its own vjp gives, has no key.
  *
- * A run writes the lines of the called program, with the bytes of what the run has in memory: a
- * value that is computed inside its users' loops, that another stands for, or that a replacement
- * left out has a line without bytes, or none. The slab is used again while the run goes on: what is
- * hashed is copied first. */
+ * A run can only write the bytes that it has in memory: a value that is computed inside its users'
+ * loops, that another value stands for, or that a replacement left out has a line without bytes, or
+ * none. The slab is used again while the run goes on, so what is hashed is copied first. */
 #include <string.h>
 
 #include "autograd/graph/internal.h"
@@ -63,7 +62,7 @@ bool tl_graph_keys_missing(const tl_graph *g)
 
 /* ---- a run ---- */
 
-/* The graph's key as one of this step. */
+/* The key that one of the trace has in this step. */
 static uint64_t key_now(const tl_graph *g, uint64_t key)
 {
     tl_log_key k = tl_log_key_unpack(key);
@@ -75,7 +74,8 @@ static uint64_t key_now(const tl_graph *g, uint64_t key)
 
 static bool wanted(const tl_run_log *l, int ndim) { return ndim == 0 || tl_log_full(l); }
 
-/* The entry of the step for what the graph knows as `like`; *made: it is new. NULL: stopped. */
+/* The entry in this step for what the trace's log has as `like`. *made: it is new. NULL: the log is
+ * stopped. */
 static tl_log_entry *entry_for(tl_graph *g, const tl_log_entry *like, bool *made)
 {
     tl_run_log *l = tl_log_of(g->user);
@@ -113,7 +113,7 @@ static void take_copy(tl_graph *g, const tl_log_entry *e, const tl_array *a)
     tl_storage_release(st);
 }
 
-/* A leaf's bytes; those of the model are taken once a step. */
+/* Takes a leaf's bytes; those of the model once a step. */
 static void take_leaf(tl_graph *g, const tl_log_entry *like, tl_log_entry *e, bool made,
                       const tl_tensor *in)
 {
@@ -135,15 +135,13 @@ static void take_leaf(tl_graph *g, const tl_log_entry *like, tl_log_entry *e, bo
     } else if (kind == TL_LEAF_CONSTANT) {
         tl_log_take(l, e, &g->tracing->constant[at].a, g->tracing->constant[at].st);
     } else if (kind == TL_LEAF_BOUND) {
-        tl_array a = g->tracing->bound[at].a;
-        a.data = (void *)(uintptr_t)g->tracing->bound[at].data;
-        take_copy(g, e, &a);
+        take_copy(g, e, &g->tracing->bound[at]);
     }
 }
 
 static bool is_state(const tl_log_entry *e) { return strcmp(e->op, "state") == 0; }
 
-/* The graph's numbering; NULL: the run is not logged. */
+/* The log of the trace; NULL: the run is not logged. */
 static const tl_run_log *keys_of(const tl_graph *g)
 {
     const tl_run_log *l = tl_log_of(g->user);

@@ -1,15 +1,15 @@
-/* run.c: one run - inputs checked and bound (bind.c), steps run, outputs handed out.
+/* run.c: one run. Inputs are checked and bound (bind.c), steps run, and outputs handed out.
  *
- * Nothing is recorded, no shape is worked out, and no memory is asked for unless the
- * caller still holds what the last run gave out. */
+ * Nothing is recorded, no shape is computed, and no memory is asked for unless the caller still
+ * holds what the last run gave out. */
 #include "autograd/graph/internal.h"
 #include "autograd/graph/fused.h"
 #include "tensor/threads.h"
 
 /* ---- what a run needs from outside, checked before anything changes ---- */
 
-/* An input in memory that the graph changes as a parameter, buffer or gradient: its order of reads
- * and changes knows nothing of that. */
+/* Refuses an input in memory that the graph changes as a parameter, buffer or gradient: the order
+ * of reads and changes was fixed without knowing of that. */
 static tl_status check_alias(tl_graph *g, tl_at at, int i, const tl_value *v)
 {
     for (const tl_root *r = g->outside; r != NULL; r = r->next) {
@@ -84,7 +84,7 @@ tl_status tl_graph_run_call(tl_graph *g, const tl_plan_step *p, tl_call *c)
     return s;
 }
 
-/* *at: how many steps have been run, or begun. */
+/* *at: the step that was begun last. */
 static tl_status run_steps(tl_graph *g, uint32_t *at)
 {
     tl_status s = TL_OK;
@@ -101,7 +101,7 @@ static tl_status run_steps(tl_graph *g, uint32_t *at)
     return s;
 }
 
-/* What the graph has changed of the model is another version of it now. */
+/* What the graph has changed of the model has another version now. */
 static void note_changes(tl_graph *g)
 {
     for (const tl_root *r = g->outside; r != NULL; r = r->next)
@@ -110,7 +110,7 @@ static void note_changes(tl_graph *g)
                                   g->file, g->line);
 }
 
-/* Those of the parts before `end`. */
+/* Calls the hooks of the parts before `end`. */
 static tl_status call_hooks(tl_graph *g, tl_host_when when, int end)
 {
     for (int i = 0; i < g->tracing->n_hook && !tl_failed(g->user); i++)
@@ -129,7 +129,7 @@ tl_storage *tl_graph_storage(tl_graph *g, const tl_root *r)
     }
 }
 
-/* For a value of the user's tape. */
+/* The storage of an output, as a value of the user's tape. */
 static tl_storage *storage_of(tl_graph *g, const tl_root *r, const tl_tensor *in)
 {
     const bool copy = r->st != NULL && r->base == r->st->data;
@@ -201,20 +201,20 @@ static tl_status check(tl_graph *g, tl_at at, const tl_tensor *in, int n_in, int
             "kernels, frozen parameters, optimizers' groups, seed); trace it again",
             g->traced_mode, g->user->mode);
     for (int i = 0; i < n_in; i++) {
+        const int twin = tl_graph_twin(in, i);
         TL_TRY(check_input(g, at, i, in[i]));
-        if (tl_graph_twin(in, i) != g->twin[i])
+        if (twin != g->twin[i])
             return tl_tape_fail(at, TL_EUSAGE,
                                 "tl_graph_run: inputs %d and %d are %s tensor, which they were %s "
                                 "when the graph was traced",
-                                i, tl_graph_twin(in, i) != i ? tl_graph_twin(in, i) : g->twin[i],
-                                tl_graph_twin(in, i) != i ? "the same" : "not the same",
-                                tl_graph_twin(in, i) != i ? "not" : "");
+                                i, twin != i ? twin : g->twin[i],
+                                twin != i ? "the same" : "not the same", twin != i ? "not" : "");
     }
     return tl_bind_check_gradients(g, at);
 }
 
-/* The run has failed in step `at`. The parts that are over stay - their optimizers have stepped,
- * and count it -, as if called. */
+/* The run has failed in step `at`. The parts of the program before it are over: their optimizers
+ * have stepped, and their watches and hooks follow, as if they had been called. */
 static void end_early(tl_graph *g, uint32_t at)
 {
     tl_err *err = &g->user->head.err, saved = *err;

@@ -1,6 +1,6 @@
-/* trace.c: the recorder of a trace, a tape without storage, and what it keeps beside the tape: what
- * each leaf stands for, and the part of the program that each node belongs to. What it does with
- * backward and gradients is in marks.c. */
+/* trace.c: the recorder of a trace. A trace is a tape without storage: it runs no op, and what
+ * would need contents is answered here. Beside the tape it keeps what each leaf stands for, and the
+ * part of the program that each node belongs to. marks.c has its backward and gradients. */
 #include <string.h>
 
 #include "autograd/graph/internal.h"
@@ -235,7 +235,8 @@ static tl_tensor bound(tl_at at, tl_tracing *s, const void *data, const tl_array
 {
     if (!room(at, "tl_bound", &s->bound, s->n_bound, sizeof *s->bound))
         return TL_NONE;
-    s->bound[s->n_bound] = (tl_bound_leaf){data, *a};
+    s->bound[s->n_bound] = *a;
+    s->bound[s->n_bound].data = (void *)(uintptr_t)data; /* only read */
     return tl_trace_leaf(at.tape, a, (tl_leaf){TL_LEAF_BOUND, (uint32_t)s->n_bound++, 0});
 }
 

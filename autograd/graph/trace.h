@@ -21,11 +21,6 @@ typedef struct {
 } tl_leaf;
 
 typedef struct {
-    const void *data;
-    tl_array a;
-} tl_bound_leaf;
-
-typedef struct {
     tl_array a;
     tl_storage *st;
 } tl_constant_leaf;
@@ -58,7 +53,7 @@ typedef struct tl_tracing {
     bool has_earlier;       /* it has found gradients on the user's tape */
     int calls;              /* of tl_backward on that tape, before the program's first */
     const tl_tensor *given; /* the inputs, while the program is traced */
-    tl_bound_leaf *bound;
+    tl_array *bound;        /* host memory */
     tl_constant_leaf *constant;
     tl_host_hook *hook;
     tl_watch_entry *watch;
