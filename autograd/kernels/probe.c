@@ -1,4 +1,5 @@
-/* probe.c: does a kernel give the bits of the op's own? Calls of a probe, made twice. */
+/* probe.c: does a kernel give the bits of the op's own one? The calls of a probe are made with each
+ * of them and compared. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -6,7 +7,8 @@
 #include "autograd/kernels/internal.h"
 #include "tensor/threads.h"
 
-/* Lengths around the lanes, a tile and a vector level's blocks, and one long enough for threads. */
+/* Around the number of lanes, a tile and the blocks of vector levels, and one for several threads.
+ */
 static const int64_t lengths[] = {0, 1, 2, 31, 32, 33, 255, 256, 257, 511, 512, 513, 40000};
 
 static const double edge[] = {
@@ -39,7 +41,7 @@ tl_tensor tl_probe_numbers(tl_tape *t, tl_dtype dtype, tl_shape shape, int k, bo
     return x;
 }
 
-/* Of a pointwise op without attributes: inputs of one length. */
+/* The probe of pointwise ops without attributes: all inputs have one length. */
 static tl_tensor probe_pointwise(tl_tape *t, const tl_op *op, tl_dtype dtype, int i)
 {
     tl_tensor in[TL_TILE_MAX_IN] = {TL_NONE};
@@ -50,7 +52,7 @@ static tl_tensor probe_pointwise(tl_tape *t, const tl_op *op, tl_dtype dtype, in
     return tl_apply1(TL_AT(t), op, NULL, in, op->n_in);
 }
 
-/* A kernel's own, or the library's for its op; NULL: neither. */
+/* The kernel's own probe, or the library's for its op; NULL: there is neither. */
 static tl_probe *probe_of(const tl_kernel *k)
 {
     tl_probe *probe = k->probe;
@@ -65,6 +67,7 @@ bool tl_kernel_has_probe(const tl_kernel *k)
     return probe_of(k) != NULL || (op != NULL && op->traits & TL_POINTWISE && op->attr == NULL);
 }
 
+/* Call i of k's probe, made with the kernel of that name. */
 static tl_tensor call(tl_tape *t, const tl_kernel *k, const char *name, tl_dtype dtype, int i)
 {
     tl_probe *probe = probe_of(k);
@@ -76,7 +79,7 @@ static tl_tensor call(tl_tape *t, const tl_kernel *k, const char *name, tl_dtype
     return y;
 }
 
-/* Row-major number of the first element whose bits differ, NaNs apart; -1: none. */
+/* Row-major index of the first element whose bits differ (all NaNs are one); -1: none. */
 static int64_t first_difference(const tl_array *a, const tl_array *b)
 {
     if (a->dtype != b->dtype || !tl_array_same_shape(a, b))
@@ -94,27 +97,27 @@ static int64_t first_difference(const tl_array *a, const tl_array *b)
     return -1;
 }
 
-/* The line that says where the two calls differ. */
+/* Writes the line that says where the two calls differ. */
 static void describe(const tl_tape *t, const tl_node *n, int out, const tl_array *a,
                      const tl_array *b, int64_t at, char *buf, size_t cap)
 {
-    char shapes[400] = "", one[TL_SHAPE_TEXT];
+    char shapes[400] = "", one[TL_SHAPE_TEXT], what[120];
     for (int k = 0; k < n->n_in; k++)
         if (!tl_is_none(n->in[k]))
             snprintf(shapes + strlen(shapes), sizeof shapes - strlen(shapes), "%s%.60s",
                      k ? ", " : "", tl_array_shape_text(one, &tl_peek(t, n->in[k])->a));
     if (a->dtype != b->dtype || !tl_array_same_shape(a, b))
-        snprintf(buf, cap, "%s %s on %s: output %d has another shape or dtype", n->op->name,
-                 tl_dtype_name(tl_node_dtype(t, n)), shapes, out);
+        snprintf(what, sizeof what, "output %d has another shape or dtype", out);
     else
-        snprintf(buf, cap, "%s %s on %s: element %lld is %a, the contract's %a", n->op->name,
-                 tl_dtype_name(tl_node_dtype(t, n)), shapes, (long long)at,
+        snprintf(what, sizeof what, "element %lld is %a, the contract's %a", (long long)at,
                  tl_dtype_is_float(a->dtype) ? tl_array_get(b, at) : 0.0,
                  tl_dtype_is_float(a->dtype) ? tl_array_get(a, at) : 0.0);
+    snprintf(buf, cap, "%s %s on %s: %s", n->op->name, tl_dtype_name(tl_node_dtype(t, n)), shapes,
+             what);
 }
 
-/* 1 if the two calls differ, else 0; the first difference is described unless one is already. */
-static int compare(tl_tape *t, tl_tensor x, tl_tensor y, bool known, char *buf, size_t cap)
+/* Whether the two calls differ. The first difference is described, unless one is known already. */
+static bool differ(tl_tape *t, tl_tensor x, tl_tensor y, bool known, char *buf, size_t cap)
 {
     const tl_node *a = &t->node[tl_peek(t, x)->node], *b = &t->node[tl_peek(t, y)->node];
     for (int j = 0; j < a->n_out; j++) {
@@ -123,14 +126,15 @@ static int compare(tl_tape *t, tl_tensor x, tl_tensor y, bool known, char *buf, 
         int64_t at = first_difference(u, v);
         if (at < 0)
             continue;
-        if (!known && cap > 0)
+        if (!known)
             describe(t, a, j, u, v, at, buf, cap);
-        return 1;
+        return true;
     }
-    return 0;
+    return false;
 }
 
-/* Adds to *ran the calls that the kernel did; returns how many of them differ, or -1. */
+/* Adds to *ran how many calls the kernel has done; returns how many of them differ, or -1 if one
+ * has failed. */
 static int probe_dtype(tl_tape *t, const tl_kernel *k, tl_dtype dtype, int *ran, char *buf,
                        size_t cap)
 {
@@ -142,15 +146,14 @@ static int probe_dtype(tl_tape *t, const tl_kernel *k, tl_dtype dtype, int *ran,
             return bad;
         tl_tensor y = call(t, k, k->name, dtype, i);
         if (tl_failed(t)) {
-            if (cap > 0)
-                snprintf(buf, cap, "call %d of the probe failed: %s", i, tl_error(t));
+            snprintf(buf, cap, "call %d of the probe failed: %s", i, tl_error(t));
             return -1;
         }
         if (tl_peek(t, x)->node < 0 || tl_peek(t, y)->node < 0 ||
             t->node[tl_peek(t, y)->node].kernel != k)
             continue;
         ++*ran;
-        bad += compare(t, x, y, bad > 0, buf, cap);
+        bad += differ(t, x, y, bad > 0, buf, cap);
     }
 }
 
@@ -158,7 +161,7 @@ int tl_kernel_probe(const tl_kernel *k, tl_dtype dtype, char *buf, size_t cap)
 {
     tl_tape *t = tl_tape_new(NULL);
     int ran = 0, bad = 0;
-    tl_fpenv saved = tl_fpenv_enter(); /* subnormals are drawn and compared, too */
+    tl_fpenv saved = tl_fpenv_enter(); /* subnormals are made and compared here, too */
     for (int d = 0; d < TL_DTYPE_COUNT && bad == 0 && t != NULL; d++)
         if (tl_dtype_is_float((tl_dtype)d) &&
             (k->dtype == TL_ANY_DTYPE || k->dtype == (tl_dtype)d) &&
@@ -166,10 +169,10 @@ int tl_kernel_probe(const tl_kernel *k, tl_dtype dtype, char *buf, size_t cap)
             bad = probe_dtype(t, k, (tl_dtype)d, &ran, buf, cap);
     tl_fpenv_leave(saved);
     tl_object_end(t);
-    if (ran == 0 && bad == 0 && cap > 0)
-        snprintf(buf, cap, "%s",
-                 t == NULL ? "no memory" : "the probe makes no call that it can do");
-    return ran == 0 && bad == 0 ? -1 : bad;
+    if (ran > 0 || bad != 0)
+        return bad;
+    snprintf(buf, cap, "%s", t == NULL ? "no memory" : "the probe makes no call that it can do");
+    return -1;
 }
 
 int tl_kernel_check(const char *op, tl_dtype dtype, const char *name, char *buf, size_t cap)
@@ -180,9 +183,8 @@ int tl_kernel_check(const char *op, tl_dtype dtype, const char *name, char *buf,
         buf[0] = '\0';
     if (k != NULL && tl_kernel_has_probe(k))
         return tl_kernel_probe(k, dtype, buf, cap);
-    if (cap > 0)
-        snprintf(buf, cap,
-                 k == NULL ? "there is no such kernel at this vector level"
-                           : "there is no probe for this op; the kernel must bring one");
+    snprintf(buf, cap, "%s",
+             k == NULL ? "there is no such kernel at this vector level"
+                       : "there is no probe for this op; the kernel must bring one");
     return -1;
 }

@@ -1,4 +1,7 @@
-/* table.c: the table of kernels - what is in it, registering one, admitting one to a scope. */
+/* table.c: the table of kernels: what is in it, adding one, and opening a scope that selects one.
+ *
+ * Rows are only ever added, and each is complete before the count includes it: so the table is read
+ * without the lock. */
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -6,13 +9,13 @@
 #include "autograd/kernels/internal.h"
 #include "tensor/isa.h"
 
-/* What a probe said of a kernel that declares the contract's bits. */
+/* What the probe has said of a kernel that declares the contract's bits. */
 enum { UNPROBED, OBEYS, REFUSED };
 
 typedef struct {
     const tl_kernel *k;
     _Atomic int verdict;
-    char why[TL_MESSAGE_MAX]; /* it was refused */
+    char why[TL_MESSAGE_MAX]; /* it has been refused */
 } entry;
 
 enum { MOST = 256 };
@@ -30,14 +33,15 @@ static void install_shipped(void)
     atomic_store(&count, n);
 }
 
-/* Rows that are not the library's own kernels; NULL past the end. */
+/* Row i; NULL past the end. The ops' own kernels, "invariant", have no rows here. */
 static entry *record_at(int i)
 {
     pthread_once(&once, install_shipped);
     return i >= 0 && i < atomic_load_explicit(&count, memory_order_acquire) ? &table[i] : NULL;
 }
 
-/* Place of a vector level among those that run here, weakest first; -1: not here. */
+/* The rank of a vector level among those that run here, from 0, the weakest; -1: it does not run.
+ */
 static int rank(const char *isa)
 {
     for (int i = 0; isa != NULL && tl_isa_at(i) != NULL; i++)
@@ -54,8 +58,8 @@ static bool shipped(const tl_kernel *k)
     return false;
 }
 
-/* It can do that op and dtype (NULL and TL_ANY_DTYPE: some), and this processor has its level; name
- * "fast" is any kernel that the library ships with bits of its own. */
+/* The kernel has that name, can do that op (NULL: any) on that dtype, and its vector level runs
+ * now. The name "fast" is that of every shipped kernel with bits of its own. */
 static bool matches(const tl_kernel *k, const char *op, tl_dtype dtype, const char *name)
 {
     bool named = strcmp(k->name, name) == 0 ||
@@ -135,8 +139,8 @@ tl_status tl_kernel_register_at(tl_at at, const tl_kernel *k)
     return s;
 }
 
-/* Row i of the library's own: each op that computes, at each level. *i loses the rows passed over.
- */
+/* Row *i of the ops' own kernels: of each op that computes, at each level. False: there are not so
+ * many, and *i is what is left to count. */
 static bool own_row(int *i, tl_kernel_row *row)
 {
     for (int op = 0; op < tl_op_count(); op++)
@@ -164,7 +168,8 @@ bool tl_kernel_at(int i, tl_kernel_row *row)
 
 /* ---- opening a scope ---- */
 
-/* A kernel that declares the contract's bits is probed before its first use. */
+/* Probes a kernel that declares the contract's bits before its first use; an error if it is
+ * refused. */
 static tl_status admit(tl_at at, entry *e)
 {
     static pthread_mutex_t probing = PTHREAD_MUTEX_INITIALIZER;
@@ -184,8 +189,8 @@ static tl_status admit(tl_at at, entry *e)
                         e->k->name, e->k->op, e->why);
 }
 
-/* The name as the table holds it, which lives; NULL with an error if nothing matches or a match is
- * refused. */
+/* The kernel's name as the table has it, which outlives the caller's; NULL, with an error, if
+ * nothing matches or a match is refused. */
 static const char *admitted(tl_at at, const char *op, tl_dtype dtype, const char *name)
 {
     const char *found = NULL;
@@ -199,7 +204,7 @@ static const char *admitted(tl_at at, const char *op, tl_dtype dtype, const char
             return NULL;
         found = e->k->name;
     }
-    if (strcmp(name, "fast") == 0) /* where there is none, the op's own runs */
+    if (strcmp(name, "fast") == 0) /* an op that has no fast kernel runs its own */
         return "fast";
     if (found == NULL)
         tl_tape_fail(at, TL_ENAME,
@@ -210,7 +215,7 @@ static const char *admitted(tl_at at, const char *op, tl_dtype dtype, const char
     return found;
 }
 
-/* The op's name as the library or the table holds it, which lives. */
+/* The op's name as the library or the table has it, which outlives the caller's; NULL: unknown. */
 static const char *known_op(const char *op)
 {
     if (tl_op_find(op) != NULL)
