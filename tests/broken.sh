@@ -285,10 +285,10 @@ breaks 12.10 "Nesterov's step by the mean alone" optimizers tensor/kernels/optim
 # 13: graphs
 breaks 13.1 "a result takes the place of what is read again" programs autograd/graph/plan.c 'a->last != i || a->taken' 'a->taken'
 breaks 13.2 "a graph keeps its first learning rate" graph_training nn/opt.c 'tl_host(t, TL_BEFORE, before, now);' 'before(t, now);'
-breaks 13.3 "silu of two roundings called exact in gradients" patterns_shipped ops/patterns/silu.c '.exact_forward = TL_BIT(TL_F32) | TL_BIT(TL_F64)' '.exact = TL_BIT(TL_F32) | TL_BIT(TL_F64)'
+breaks 13.3 "silu of two roundings called exact in gradients" patterns_shipped ops/patterns/silu.c '.exact_forward = TL_WIDE' '.exact = TL_WIDE'
 breaks 13.4 "terms of a gradient change places" pattern autograd/replace/compare.c 'if (x == NULL && y == NULL && (a->n' 'if ((a->n'
 breaks 13.5 "scores divided by any number" patterns_written ops/patterns/attention.c 'frexp(c, &e) == 0.5 &&' 'frexp(c, &e) >= 0.5 &&'
-breaks 13.6 "the written rotary called exact in gradients" patterns_shipped ops/patterns/rotary.c '.exact_forward = TL_BIT(TL_F32) | TL_BIT(TL_F64)' '.exact = TL_BIT(TL_F32) | TL_BIT(TL_F64)'
+breaks 13.6 "the written rotary called exact in gradients" patterns_shipped ops/patterns/rotary.c '.exact_forward = TL_WIDE' '.exact = TL_WIDE'
 breaks 13.7 "x + +0 taken for x" simplify ops/arith.c 'is(c[1], -0.0) ? 0' '(is(c[1], -0.0) || is(c[1], 0.0)) ? 0'
 breaks 13.8 "a loop does not round on the way" fuse autograd/graph/fused.c 'if (half)' 'if (half && last)'
 

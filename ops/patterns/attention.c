@@ -22,21 +22,20 @@
 #include "ops/patterns/patterns.h"
 
 typedef enum { UNMASKED, ADDED, CHOSEN, CONSTANT, EXCLUDED } mask_kind;
-/* Forms: scaling * 3 + heads. */
+/* A form is scaling * 3 + heads. Heads: several query heads share a key head; all share one, where
+ * no reshape copies; each has its own. The last would match the others, too, so it comes last. */
 enum { BY_SCALE, BY_QUOTIENT, QUERY_BY_SCALE, QUERY_BY_QUOTIENT };
+enum { GROUPED, SHARED, EACH };
 
 typedef struct {
     mask_kind mask;
-    int first_form; /* of this rule */
+    int first_form; /* of this rule: it has the forms from there on */
 } style;
 
 static int form_of(const tl_pattern_values *v)
 {
     return v->form + ((const style *)v->ctx)->first_form;
 }
-/* Several query heads for one key head; all of them for one, where no reshape copies; one each -
- * last, for it would match the others, too. */
-enum { GROUPED, SHARED, EACH };
 static bool grouped(int form) { return form % 3 != EACH; }
 static int scaling(int form) { return form / 3; }
 
@@ -92,7 +91,7 @@ static double scale_of(int form, double c)
     return scaling(form) == BY_QUOTIENT || scaling(form) == QUERY_BY_QUOTIENT ? 1 / c : c;
 }
 
-/* As contiguous as a matmul's result: what follows may view it. */
+/* The result is contiguous, as that of a matmul is: what follows may view it. */
 static void replace(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int n_out, void *ctx)
 {
     const tl_pattern_values *v = ctx;
@@ -114,10 +113,10 @@ static double element(const tl_array *a, int64_t i)
                                  : (double)NAN;
 }
 
-/* As good as -inf, added to scores or in their place: exp of it is 0. */
+/* As good as -inf, added to a score or in its place: its exp is 0. */
 static bool minus_much(double x, tl_dtype d) { return x <= (d == TL_F16 ? -3e4 : -1e9); }
 
-/* (queries, keys), perhaps with leading 1s: allowed as causality has it. */
+/* The mask is (queries, keys), perhaps with leading 1s, and allows what causality allows. */
 static bool causal(const tl_array *mask, mask_kind kind, tl_dtype d, int64_t queries, int64_t keys)
 {
     if (mask == NULL || mask->ndim < 2 || tl_array_count(mask) != queries * keys ||
@@ -134,7 +133,7 @@ static bool causal(const tl_array *mask, mask_kind kind, tl_dtype d, int64_t que
     return true;
 }
 
-/* scale = 0 means something else to attention. */
+/* A scale of 0 means something else to attention. */
 static bool fits(const tl_match *m, void *ctx)
 {
     const tl_array *q = tl_match_input(m, "q"), *k = tl_match_input(m, "k");
@@ -148,7 +147,7 @@ static bool fits(const tl_match *m, void *ctx)
            causal(tl_match_constant(m, "mask"), mask, q->dtype, q->dim[2], k->dim[2]);
 }
 
-/* x / 2^n and x * 2^-n are one number, rounded once. */
+/* x / 2^n and x * 2^-n are the same number, rounded once. */
 static bool power_of_two(const tl_match *m, void *ctx)
 {
     int e;
@@ -170,29 +169,27 @@ static const tl_pattern_arg bool_args[] = {TL_ARG("q", TL_F32, TL_DIMS(2, 3, 5, 
                                                   .no_grad = true)};
 #define QUERIES TL_DIMS(2, 6, 5, 8)
 #define KEYS(heads) TL_DIMS(2, heads, 35, 8), TL_DIMS(2, heads, 35, 8)
-static const tl_shape shapes[][3] = {{QUERIES, KEYS(3)}, {QUERIES, KEYS(1)}, {QUERIES, KEYS(6)},
-                                     {QUERIES, KEYS(3)}, {QUERIES, KEYS(1)}, {QUERIES, KEYS(6)},
-                                     {QUERIES, KEYS(3)}, {QUERIES, KEYS(1)}, {QUERIES, KEYS(6)},
-                                     {QUERIES, KEYS(3)}, {QUERIES, KEYS(1)}, {QUERIES, KEYS(6)}};
 #define MASK TL_DIMS(5, 35)
-static const tl_shape masked[][4] = {{QUERIES, KEYS(3), MASK}, {QUERIES, KEYS(1), MASK},
-                                     {QUERIES, KEYS(6), MASK}, {QUERIES, KEYS(3), MASK},
-                                     {QUERIES, KEYS(1), MASK}, {QUERIES, KEYS(6), MASK}};
+/* By form: GROUPED, SHARED and EACH of every scaling. */
+/* clang-format off */
+#define FULL_HEADS {QUERIES, KEYS(3)}, {QUERIES, KEYS(1)}, {QUERIES, KEYS(6)}
+#define MASKED_HEADS {QUERIES, KEYS(3), MASK}, {QUERIES, KEYS(1), MASK}, {QUERIES, KEYS(6), MASK}
+/* clang-format on */
+static const tl_shape shapes[][3] = {FULL_HEADS, FULL_HEADS, FULL_HEADS, FULL_HEADS};
+static const tl_shape masked[][4] = {MASKED_HEADS, MASKED_HEADS};
 static const tl_pattern_scalar scalars[] = {{"scale", 0x1.6p-2}, {"masked", -0x1.8p40}};
 static const tl_pattern_scalar power[] = {{"scale", 0x1p-2}};
-
-enum { WIDE = TL_BIT(TL_F32) | TL_BIT(TL_F64) };
 
 #define RULE(id, kind, args, inputs, shapes_, values, n, check, first, forms_, ...)     \
     static style style_##id = {kind, first};                                            \
     TL_REPLACE(id, search, replace, args, inputs, 1, .scalars = values, .n_scalars = n, \
                .forms = forms_, .form_shapes = shapes_[first], .extra_check = check,    \
                .ctx = &style_##id, __VA_ARGS__)
-RULE(attention_grouped, UNMASKED, args, 3, shapes, scalars, 1, fits, 0, 2, .exact_forward = WIDE)
-RULE(attention_full, UNMASKED, args, 3, shapes, scalars, 1, fits, 2, 1, .exact = WIDE)
+RULE(attention_grouped, UNMASKED, args, 3, shapes, scalars, 1, fits, 0, 2, .exact_forward = TL_WIDE)
+RULE(attention_full, UNMASKED, args, 3, shapes, scalars, 1, fits, 2, 1, .exact = TL_WIDE)
 RULE(attention_grouped_divided, UNMASKED, args, 3, shapes, power, 1, power_of_two, 3, 2,
-     .exact_forward = WIDE)
-RULE(attention_divided, UNMASKED, args, 3, shapes, power, 1, power_of_two, 5, 1, .exact = WIDE)
+     .exact_forward = TL_WIDE)
+RULE(attention_divided, UNMASKED, args, 3, shapes, power, 1, power_of_two, 5, 1, .exact = TL_WIDE)
 RULE(attention_scaled, UNMASKED, args, 3, shapes, scalars, 1, fits, 3, 9, .exact = 0)
 RULE(attention_added, ADDED, args, 4, masked, scalars, 1, fits, 0, 6, .exact = 0)
 RULE(attention_chosen, CHOSEN, args, 3, shapes, scalars, 2, fits, 0, 6, .exact = 0)

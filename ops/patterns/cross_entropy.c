@@ -29,7 +29,7 @@ static void replace(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int 
     out[0] = tl_cross_entropy_at(TL_AT(t), in[0], in[1], options(ctx, in, n));
 }
 
-/* ---- by gather: form 0, 1 the mean, 2, 3 the sum; odd ones are negated last ---- */
+/* ---- by gather: forms 0 and 1 are the mean, 2 and 3 the sum; odd ones negate last ---- */
 
 static tl_tensor reduced(tl_tape *t, tl_tensor x, int form)
 {
@@ -55,7 +55,7 @@ static void replace_gather(tl_tape *t, const tl_tensor *in, int n, tl_tensor *ou
     out[0] = tl_cross_entropy(t, in[0], tl_reshape(t, in[1], s), form < 2 ? TL_MEAN : TL_SUM);
 }
 
-/* One target for each row. */
+/* Rows have one target each. */
 static bool rows(const tl_match *m, void *ctx)
 {
     const tl_array *z = tl_match_input(m, "logits"), *ids = tl_match_input(m, "targets");
@@ -75,11 +75,9 @@ static const tl_pattern_scalar scalars[] = {{"reduction", TL_SUM},
                                             {"ignore_index", -77},
                                             {"ignore", true}};
 
-enum { WIDE = TL_BIT(TL_F32) | TL_BIT(TL_F64) };
-
 TL_REPLACE(cross_entropy, search, replace, args, 2, 1, .scalars = scalars, .n_scalars = 3,
-           .exact_forward = WIDE)
+           .exact_forward = TL_WIDE)
 TL_REPLACE(cross_entropy_count, search, replace, args, 3, 1, .scalars = scalars, .n_scalars = 3,
-           .exact_forward = WIDE)
+           .exact_forward = TL_WIDE)
 TL_REPLACE(cross_entropy_gather, search_gather, replace_gather, gather_args, 2, 1, .forms = 4,
-           .extra_check = rows, .exact_forward = WIDE)
+           .extra_check = rows, .exact_forward = TL_WIDE)

@@ -1,6 +1,6 @@
-/* patterns.h: the shipped replacements, each once. One constant struct each, in the file of its
- * family; see the cards there for what is exact. A new one is added here. Tried in this order: what
- * contains another stands before it. */
+/* patterns.h: the list of shipped replacements. Each is one constant struct in the file of its
+ * family, whose card says what is exact; a new one is added here. They are tried in this order, so
+ * a pattern that contains another stands before it. */
 #ifndef TL_OPS_PATTERNS_H
 #define TL_OPS_PATTERNS_H
 
@@ -16,12 +16,15 @@
     X(attention_grouped_divided) X(attention_full) X(attention_divided) X(attention_scaled)      \
     X(attention_added) X(attention_chosen) X(attention_constant) X(attention_excluded)           \
     X(cross_entropy) X(cross_entropy_count) X(cross_entropy_gather)
-/* One of them; what follows the numbers of inputs and outputs are its other fields. */
+/* Defines one; other fields of tl_replacement follow n_out. */
 #define TL_REPLACE(id, search_, replace_, args, n_in_, n_out_, ...)                              \
     const tl_replacement tl_replace_##id = {                                                     \
         .name = #id, .search = search_, .replace = replace_,                                     \
         .example_inputs = args, .n_in = n_in_, .n_out = n_out_, __VA_ARGS__};
 /* clang-format on */
+
+/* Dtypes that are computed in as they are stored. */
+enum { TL_WIDE = TL_BIT(TL_F32) | TL_BIT(TL_F64) };
 
 #define X(name) extern const tl_replacement tl_replace_##name;
 TL_REPLACEMENT_LIST(X)

@@ -67,8 +67,8 @@ static void replace(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int 
                                   : tl_rms_norm_plus_one(t, in[0], in[1], v->scalar[0]);
 }
 
-/* A row of gamma for each row of x, and rows that are summed by lanes: not along the batch
- * (NUMERICS 4.1). A NaN as eps means something else to rms_norm. */
+/* gamma is one row, and rows of x are summed by lanes, so they are not along the batch (NUMERICS
+ * 4.1). A NaN as eps means something else to rms_norm. */
 static bool rows(const tl_match *m, void *ctx)
 {
     const tl_array *x = tl_match_input(m, "x"), *gamma = tl_match_input(m, "gamma");
@@ -82,11 +82,7 @@ static const tl_pattern_arg args[] = {TL_ARG("x", TL_F32, TL_DIMS(3, 37)),
                                       TL_ARG("gamma", TL_F32, TL_DIMS(37), .or_f32 = true)};
 static const tl_pattern_scalar scalars[] = {{"eps", 0x1.5p-13}};
 
-enum {
-    WIDE = TL_BIT(TL_F32) | TL_BIT(TL_F64),
-    UP_TO_F32 = TL_BIT(TL_F32) | TL_BIT(TL_F16) | TL_BIT(TL_BF16),
-    F32 = TL_BIT(TL_F32)
-};
+enum { UP_TO_F32 = TL_BIT(TL_F32) | TL_BIT(TL_F16) | TL_BIT(TL_BF16), F32 = TL_BIT(TL_F32) };
 enum { ROUNDING = (1 << SQUARES * ROOTS) - (1 << SQUARES * RECIPROCAL) };
 
 #define RULE(id, cast, weight, dtypes)                                                   \
@@ -95,12 +91,12 @@ enum { ROUNDING = (1 << SQUARES * ROOTS) - (1 << SQUARES * RECIPROCAL) };
                .n_scalars = 1, .forms = SQUARES * ROOTS, .rounding_forms = ROUNDING,     \
                .extra_check = rows, .ctx = &style_##id, .exact_forward = dtypes)
 
-RULE(rms_norm, NO_CAST, GAMMA, WIDE)
+RULE(rms_norm, NO_CAST, GAMMA, TL_WIDE)
 RULE(rms_norm_cast, CAST_LAST, GAMMA, UP_TO_F32)
 RULE(rms_norm_cast_gamma, CAST_BEFORE_GAMMA, GAMMA, F32)
-RULE(rms_norm_bare, NO_CAST, BARE, WIDE)
+RULE(rms_norm_bare, NO_CAST, BARE, TL_WIDE)
 RULE(rms_norm_bare_cast, CAST_LAST, BARE, UP_TO_F32)
-RULE(rms_norm_plus_one, NO_CAST, PLUS_ONE, WIDE)
+RULE(rms_norm_plus_one, NO_CAST, PLUS_ONE, TL_WIDE)
 RULE(rms_norm_plus_one_cast, CAST_LAST, PLUS_ONE_CAST, UP_TO_F32)
 RULE(rms_norm_plus_one_gamma, CAST_LAST, PLUS_ONE, F32)
 
@@ -130,9 +126,8 @@ static void add_replace(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, 
 static const tl_pattern_arg add_args[] = {TL_ARG("x1", TL_F32, TL_DIMS(3, 37)),
                                           TL_ARG("x2", TL_F32, TL_DIMS(3, 37)),
                                           TL_ARG("gamma", TL_F32, TL_DIMS(37), .or_f32 = true)};
-static const tl_pattern_scalar add_scalars[] = {{"eps", 0x1.5p-13}};
 
-TL_REPLACE(add_rms_norm, add_search, add_replace, add_args, 3, 2, .scalars = add_scalars,
+TL_REPLACE(add_rms_norm, add_search, add_replace, add_args, 3, 2, .scalars = scalars,
            .n_scalars = 1, .exact = TL_ALL_FLOATS)
-TL_REPLACE(add_rms_norm_bare, add_search, add_replace, add_args, 2, 2, .scalars = add_scalars,
+TL_REPLACE(add_rms_norm_bare, add_search, add_replace, add_args, 2, 2, .scalars = scalars,
            .n_scalars = 1, .exact = TL_ALL_FLOATS)

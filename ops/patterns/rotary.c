@@ -19,6 +19,7 @@ typedef struct {
     bool full; /* tables of the full width */
 } style;
 
+/* The numbers that are rotated with each other. */
 static void parts(tl_tape *t, tl_tensor x, const tl_pattern_values *v, tl_tensor *x1, tl_tensor *x2)
 {
     tl_shape s = tl_shape_of(t, x);
@@ -40,6 +41,7 @@ static void parts(tl_tape *t, tl_tensor x, const tl_pattern_values *v, tl_tensor
     }
 }
 
+/* The opposite of parts(). */
 static tl_tensor joined(tl_tape *t, tl_tensor x, const style *f, tl_tensor y1, tl_tensor y2)
 {
     tl_tensor y[2] = {y1, y2};
@@ -91,7 +93,7 @@ static const tl_pattern_arg half[] = {TL_ARG("x", TL_F32, TL_DIMS(2, 3, 4, 10)),
 #define RULE(id, pairing, full_tables, args, forms_)                                  \
     static style style_##id = {pairing, full_tables};                                 \
     TL_REPLACE(id, search, replace, args, 3, 1, .forms = forms_, .extra_check = even, \
-               .ctx = &style_##id, .exact_forward = TL_BIT(TL_F32) | TL_BIT(TL_F64))
+               .ctx = &style_##id, .exact_forward = TL_WIDE)
 RULE(rotary_half, TL_ROTARY_HALF, true, full, 1)
 RULE(rotary_chunks, TL_ROTARY_HALF, false, half, 1)
 RULE(rotary_interleaved, TL_ROTARY_INTERLEAVED, true, full, 2)

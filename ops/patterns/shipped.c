@@ -1,4 +1,4 @@
-/* shipped.c: the replacements that every graph knows. */
+/* shipped.c: the table of the replacements that every graph tries. */
 #include "ops/patterns/patterns.h"
 
 const tl_replacement *const tl_shipped_replacements[] = {

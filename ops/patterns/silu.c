@@ -17,10 +17,12 @@ static void search_exp(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, i
     const tl_pattern_values *v = ctx;
     (void)n, (void)n_out;
     tl_tensor below = tl_shift(t, tl_exp(t, tl_neg(t, in[0])), 1);
-    out[0] = v->form == 0 ? tl_div(t, in[0], below)
-             : v->form == 1
-                 ? tl_mul(t, in[0], tl_reciprocal(t, below))
-                 : tl_mul(t, in[0], tl_div(t, tl_scalar(t, tl_dtype_of(t, in[0]), 1), below));
+    if (v->form == 0) {
+        out[0] = tl_div(t, in[0], below);
+        return;
+    }
+    tl_tensor one = tl_scalar(t, tl_dtype_of(t, in[0]), 1);
+    out[0] = tl_mul(t, in[0], v->form == 1 ? tl_reciprocal(t, below) : tl_div(t, one, below));
 }
 
 static void replace(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int n_out, void *ctx)
@@ -31,7 +33,7 @@ static void replace(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int 
 
 static const tl_pattern_arg args[] = {TL_ARG("x", TL_F32, TL_DIMS(5, 33))};
 
-TL_REPLACE(silu, search, replace, args, 1, 1, .exact_forward = TL_BIT(TL_F32) | TL_BIT(TL_F64))
+TL_REPLACE(silu, search, replace, args, 1, 1, .exact_forward = TL_WIDE)
 TL_REPLACE(silu_exp, search_exp, replace, args, 1, 1, .forms = 3)
 
 /* ---- swiglu: silu(a) * b -> swiglu(a, b), a and b alike.
@@ -52,7 +54,7 @@ static void swiglu_replace(tl_tape *t, const tl_tensor *in, int n, tl_tensor *ou
     out[0] = tl_swiglu(t, in[0], in[1]);
 }
 
-/* Where one is spread over the other, what belongs together is added before silu's gradient, in
+/* If one is broadcast to the other, the written form adds up the gradient before that of silu,
  * swiglu after it. */
 static bool alike(const tl_match *m, void *ctx)
 {
@@ -64,4 +66,4 @@ static const tl_pattern_arg swiglu_args[] = {TL_ARG("a", TL_F32, TL_DIMS(5, 33))
                                              TL_ARG("b", TL_F32, TL_DIMS(5, 33))};
 
 TL_REPLACE(swiglu, swiglu_search, swiglu_replace, swiglu_args, 2, 1, .extra_check = alike,
-           .exact = TL_BIT(TL_F32) | TL_BIT(TL_F64))
+           .exact = TL_WIDE)
