@@ -1,8 +1,8 @@
 /* anomaly.c: which op made the first NaN or infinity, and where in the program.
  *
- * Under TL_ANOMALY every op's result is looked through. An op whose inputs are
- * finite and whose output is not is where it began; in backward it is the vjp of
- * the node whose place is reported. */
+ * Under TL_ANOMALY every result of every op is looked through. The fault began at the op whose
+ * inputs are finite and whose output is not. In backward the op belongs to the vjp of the node
+ * whose place is reported. */
 #include <math.h>
 
 #include "autograd/author.h"
@@ -25,10 +25,10 @@ static tl_status check(void *ctx, tl_tape *t, const tl_seen *seen)
     const tl_call *c = seen->call;
     (void)ctx;
     if (c->n_in == 0)
-        return TL_OK; /* a constant is what it was asked to be */
+        return TL_OK; /* a constant is whatever the program asked for */
     for (int i = 0; i < c->n_in; i++)
         if (first_bad(c->in[i]) >= 0 && !(c->op->traits & TL_MUTATES && i == c->op->mutates))
-            return TL_OK; /* it came in from elsewhere */
+            return TL_OK; /* it came from elsewhere */
     for (int i = 0; i < c->n_out; i++) {
         int64_t bad = first_bad(&c->out[i]);
         char text[TL_SHAPE_TEXT];

@@ -101,7 +101,7 @@ static tl_tensor op_alone(tl_tape *t, const tl_tensor *given, int n, void *ctx)
             continue;
         const tl_array *a = &tl_peek(k->walk, k->node.in[i])->a;
         piece_attrs same = {0, tl_array_shape(a)};
-        if (at < n && at < k->n && k->which[at] == i) {
+        if (at < n && k->which[at] == i) {
             in[i] = given[at++];
             if (tl_is_none(tl_leaf_under(k->walk, k->node.in[i])))
                 in[i] = tl_apply1(TL_AT(t), &piece, &same, &in[i], 1);

@@ -1,28 +1,29 @@
-/* explain.c: what makes gradients depend on how a batch is split, and why. */
+/* explain.c: tl_explain_invariance, which names the ops that make gradients depend on how a batch
+ * is split, and why: kernels that promise no bits, ops that mix samples, and values of parameters
+ * that changed between micro-batches. */
 #include <stdio.h>
 
 #include "autograd/batch.h"
 
-/* One line of the text, cut at the end of the buffer. */
 typedef struct {
     char *buf;
-    size_t cap, at;
+    size_t cap, at; /* at may be beyond cap: the rest of the text is cut */
     int lines;
 } report;
 
 static void line(report *r, const char *fmt, ...) TL_PRINTF(2, 3);
 static void line(report *r, const char *fmt, ...)
 {
+    const size_t left = r->at < r->cap ? r->cap - r->at : 0;
     va_list ap;
     va_start(ap, fmt);
-    int w = vsnprintf(r->at < r->cap ? r->buf + r->at : NULL, r->at < r->cap ? r->cap - r->at : 0,
-                      fmt, ap);
+    int w = vsnprintf(left > 0 ? r->buf + r->at : NULL, left, fmt, ap);
     va_end(ap);
     r->at += w > 0 ? (size_t)w : 0;
     r->lines++;
 }
 
-/* A node that a kernel with bits of its own computed. */
+/* Reports a node that a kernel without promised bits computed. */
 static void explain_kernel(report *r, const tl_node *n)
 {
     if (n->kernel != NULL && n->kernel->mode & TL_FAST)
@@ -32,8 +33,8 @@ static void explain_kernel(report *r, const tl_node *n)
              n->op->name, n->kernel->name, n->file, n->line);
 }
 
-/* A kernel that node i's selections name, that no node before it names, and that ran nowhere:
- * backward may call it. */
+/* Whether kernel k of selection c, which was in force at node i, has been reported: because a node
+ * ran it, or because an earlier node has the same selection. */
 static bool told(const tl_tape *t, const uint32_t *order, uint32_t n, uint32_t i,
                  const tl_choice *c, const tl_kernel *k)
 {
@@ -47,6 +48,8 @@ static bool told(const tl_tape *t, const uint32_t *order, uint32_t n, uint32_t i
     return false;
 }
 
+/* Reports kernels without promised bits that were selected around node i but did not run: backward
+ * may call them. */
 static void explain_choices(report *r, const tl_tape *t, const uint32_t *order, uint32_t n,
                             uint32_t i)
 {
@@ -61,6 +64,7 @@ static void explain_choices(report *r, const tl_tape *t, const uint32_t *order, 
     }
 }
 
+/* Reports a node that mixes samples, with the reason. */
 static void explain_batch(report *r, tl_tape *t, const tl_node *n)
 {
     char why[TL_MESSAGE_MAX];
@@ -76,7 +80,7 @@ static void explain_batch(report *r, tl_tape *t, const tl_node *n)
         line(r, "%s (%s:%d) %s.\n", n->op->name, n->file, n->line, why);
 }
 
-/* Derived values of which micro-batches before had others. */
+/* Reports values made of parameters alone that had other values in earlier micro-batches. */
 static void explain_derived(report *r, tl_tape *t, const uint32_t *order, uint32_t n)
 {
     char why[TL_MESSAGE_MAX];

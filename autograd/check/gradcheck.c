@@ -440,9 +440,8 @@ static tl_verdict check(tl_at at, int order, tl_function *f, const tl_tensor *in
     tl_shadow_free(&c.s);
     if (r->verdict != TL_RIGHT)
         tl_tape_fail(at, s != TL_OK ? s : TL_ENOGRAD, "%.400s", r->text);
-    tl_verdict v = r->verdict;
     tl_textenv_leave(saved);
-    return v;
+    return r->verdict;
 }
 
 tl_verdict tl_gradcheck_at(tl_at at, tl_function *f, const tl_tensor *in, int n, void *ctx,

@@ -1,9 +1,9 @@
 /* gradcheck.h: are the gradients right? Public.
  *
- * The function is run once as it was written; its nodes are then run again in f64, with every
- * floating leaf widened. The f64 run is differentiated numerically along random directions and at
- * single elements, with a random cotangent on every output element (central differences, Ridders'
- * extrapolation, which estimates its own error). The result is compared
+ * The function is run once as it was written. Its nodes are then run again in f64, with every
+ * floating leaf widened. The f64 run is differentiated numerically, along random directions and at
+ * single elements, with a random cotangent on every output element (central differences and
+ * Ridders' extrapolation, which estimates its own error). The result is compared
  *   - tightly, with the analytic gradient of the f64 run: is the vjp right?
  *   - to the precision of the user's dtypes, with the analytic gradient computed in them: are the
  *     kernels right?
@@ -44,15 +44,15 @@ typedef struct {
 
 /* After TL_WRONG, the op whose gradient is wrong by itself at the values of the run. */
 typedef struct {
-    const char *op, *file; /* its name and the place of its call; op is NULL where none was found */
+    const char *op, *file; /* its name and the place of its call; op is NULL if none was found */
     int line;
     int input;            /* by which its gradient is wrong; -1: by its cotangent */
-    int by;               /* >= 0: a second derivative: of the gradient by this input */
-    double ratio;         /* analytic/numeric where that is one number; else NaN */
+    int by;               /* >= 0: the second derivative is wrong, of the gradient by this input */
+    double ratio;         /* analytic/numeric if that is one number; else NaN */
     const char *kind;     /* in words: "has the wrong sign" */
     int compared, wrong;  /* elements of that input, and how many of them are wrong */
     int calls, others;    /* calls that are wrong: of this op, this one included, and of others */
-    int judged, unjudged; /* calls that were looked at, and that could not be judged: at a bend */
+    int judged, unjudged; /* calls that were judged, and that could not be, as at a bend */
     int n_worst;
     struct {
         int64_t element;
