@@ -38,11 +38,12 @@ const char *tl_use_kind(const tl_tape *t, const tl_node *n, int k, char buf[TL_A
 /* x and y show one leaf, or derived value, through the same views. */
 bool tl_same_view(const tl_tape *t, tl_tensor x, tl_tensor y);
 
-/* The uses of a leaf that one backward adds to one accumulator through the same view, numbered in
- * canonical order. */
+/* The uses of a leaf that one backward adds to one accumulator through the same view (or through
+ * all views, if two of them overlap), numbered in canonical order. */
 struct tl_fold {
     int leaf, acc;        /* the accumulator: t->grad[leaf].acc[acc] */
     tl_tensor x;          /* the input of the first use that was met */
+    bool meets;           /* its view overlaps that of a fold before it */
     int n, visited;       /* uses; those whose nodes have been visited */
     struct tl_use *use;   /* those that are deferred (fold.h); NULL: none */
     struct tl_fold *next; /* of the same accumulator */

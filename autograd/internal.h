@@ -106,8 +106,7 @@ typedef struct {
     tl_storage *st;
     tl_array sum;          /* in the leaf's shape */
     bool open;             /* it holds part of the gradient that is being accumulated */
-    struct tl_fold *folds; /* of the current backward: one for each view of the leaf ... */
-    bool meets;            /* ... or, if two of these views overlap, one for all */
+    struct tl_fold *folds; /* of the current backward */
 } tl_accumulator;
 enum { TL_BELOW = 1 << 30 };
 

@@ -2,9 +2,9 @@
  *
  *     tl_fold_deal      before the walk: each use of a leaf gets its fold, and its number there
  *     tl_fold_asks      a node is visited: may its vjp add to the accumulator at once?
- *     tl_fold_deliver   it has done so; or the engine adds dx; or the use is deferred (uses.c)
- *     tl_fold_visited   the last use of a fold: those that are deferred are added now
- * (tl_fold_uses) or, with .put_off, by tl_accumulate (waiting.c)
+ *     tl_fold_deliver   the vjp has done so; or the engine adds dx; or the use is deferred
+ *     tl_fold_visited   the last use of a fold: the deferred ones are added now, by tl_fold_uses,
+ *                       or (.put_off) when tl_accumulate is called (waiting.c)
  *
  * The order of a fold is by sample, then by use in the order of the forward pass, then by row.
  * Backward meets uses from the last to the first, so they are deferred where there are several, or
@@ -69,8 +69,8 @@ static tl_status check_added(tl_walk *w, const tl_node *n, int k, tl_tensor dx, 
 
 /* ---- folding deferred uses ---- */
 
-/* What one call folds: samples [from, from + n) of each of uses [first, end), which are alike; of
- * `each` elements. n < 0: use `first` as a whole. */
+/* What one call folds: samples [from, from + n), of `each` elements, of each of the uses [first,
+ * end), which are alike. n < 0: use `first` as a whole. */
 typedef struct {
     tl_fold *f;
     int first, end;
@@ -104,36 +104,38 @@ static tl_tensor part_of(tl_walk *w, const tl_fold *f, const tl_saved *s)
     return shape_only(w->t, &a);
 }
 
+/* The shape of n tensors like x, stacked. */
+static tl_tensor stacked_shape(tl_walk *w, tl_tensor x, tl_stack_samples_attrs *at, int n)
+{
+    const tl_array *in = tl_is_none(x) ? NULL : &tl_peek(w->t, x)->a;
+    tl_array out = {.ndim = 0};
+    tl_call c = {.op = &tl_op_stack_samples,
+                 .attrs = at,
+                 .n_in = 1,
+                 .n_out = 1,
+                 .in = &in,
+                 .out = &out,
+                 .err = &w->t->head.err};
+    if (in == NULL || c.op->shape(&c) != TL_OK)
+        return TL_NONE;
+    out.dim[at->to] *= n;
+    return shape_only(w->t, &out);
+}
+
 /* Saved tensor j of the uses of a chunk, their samples stacked. */
 static tl_tensor stacked(tl_walk *w, const chunk *c, int j)
 {
-    tl_tape *t = w->t;
     const tl_use *use = &c->f->use[c->first];
     const tl_saved *s = &use->saved[j];
-    const int n = c->end - c->first;
-    tl_stack_samples_attrs at = {s->axis, use->to_front && !use->one_by_one ? 0 : s->axis, c->from,
-                                 c->n, c->each};
+    const int n = c->end - c->first, to = use->to_front && !use->one_by_one ? 0 : s->axis;
+    tl_stack_samples_attrs at = {s->axis, to, c->from, c->n, c->each};
     if (s->like == NULL)
         return TL_NONE;
     if (c->n < 0 || s->axis == TL_FREE)
         return part_of(w, c->f, s);
-    if (!s->read) { /* only the shape is needed */
-        const tl_tensor x = part_of(w, c->f, s);
-        const tl_array *of = tl_is_none(x) ? NULL : &tl_peek(t, x)->a;
-        tl_array shape = {.ndim = 0};
-        tl_call call = {.op = &tl_op_stack_samples,
-                        .attrs = &at,
-                        .n_in = 1,
-                        .n_out = 1,
-                        .in = &of,
-                        .out = &shape,
-                        .err = &t->head.err};
-        if (of == NULL || call.op->shape(&call) != TL_OK)
-            return TL_NONE;
-        shape.dim[at.to] *= n;
-        return shape_only(t, &shape);
-    }
-    tl_tensor *x = tl_bump_get(&t->bump, (size_t)n * sizeof *x);
+    if (!s->read)
+        return stacked_shape(w, part_of(w, c->f, s), &at, n);
+    tl_tensor *x = tl_bump_get(&w->t->bump, (size_t)n * sizeof *x);
     if (x == NULL)
         return tl_tape_fail(w->at, TL_ENOMEM, "tl_backward: no memory to fold"), TL_NONE;
     for (int u = 0; u < n; u++)

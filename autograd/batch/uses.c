@@ -55,28 +55,35 @@ static tl_fold *fold_of(tl_tape *t, int leaf, const tl_node *n, int k)
     if (i < 0)
         return NULL;
     tl_accumulator *acc = &g->acc[i];
-    bool meets = false;
+    tl_fold fresh = {.leaf = leaf, .acc = i, .x = n->in[k], .size = -1, .next = acc->folds};
     for (tl_fold *f = acc->folds; f != NULL; f = f->next) {
         if (tl_same_view(t, f->x, n->in[k]))
             return f;
-        meets |= meet(t, f->x, n->in[k]);
+        fresh.meets |= meet(t, f->x, n->in[k]);
     }
     tl_fold *f = tl_bump_get(&t->bump, sizeof *f);
     if (f == NULL)
         return NULL;
-    *f = (tl_fold){.leaf = leaf, .acc = i, .x = n->in[k], .size = -1, .next = acc->folds};
-    acc->meets |= meets;
+    *f = fresh;
     return acc->folds = f;
+}
+
+/* The fold of all uses of f's accumulator, if two of its views meet; else f. */
+static tl_fold *joined(const tl_tape *t, tl_fold *f)
+{
+    tl_fold *all = t->grad[f->leaf].acc[f->acc].folds;
+    for (const tl_fold *one = all; one != NULL; one = one->next)
+        if (one->meets)
+            return all;
+    return f;
 }
 
 tl_status tl_fold_deal(tl_walk *w)
 {
     tl_tape *t = w->t;
     for (int i = t->first_grad; i < t->n_grads; i++)
-        for (int k = 0; k < t->grad[i].n_accs; k++) {
+        for (int k = 0; k < t->grad[i].n_accs; k++)
             t->grad[i].acc[k].folds = NULL;
-            t->grad[i].acc[k].meets = false;
-        }
     for (uint32_t i = 0; i < w->n; i++) {
         const tl_node *n = &t->node[w->order[i]];
         for (int k = 0; k < n->n_in; k++) {
@@ -89,12 +96,10 @@ tl_status tl_fold_deal(tl_walk *w)
     for (uint32_t i = 0; i < w->n; i++)
         for (int k = 0; k < t->node[w->order[i]].n_in; k++) {
             tl_edge *e = &w->edge[i][k];
-            if (e->leaf == 0)
-                continue;
-            const tl_accumulator *acc = &t->grad[e->leaf - 1].acc[e->fold->acc];
-            if (acc->meets)
-                e->fold = acc->folds;
-            e->use = e->fold->n++;
+            if (e->leaf > 0) {
+                e->fold = joined(t, e->fold);
+                e->use = e->fold->n++;
+            }
         }
     return TL_OK;
 }
