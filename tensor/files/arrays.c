@@ -56,6 +56,34 @@ void *tl_arrays_block(const tl_arrays *f, size_t bytes)
     return p;
 }
 
+static const char *name_of(const void *items, size_t size, int i)
+{
+    return *(const char *const *)(const void *)((const char *)items + (size_t)i * size);
+}
+
+tl_status tl_arrays_check_twice(const char *path, const void *items, size_t size, int n,
+                                tl_status as, tl_err *err)
+{
+    char who[TL_QUOTED];
+    const char **name = tl_calloc((size_t)n, sizeof *name);
+    if (name == NULL)
+        return tl_fail(err, TL_ENOMEM, "%.200s: no memory for %d names", path, n);
+    for (int i = 0; i < n; i++)
+        name[i] = name_of(items, size, i);
+    const char *twice = tl_names_sort(name, n, sizeof *name);
+    tl_free_raw(name);
+    if (twice == NULL)
+        return TL_OK;
+    int first = 0;
+    while (strcmp(name_of(items, size, first), twice) != 0)
+        first++;
+    int second = first + 1;
+    while (strcmp(name_of(items, size, second), twice) != 0)
+        second++;
+    return tl_fail(err, as, "%.200s: arrays %d and %d are both named %s", path, first, second,
+                   tl_arrays_quoted(who, twice, strlen(twice), "nothing"));
+}
+
 /* ---- elements ---- */
 
 static tl_dtype natural(const tl_arrays_raw *r)

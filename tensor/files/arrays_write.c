@@ -185,34 +185,6 @@ static tl_status check(const char *path, const char *const *names, const tl_arra
     return TL_OK;
 }
 
-static const char *name_of(const void *items, size_t size, int i)
-{
-    return *(const char *const *)(const void *)((const char *)items + (size_t)i * size);
-}
-
-tl_status tl_arrays_check_twice(const char *path, const void *items, size_t size, int n,
-                                tl_status as, tl_err *err)
-{
-    char who[TL_QUOTED];
-    const char **name = tl_calloc((size_t)n, sizeof *name);
-    if (name == NULL)
-        return tl_fail(err, TL_ENOMEM, "%.200s: no memory for %d names", path, n);
-    for (int i = 0; i < n; i++)
-        name[i] = name_of(items, size, i);
-    const char *twice = tl_names_sort(name, n, sizeof *name);
-    tl_free_raw(name);
-    if (twice == NULL)
-        return TL_OK;
-    int first = 0;
-    while (strcmp(name_of(items, size, first), twice) != 0)
-        first++;
-    int second = first + 1;
-    while (strcmp(name_of(items, size, second), twice) != 0)
-        second++;
-    return tl_fail(err, as, "%.200s: arrays %d and %d are both named %s", path, first, second,
-                   tl_arrays_quoted(who, twice, strlen(twice), "nothing"));
-}
-
 tl_status tl_arrays_save(const char *path, const char *const *names, const tl_array *arrays, int n,
                          tl_err *err)
 {

@@ -1,24 +1,46 @@
-/* file.c: reading - exact, of regular files, with the numbers in every message.
- * Writing is in file_write.c. */
+/* file.c: reads and writes whole files. A file is read exactly, and replaced wholly or not at all.
+ *
+ * The steps of writing are, in this order: create a temporary, write, fsync, rename, close, fsync
+ * the directory. A failure at any step removes the temporary.
+ *
+ * A temporary is locked for as long as its writer lives, and the system drops the lock of a process
+ * that was killed. So a temporary that can be locked belongs to nobody, and the next writer of the
+ * same file removes it. It may also catch a new temporary that is not locked yet: the new one is
+ * then lost, and its writer makes another. Nothing is removed on a file system without locks. */
 #include "tensor/files/file.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "tensor/arena.h"
 
 #define PATH "%.300s" /* a path in a message: cut, so that the reason behind it survives */
+#define TEMP ".%.180s.tally-"
 
-enum { CHUNK = 1 << 30 }; /* bytes in one system call */
+enum { CHUNK = 1 << 30 /* bytes in one system call */ };
+enum { TEMP_TRIES = 100, TEMP_EXTRA = 40, LINKS_MAX = 40, LINK_TEXT = 4096 };
 
 static tl_status fail_errno(tl_err *err, const char *path, const char *what)
 {
     int e = errno;
     return tl_fail(err, e == ENOMEM ? TL_ENOMEM : TL_EIO, PATH ": %s: %s", path, what, strerror(e));
 }
+
+/* What is there instead of a regular file. */
+static const char *other_kind(const struct stat *st)
+{
+    return S_ISDIR(st->st_mode) ? "a directory" : "a pipe or device";
+}
+
+/* ---- reading ---- */
 
 tl_status tl_reader_open(tl_reader *r, const char *path, tl_err *err)
 {
@@ -40,8 +62,7 @@ tl_status tl_reader_open(tl_reader *r, const char *path, tl_err *err)
     }
     if (!S_ISREG(st.st_mode)) {
         tl_reader_close(r);
-        return tl_fail(err, TL_EIO, PATH ": is %s, not a regular file", path,
-                       S_ISDIR(st.st_mode) ? "a directory" : "a pipe or device");
+        return tl_fail(err, TL_EIO, PATH ": is %s, not a regular file", path, other_kind(&st));
     }
     r->size = st.st_size;
     char first;
@@ -134,4 +155,313 @@ tl_status tl_file_read(const char *path, size_t limit, char **data, size_t *byte
     tl_status s = tl_reader_all(&r, limit, data, bytes, err);
     tl_reader_close(&r);
     return s;
+}
+
+/* ---- writing ---- */
+
+struct tl_writer {
+    char *path;     /* the target, symbolic links resolved */
+    char *temp;     /* in the same directory */
+    int fd;         /* of the temporary; -1: there is none, or it is the target now */
+    uint64_t bytes; /* appended so far */
+    tl_err failure; /* the first; the temporary is gone by then */
+};
+
+/* Removes and closes the temporary; the target was never touched. */
+static void discard(tl_writer *w)
+{
+    if (w->fd < 0)
+        return;
+    unlink(w->temp);
+    close(w->fd);
+    w->fd = -1;
+}
+
+static void writer_free(tl_writer *w)
+{
+    tl_free_raw(w->path);
+    tl_free_raw(w->temp);
+    tl_free_raw(w);
+}
+
+/* Length of the directory part, with its slash; 0 for none. */
+static size_t dir_length(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash != NULL ? (size_t)(slash - path) + 1 : 0;
+}
+
+/* The file that a path means: where its symbolic links lead, whether anything is there or not. NULL
+ * with errno. */
+static char *resolve(const char *path)
+{
+    char text[LINK_TEXT], *p = tl_strdup(path);
+    int why = ENOMEM;
+    for (int links = 0; p != NULL; links++) {
+        ssize_t n = readlink(p, text, sizeof text);
+        if (n < 0)
+            return p; /* no link; any other fault shows when it is opened */
+        why = links == LINKS_MAX ? ELOOP : n == LINK_TEXT ? ENAMETOOLONG : ENOMEM;
+        size_t dir = *text == '/' ? 0 : dir_length(p);
+        char *next = why == ENOMEM ? tl_calloc(dir + (size_t)n + 1, 1) : NULL;
+        if (next != NULL) {
+            memcpy(next, p, dir);
+            memcpy(next + dir, text, (size_t)n);
+        }
+        tl_free_raw(p);
+        p = next;
+    }
+    errno = why;
+    return NULL;
+}
+
+/* For names that nobody can foresee, so that no leftover and no other process is in the way. */
+static uint64_t random_bits(void)
+{
+    uint64_t x;
+    struct timespec now;
+    if (getentropy(&x, sizeof x) == 0)
+        return x;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return ((uint64_t)now.tv_nsec << 32 ^ (uint64_t)getpid()) * 0x9e3779b97f4a7c15u;
+}
+
+/* Creates a new file beside the target and locks it. -1 with errno. */
+static int temp_open(tl_writer *w, size_t capacity, mode_t mode)
+{
+    size_t dir = dir_length(w->path);
+    struct stat st;
+    for (int k = 0; k < TEMP_TRIES; k++) {
+        snprintf(w->temp, capacity, "%.*s" TEMP "%016" PRIx64 ".tmp", (int)dir, w->path,
+                 w->path + dir, random_bits());
+        int fd = open(w->temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
+        if (fd < 0 && errno != EEXIST && errno != EINTR)
+            return -1;
+        if (fd >= 0 && (flock(fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) &&
+            fstat(fd, &st) == 0 && st.st_nlink > 0)
+            return fd;
+        if (fd >= 0) {
+            unlink(w->temp); /* a cleaner has it */
+            close(fd);
+        }
+    }
+    errno = EEXIST;
+    return -1;
+}
+
+/* Removes a temporary whose writer is gone. */
+static void remove_if_left(int dir, const char *name)
+{
+    struct stat st, now;
+    const int flags = O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
+    if (fstatat(dir, name, &st, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(st.st_mode))
+        return;
+    int fd = openat(dir, name, O_RDWR | flags);
+    if (fd < 0 && errno == EACCES) /* made read-only, as its target is */
+        fd = openat(dir, name, O_RDONLY | flags);
+    if (fd < 0)
+        return;
+    if (flock(fd, LOCK_EX | LOCK_NB) == 0 && fstat(fd, &st) == 0 &&
+        fstatat(dir, name, &now, AT_SYMLINK_NOFOLLOW) == 0 && now.st_dev == st.st_dev &&
+        now.st_ino == st.st_ino)
+        unlinkat(dir, name, 0);
+    close(fd);
+}
+
+/* Removes what killed writers of this file have left. Uses w->temp as scratch. */
+static void remove_leftovers(tl_writer *w, size_t capacity)
+{
+    size_t n = dir_length(w->path);
+    snprintf(w->temp, capacity, "%.*s", n > 0 ? (int)n : 2, n > 0 ? w->path : "./");
+    DIR *dir = opendir(w->temp);
+    if (dir == NULL)
+        return; /* a directory that may be written but not read */
+    size_t start = (size_t)snprintf(w->temp, capacity, TEMP, w->path + n);
+    for (struct dirent *e; (e = readdir(dir)) != NULL;)
+        if (strncmp(e->d_name, w->temp, start) == 0 &&
+            strspn(e->d_name + start, "0123456789abcdef") == 16 &&
+            strcmp(e->d_name + start + 16, ".tmp") == 0)
+            remove_if_left(dirfd(dir), e->d_name);
+    closedir(dir);
+}
+
+/* Gives the file the owner and permissions of st. The owner comes first, because changing it may
+ * clear permission bits. If the system refuses either, the file is written all the same; a group
+ * that is not the target's may then do only what anybody may. */
+static void keep_permissions(int fd, const struct stat *st)
+{
+    struct stat own;
+    mode_t mode = st->st_mode & 0777;
+    if (fstat(fd, &own) == 0 && (own.st_uid != st->st_uid || own.st_gid != st->st_gid) &&
+        fchown(fd, st->st_uid, st->st_gid) != 0 && fchown(fd, (uid_t)-1, st->st_gid) != 0)
+        mode = (mode & 0707) | (mode & 07) << 3;
+    if (fchmod(fd, mode) != 0)
+        errno = 0;
+}
+
+/* Until it has the target's owner, only its writer may use the temporary: nobody may ever read it
+ * who may not read the target. */
+static tl_status writer_open(tl_writer *w, const char *path, tl_err *err)
+{
+    struct stat st;
+    bool exists = stat(path, &st) == 0;
+    if (exists && !S_ISREG(st.st_mode))
+        return tl_fail(err, TL_EIO, PATH ": is %s, not a regular file; not replaced", path,
+                       other_kind(&st));
+    w->path = resolve(path);
+    if (w->path == NULL)
+        return fail_errno(err, path, "cannot be written");
+    if (strlen(w->path) == dir_length(w->path))
+        return tl_fail(err, TL_EIO, "\"" PATH "\" names no file to write", path);
+    size_t capacity = strlen(w->path) + TEMP_EXTRA;
+    w->temp = tl_calloc(capacity, 1);
+    if (w->temp == NULL)
+        return tl_fail(err, TL_ENOMEM, PATH ": no memory to open it for writing", path);
+    remove_leftovers(w, capacity);
+    w->fd = temp_open(w, capacity, exists ? 0600 : 0666);
+    if (w->fd < 0)
+        return fail_errno(err, path, "cannot be written");
+    if (exists)
+        keep_permissions(w->fd, &st);
+    return TL_OK;
+}
+
+tl_status tl_writer_begin(tl_writer **out, const char *path, tl_err *err)
+{
+    TL_TRY(TL_NEED(err, out));
+    *out = NULL;
+    TL_TRY(TL_NEED(err, path));
+    tl_writer *w = tl_calloc(1, sizeof *w);
+    if (w == NULL)
+        return tl_fail(err, TL_ENOMEM, PATH ": no memory to open it for writing", path);
+    w->fd = -1;
+    tl_status s = writer_open(w, path, err);
+    if (s != TL_OK) {
+        writer_free(w);
+        return s;
+    }
+    *out = w;
+    return TL_OK;
+}
+
+/* Reports the first failure, if there was one. */
+static tl_status failed(const tl_writer *w, tl_err *err)
+{
+    return w->failure.status == TL_OK ? TL_OK
+                                      : tl_fail(err, w->failure.status, "%s", w->failure.message);
+}
+
+tl_status tl_writer_append(tl_writer *w, const void *data, size_t n, tl_err *err)
+{
+    const char *p = data;
+    size_t left = n;
+    while (w->failure.status == TL_OK && left > 0) {
+        ssize_t put = write(w->fd, p, left < CHUNK ? left : CHUNK);
+        if (put < 0 && errno == EINTR)
+            continue;
+        if (put <= 0) {
+            tl_fail(&w->failure, TL_EIO,
+                    PATH ": cannot write %zu bytes after the first %llu: %s; "
+                         "the file is left as it was",
+                    w->path, left, (unsigned long long)w->bytes,
+                    put == 0 ? "nothing was accepted" : strerror(errno));
+            discard(w);
+            break;
+        }
+        p += put;
+        left -= (size_t)put;
+        w->bytes += (uint64_t)put;
+    }
+    return failed(w, err);
+}
+
+tl_status tl_writer_block(void *w, const void *data, size_t n)
+{
+    return tl_writer_append(w, data, n, NULL);
+}
+
+/* fsync, repeated when interrupted. A file system that cannot do it is no failure. */
+static int flush(int fd)
+{
+    int rc;
+    do
+        rc = fsync(fd);
+    while (rc != 0 && errno == EINTR);
+    return rc != 0 && errno != EINVAL && errno != ENOSYS && errno != ENOTSUP ? -1 : 0;
+}
+
+static tl_status flush_directory(const tl_writer *w, tl_err *err)
+{
+    size_t n = dir_length(w->path);
+    memcpy(w->temp, n ? w->path : "./", n ? n : 2); /* its name is not needed any more */
+    w->temp[n ? n : 2] = '\0';
+    int fd = open(w->temp, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return TL_OK; /* a directory that may be written but not read */
+    int rc = flush(fd);
+    int e = errno;
+    close(fd);
+    if (rc == 0)
+        return TL_OK;
+    return tl_fail(err, TL_EIO,
+                   PATH ": is written and in place, but its directory could not be flushed: %s",
+                   w->path, strerror(e));
+}
+
+/* Removes the temporary and reports errno. */
+static tl_status not_published(tl_writer *w, const char *step, tl_err *err)
+{
+    int e = errno;
+    discard(w);
+    tl_fail(&w->failure, TL_EIO, PATH ": %s (%llu bytes): %s; the file is left as it was", w->path,
+            step, (unsigned long long)w->bytes, strerror(e));
+    return failed(w, err);
+}
+
+tl_status tl_writer_flush(tl_writer *w, tl_err *err)
+{
+    TL_TRY(failed(w, err));
+    if (flush(w->fd) != 0)
+        return not_published(w, "cannot flush", err);
+    /* Some file systems report only at close what they could not write. Closing a duplicate keeps
+     * the lock. */
+    int same = dup(w->fd);
+    if (same >= 0 && close(same) != 0 && errno != EINTR)
+        return not_published(w, "cannot close", err);
+    return TL_OK;
+}
+
+tl_status tl_writer_place(tl_writer *w, tl_err *err)
+{
+    TL_TRY(tl_writer_flush(w, err));
+    if (rename(w->temp, w->path) != 0)
+        return not_published(w, "cannot rename the new file over", err);
+    close(w->fd);
+    w->fd = -1;
+    return TL_OK;
+}
+
+tl_status tl_writer_commit(tl_writer *w, tl_err *err)
+{
+    tl_status s = w->fd >= 0 || w->failure.status != TL_OK ? tl_writer_place(w, err) : TL_OK;
+    if (s == TL_OK)
+        s = flush_directory(w, err);
+    writer_free(w);
+    return s;
+}
+
+void tl_writer_abort(tl_writer *w)
+{
+    if (w == NULL)
+        return;
+    discard(w);
+    writer_free(w);
+}
+
+tl_status tl_file_writable(const char *path, tl_err *err)
+{
+    tl_writer *w;
+    TL_TRY(tl_writer_begin(&w, path, err));
+    tl_writer_abort(w);
+    return TL_OK;
 }
