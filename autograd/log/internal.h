@@ -81,8 +81,6 @@ typedef struct tl_run_log {
     size_t job_bytes;
     bool of_trace; /* it numbers the values of a trace and writes nothing */
     int updates;   /* in a trace: steps that its program takes */
-    char *text;    /* of the step, being written */
-    size_t text_n, text_cap;
 } tl_run_log;
 
 /* What a log knows of a value of its tape. */

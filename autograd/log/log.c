@@ -41,7 +41,6 @@ void tl_log_free(tl_run_log *l)
     tl_free_raw(l->entry);
     tl_free_raw(l->pass);
     tl_free_raw(l->job);
-    tl_free_raw(l->text);
     tl_free_raw(l->path);
     tl_free_raw(l);
 }

@@ -16,19 +16,13 @@
 enum { FIELDS = 11 }; /* of a definition */
 enum { INPUTS_MAX = 1 << 20 };
 
-typedef struct {
-    tl_logged_step s;
-    int first; /* of its results */
-    int order; /* in the file */
-} record;
-
 struct tl_log_file {
     char *text;
     tl_bump defs;
     tl_key_map def; /* key -> address of its last definition */
     tl_log_result *result;
     int n_results, cap_results;
-    record *step;
+    tl_logged_step *step;
     int n_steps, cap_steps;
     int version; /* 2: of SHA-256, 3: of XXH3-128 */
     int64_t damaged, first_damaged;
@@ -206,7 +200,7 @@ static bool room(tl_log_file *f, void *list, int *cap, int n, size_t size)
 /* The step that the next results belong to; NULL: none. */
 static tl_logged_step *open_step(tl_log_file *f)
 {
-    tl_logged_step *s = f->n_steps > 0 ? &f->step[f->n_steps - 1].s : NULL;
+    tl_logged_step *s = f->n_steps > 0 ? &f->step[f->n_steps - 1] : NULL;
     return s != NULL && !s->complete ? s : NULL;
 }
 
@@ -217,10 +211,10 @@ static bool begin_step(tl_log_file *f, char **field, int n)
     if (number < 0 || (strcmp(field[2], "full") != 0 && strcmp(field[2], "part") != 0) ||
         !room(f, &f->step, &f->cap_steps, f->n_steps, sizeof *f->step))
         return false;
-    f->step[f->n_steps] =
-        (record){.s = {.number = number, .full = field[2][0] == 'f', .compiled = compiled},
-                 .first = f->n_results,
-                 .order = f->n_steps};
+    f->step[f->n_steps] = (tl_logged_step){.number = number,
+                                           .full = field[2][0] == 'f',
+                                           .compiled = compiled,
+                                           .order = f->n_steps};
     f->n_steps++;
     return true;
 }
@@ -316,28 +310,30 @@ static int sort_results(tl_log_result *r, int n)
 /* By number; of one number complete steps come last, and later ones last. */
 static int by_number(const void *a, const void *b)
 {
-    const record *x = a, *y = b;
-    if (x->s.number != y->s.number)
-        return x->s.number < y->s.number ? -1 : 1;
-    if (x->s.complete != y->s.complete)
-        return x->s.complete ? 1 : -1;
+    const tl_logged_step *x = a, *y = b;
+    if (x->number != y->number)
+        return x->number < y->number ? -1 : 1;
+    if (x->complete != y->complete)
+        return x->complete ? 1 : -1;
     return x->order < y->order ? -1 : 1;
 }
 
-/* Of steps of one number the last one counts. */
+/* Deals the results out to the steps, in the order of the file. Of steps of one number the last one
+ * counts. */
 static void sort_steps(tl_log_file *f)
 {
-    int kept = 0;
+    int kept = 0, first = 0;
     for (int i = 0; i < f->n_steps; i++) {
-        record *r = &f->step[i];
-        tl_log_result *result = f->n_results > 0 ? f->result + r->first : NULL;
-        r->s.n = sort_results(result, r->s.n);
-        r->s.result = result;
+        tl_logged_step *s = &f->step[i];
+        tl_log_result *result = s->n > 0 ? f->result + first : NULL;
+        first += s->n;
+        s->n = sort_results(result, s->n);
+        s->result = result;
     }
     if (f->n_steps > 0)
         qsort(f->step, (size_t)f->n_steps, sizeof *f->step, by_number);
     for (int i = 0; i < f->n_steps; i++)
-        if (i + 1 == f->n_steps || f->step[i + 1].s.number != f->step[i].s.number)
+        if (i + 1 == f->n_steps || f->step[i + 1].number != f->step[i].number)
             f->step[kept++] = f->step[i];
     f->n_steps = kept;
 }
@@ -415,7 +411,7 @@ int tl_log_steps(const tl_log_file *f) { return f->n_steps; }
 
 const tl_logged_step *tl_log_step_at(const tl_log_file *f, int i)
 {
-    return i < 0 || i >= f->n_steps ? NULL : &f->step[i].s;
+    return i < 0 || i >= f->n_steps ? NULL : &f->step[i];
 }
 
 int64_t tl_log_damaged(const tl_log_file *f, int64_t *first)

@@ -42,6 +42,7 @@ typedef struct {
     bool compiled;               /* a graph ran: what it fused, merged or replaced has no record */
     const tl_log_result *result; /* in ascending order of keys */
     int n;
+    int order; /* in the file, of all that it has */
 } tl_logged_step;
 
 typedef struct tl_log_file tl_log_file;
