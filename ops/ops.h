@@ -4,14 +4,14 @@
  * errors and ownership). Floats are f64, f32, f16 and bf16. The card that opens an op's file says
  * more. This page leaves out tl_ and the tape: neg(x) is tl_neg(t, x).
  *
- * Pointwise: operands broadcast; f32, f16 and bf16 meet in f32, f64 meets f64 only; a constant c is
- * rounded to the compute type.
+ * Pointwise: operands broadcast. f32, f16 and bf16 may be mixed, which gives f32; f64 goes with
+ * f64 only. A constant c is rounded to the compute type: f32 for f16 and bf16, else x's dtype.
  *   neg(x)         -x                 exp(x)      e^x                sigmoid(x)   1/(1 + e^-x)
  *   abs(x)         |x|                expm1(x)    e^x - 1            softplus(x)  log(1 + e^x)
  *   square(x)      x*x                exp2(x)     2^x                relu(x)      max(x, 0)
  *   reciprocal(x)  1/x                log(x)                         silu(x)      x*sigmoid(x)
  *   sqrt(x)                           log1p(x)    log(1 + x)         gelu(x)      x*Phi(x), by erf
- *   rsqrt(x)       1/sqrt(x)          log2(x)                        gelu_tanh(x) the same by tanh
+ *   rsqrt(x)       1/sqrt(x)          log2(x)                        gelu_tanh(x) gelu, by tanh
  *   sin(x)                            cos(x)                         tanh(x)
  *   erf(x)                            pow(x, c)   x^c                swiglu(a, b) silu(a)*b
  *   add(a, b)      a + b              sub(a, b)   a - b              mul(a, b)    a*b
@@ -21,9 +21,9 @@
  *   eq(a, b) ne(a, b) lt(a, b)        a == b, a != b, a < b,
  *   le(a, b) gt(a, b) ge(a, b)        a <= b, a > b, a >= b, as bool
  *   where(cond, a, b)                 cond ? a : b, of floats, i64 or bool
- *   logical_and(a, b) logical_or(a, b) logical_not(x)  of bool; of other types, whether not 0
- *   floor_divide(a, b) remainder(a, b)  of i64, rounded down as in Python; add, sub and mul take
- *                                     i64 as well, modulo 2^64
+ *   logical_and(a, b) logical_or(a, b) logical_not(x)  bool; of other dtypes, what is not 0 is true
+ *   floor_divide(a, b) remainder(a, b)  i64, rounded down as in Python; add, sub and mul take i64
+ *                                     as well, modulo 2^64
  *   masked_fill(x, mask, value)       mask ? value : x
  *   fill(dtype, shape, value)         value everywhere
  *   silu_grad(dy, x)                  dy*(s*(1 + x*(1 - s))), s = sigmoid(x)
@@ -43,69 +43,75 @@
  *   contiguous(x)                     row-major; x itself where it already is
  *   concat(xs, n, dim)                n tensors joined along a dim
  *   stack(xs, n, dim)                 n tensors of one shape along a new dim
- *   split(x, size, dim, out, n)       views of x into out[0 .. n): pieces of `size` along a dim,
- *   chunk(x, n, dim, out)             pieces of ceil(length/n),
- *   split_sizes(x, sizes, n, dim, out)  pieces of these sizes; n must be how many there are
+ *   split(x, size, dim, out, n)       sets out[0 .. n) to views of x: pieces of `size` along a dim
+ *   chunk(x, n, dim, out)             the same with pieces of ceil(length/n)
+ *   split_sizes(x, sizes, n, dim, out)  the same with these sizes; n is the number of pieces
  *   slice_grad(dy, size, dim, start, step)  zeros, with dy where slice took its elements from
  *
  * Reductions over dims: TL_DIMS(...) or TL_ALL. keepdims keeps them as size 1.
- *   sum(x, dims, keepdims) mean(x, dims, keepdims)  the mean is the sum over how many there are
+ *   sum(x, dims, keepdims) mean(x, dims, keepdims)  the mean divides by the number of elements
  *   max(x, dims, keepdims) min(x, dims, keepdims)   NaN wins, +0 > -0
- *   argmax(x, dim, keepdims)          i64; the first of equals
- *   var(x, dims, correction, keepdims)  sum of (x - mean)^2 over n - correction, which is 0 or 1
+ *   argmax(x, dim, keepdims)          i64: the index of the first maximum
+ *   var(x, dims, correction, keepdims)  sum of (x - mean)^2, divided by n - correction (0 or 1)
  *   mse(a, b)                         mean of (a - b)^2 over all elements; only one may broadcast
- *   cumsum(x, dim, reverse)           running sums along a dim, from its start or from its end
- *   argsort(x, dim, descending)       i64: places in ascending order, NaN last; equals keep theirs
- *   sort(x, dim, descending, ids)     x in that order; sets *ids to the places, unless NULL
+ *   cumsum(x, dim, reverse)           running sums along a dim, from its start or (reverse) end
+ *   argsort(x, dim, descending)       i64: the indices in ascending order of x, NaN last; equal
+ *                                     elements keep their order
+ *   sort(x, dim, descending, ids)     x in that order; sets *ids to the indices, unless ids is NULL
  *   topk(x, k, dim, smallest, ids)    the first k in descending (smallest: ascending) order
- *   sum_to(x, shape, acc)             x summed down to a shape that broadcasts to x's, added in
- *                                     place to acc of that shape, unless acc is TL_NONE
+ *   sum_to(x, shape, acc)             x summed down to a shape that broadcasts to x's, and added in
+ *                                     place to acc, of that shape, unless acc is TL_NONE
  *
  * Products.
  *   matmul(a, b)                      (..., m, k) @ (..., k, n), batches broadcast; 1-d as in numpy
- *   matmul_acc64(a, b)                chain and accumulators in f64, rounded once
- *   matmul_to(a, b, dtype)            chain in the compute type, rounded once, to dtype
+ *   matmul_acc64(a, b)                matmul, summed and accumulated in f64 and rounded once
+ *   matmul_to(a, b, dtype)            matmul, summed in the compute type and rounded once, to dtype
  *   mm(a, b) bmm(a, b)                (m, k) @ (k, n); (b, m, k) @ (b, k, n)
  *   addmm(c, a, b, beta, alpha)       beta*c + alpha*(a @ b), a and b 2-d; c broadcasts to (m, n).
- *                                     With beta = 0, c is not read, NaN or not, and has no gradient
+ *                                     With beta = 0, c is not read, not even a NaN in it, and has
+ *                                     no gradient
  *
  * Windows. Options follow, as .name = value.
  *   conv2d(x, w)                      x (n, c, h, w), w (o, c/groups, kh, kw) -> (n, o, oh, ow)
  *   conv1d(x, w)                      x (n, c, l), w (o, c/groups, k) -> (n, o, ol)
- *   max_pool2d(x) avg_pool2d(x)       of windows of (h, w)
- *   max_pool1d(x) avg_pool1d(x)       of windows of (l). An average counts padding as zeros
+ *   max_pool2d(x) avg_pool2d(x)       the maximum or mean of each window of (h, w)
+ *   max_pool1d(x) avg_pool1d(x)       of each window of (l). A mean counts padding as zeros
  *   pad(x, dim, before, after, value)  x with constants before and after it along a dim
  *
  * Rows. gamma and beta have the shape of x's last dims, which are the row; either may be TL_NONE.
- *   softmax(x, dim) log_softmax(x, dim)  e^(x - max)/sum; its logarithm
+ *   softmax(x, dim) log_softmax(x, dim)  e^(x - max), divided by its sum; the logarithm of that
  *   logsumexp(x, dims, keepdims)      log of the sum of e^x over dims
  *   rms_norm(x, gamma, eps)           x*rstd*gamma, rstd = 1/sqrt(mean(x^2) + eps). eps = NAN means
  *                                     the compute type's epsilon; eps < 0 is an error
  *   rms_norm_dims(x, n, eps)          over the last n dims, without a weight
  *   rms_norm_plus_one(x, gamma, eps)  with 1 + gamma as the weight
- *   rms_norm_rstd(x, gamma, eps, rstd)  sets *rstd as well
- *   add_rms_norm(x1, x2, gamma, eps, rstd, sum)  rms_norm(x1 + x2), the sum rounded first, as two
- *                                     ops would; sets *rstd and *sum = x1 + x2 unless NULL
+ *   rms_norm_rstd(x, gamma, eps, rstd)  rms_norm; also sets *rstd
+ *   add_rms_norm(x1, x2, gamma, eps, rstd, sum)  rms_norm(x1 + x2). The sum is rounded first, as
+ *                                     two ops would; sets *rstd and *sum = x1 + x2 unless NULL
  *   layer_norm(x, gamma, beta, eps)   (x - mean)*rstd*gamma + beta, rstd = 1/sqrt(var + eps)
- *   layer_norm_stats(x, gamma, beta, eps, mean, rstd)  sets *mean and *rstd as well, unless NULL
+ *   layer_norm_stats(x, gamma, beta, eps, mean, rstd)  also sets *mean and *rstd, unless NULL
  *
- * Positions. r1 are cosines, r2 sines. R(x) swaps each pair and negates what is then its first.
- * Pairs are i, i + d/2 (TL_ROTARY_HALF) or 2i, 2i + 1 (TL_ROTARY_INTERLEAVED): there is no default.
+ * Positions. r1 holds cosines, r2 sines. R(x) makes (-b, a) of each pair (a, b). Elements i and i +
+ * d/2 are a pair (TL_ROTARY_HALF), or 2i and 2i + 1 (TL_ROTARY_INTERLEAVED); there is no default.
  *   rotary(x, r1, r2, pairing)        r1*x + r2*R(x)
  *   rotary_turned(x, r1, r2, pairing) the conjugate: r1*x - R(r2*x)
- *   rotary_(x, r1, r2, pairing)       rotary in place, on a view: consumes x, returns its new name.
- *                                     Tables that need a gradient are TL_EINPLACE
+ *   rotary_(x, r1, r2, pairing)       rotary in place, also on a view: consumes x and returns the
+ *                                     handle that replaces it. TL_EINPLACE if a table needs a
+ *                                     gradient
  *   rotary_halves(x1, x2, c, s, conjugate, y2)  of separate halves (..., h): y1 = c*x1 - s*x2 and
  *                                     *y2 = c*x2 + s*x1; the conjugate has -s for s
- *   rotary_ids(x, r1, r2, ids, seq, pairing)  looks up rows of full tables (positions, d) by ids,
- *                                     i64 (b, s) or (s). seq is x's dim of positions; the batch is
- *                                     axis 0, or axis 1 where seq is 0. TL_EINDEX outside the table
- *   rotary_offsets(x, r1, r2, offset, seq, pairing)  from an offset for each sample, i64 (b), on
+ *   rotary_ids(x, r1, r2, ids, seq, pairing)  rotary with rows of full tables (positions, d),
+ *                                     looked up by ids, i64 (b, s) or (s). seq is x's dim of
+ *                                     positions; the batch is axis 0, or axis 1 if seq is 0.
+ *                                     TL_EINDEX outside the table
+ *   rotary_offsets(x, r1, r2, offset, seq, pairing)  the same for positions offset[i], offset[i] +
+ *                                     1, ... of sample i; offset is i64 (b)
  *   rotary_widen(half, pairing)       a half-width table (..., d/2) widened to (..., d)
  *   positions(offset, n)              i64 (b, n): offset[i] + j. TL_EINDEX beyond 64 bits
- *   positions_after(start, offset, n) max(0, offset[i] + j - start[i]): first tokens at start[i]
+ *   positions_after(start, offset, n) max(0, offset[i] + j - start[i]), for samples whose first
+ *                                     token is at start[i]
  *
- * Rows by number: ids are i64; one outside the table or dim is TL_EINDEX.
+ * Lookup. ids are i64; an id outside the table or dim is TL_EINDEX.
  *   embedding(table, ids)             rows of table (rows, n) -> (ids..., n)
  *   embedding_padded(table, ids, padding)  the same; row number `padding` takes no gradient
  *   embedding_acc64(table, ids)       embedding with a gradient that folds in f64
@@ -114,30 +120,31 @@
  *   scatter_add_dim(dy, ids, dim, shape)  gather's gradient: dy added to zeros in the compute type
  *   one_hot(ids, classes, dtype)      (..., classes) of ones and zeros
  *
- * Steps. Options follow as .name = value; tl_lstm and its relatives in nn.h have the weights.
- *   recur(gates, w, cell)             all steps of an LSTM, GRU or RNN of n units (G = 4, 3, 1),
- *     floats of one dtype: the input's gates (b, s, G*n), w (G*n, n) -> states (b, s, n).
- *     TL_EDOMAIN: no such cell; TL_ESHAPE, TL_EDTYPE: an operand or option does not fit, c without
- *     an LSTM
+ * Recurrence. Options follow as .name = value. The layers in nn.h (tl_lstm, ...) own the weights.
+ *   recur(gates, w, cell)             all steps of an LSTM, GRU or RNN of n units (G = 4, 3, 1):
+ *                                     what the input gives to the gates, (b, s, G*n), and w (G*n,
+ *                                     n), of one float dtype -> states (b, s, n). TL_EDOMAIN: no
+ *                                     such cell. TL_ESHAPE, TL_EDTYPE: an operand or option does
+ *                                     not fit, or c is given without an LSTM
  *
  * Training. Options follow as .name = value.
  *   cross_entropy(logits, targets, reduction)  -log_softmax(logits) at the targets: logits (...,
  *                                     classes), targets i64 (...) -> 0-d, or (...) for TL_EACH
- *   nll(logp, targets, reduction)     the same from log-probabilities, without smoothing
+ *   nll(logp, targets, reduction)     the same of log-probabilities, without smoothing
  *   bce_with_logits(x, y, reduction)  -(y*log(sigmoid(x)) + (1 - y)*log(1 - sigmoid(x)))
  *   attention(q, k, v)                softmax(scale*(q k^T)) v: q (b, hq, sq, d), k and v (b, hkv,
  *                                     sk, d), hq a multiple of hkv -> (b, hq, sq, d), laid out as q
  *   causal_mask(queries, keys)        the keys that attention allows, bool (queries, keys), or (b,
  *                                     queries, keys) with ranges: key j <= query i + keys - queries
- *   dropout(x, p)                     a fraction p set to 0, the rest scaled by 1/(1 - p); x itself
- *                                     under TL_EVAL. A draw depends on the model's seed, stream,
- *                                     the sample's number and the place in it, on nothing else
+ *   dropout(x, p)                     0 with probability p, else x/(1 - p); x itself under TL_EVAL.
+ *                                     A draw depends on the model's seed, the stream, the sample's
+ *                                     number and the place in the sample, and on nothing else
  *
- * Random numbers, keyed as dropout's; rows of axis 0 are samples where sample numbers are given.
- *   uniform(dtype, shape, stream) normal(dtype, shape, stream)  in [0, 1); of mean 0, variance 1
- *   bernoulli(p, stream)              1 with probability p, else 0; of p's shape and dtype.
- *                                     TL_EDOMAIN: p outside [0, 1], where it is called, not traced
- *   permutation(n, stream)            0 .. n-1 in random order, i64 (n); with sample (b): (b, n) */
+ * Randomness. Draws depend on the same as dropout's. Where sample numbers are given, each row of
+ * axis 0 is a sample. uniform(dtype, shape, stream) normal(dtype, shape, stream)  in [0, 1); of
+ * mean 0, variance 1 bernoulli(p, stream)              1 with probability p, else 0; of p's shape
+ * and dtype. TL_EDOMAIN if p is outside [0, 1], unless it is traced permutation(n, stream) 0 .. n-1
+ * in random order, i64 (n); with sample (b): (b, n) */
 #ifndef TL_OPS_H
 #define TL_OPS_H
 
@@ -304,7 +311,7 @@ tl_tensor tl_bmm_at(tl_at at, tl_tensor a, tl_tensor b);
 tl_tensor tl_addmm_at(tl_at at, tl_tensor c, tl_tensor a, tl_tensor b, double beta, double alpha);
 
 typedef struct {
-    int64_t stride[2], padding[2], dilation[2]; /* of each dim; stride and dilation 0: 1 */
+    int64_t stride[2], padding[2], dilation[2]; /* for each dim; stride and dilation 0: 1 */
     int64_t groups;                             /* 0: 1 */
     tl_tensor bias;                             /* (o), or none */
 } tl_conv_options;
@@ -384,12 +391,14 @@ tl_tensor tl_rotary_ids_at(tl_at at, tl_tensor x, tl_tensor r1, tl_tensor r2, tl
                            int seq, tl_rotary_pairing pairing);
 tl_tensor tl_rotary_offsets_at(tl_at at, tl_tensor x, tl_tensor r1, tl_tensor r2, tl_tensor offset,
                                int seq, tl_rotary_pairing pairing);
-/* Tables of cos and sin (n, dim) for positions first .. first + n - 1 (NUMERICS 8.3), in f32;
- * table64: f64, for x in f64, frequencies scaled for long contexts as in Llama 3 (NUMERICS 8.6). */
+/* Writes the tables for positions first .. first + n - 1 (NUMERICS 8.3): cosines into r1 and sines
+ * into r2, both (n, dim), f32 or (table64) f64. scaling, unless NULL, slows long waves for long
+ * contexts, as in Llama 3 (NUMERICS 8.6), whose numbers are given here. TL_EDOMAIN: n < 0, dim not
+ * even, base, pairing or scaling out of range, a table NULL. */
 typedef struct {
-    double factor;                            /* 8: long waves turn 8 times slower */
+    double factor;                            /* 8: waves longer than original/low turn slower */
     double low_freq_factor, high_freq_factor; /* 1, 4; low < high */
-    double original;                          /* positions trained on: 8192 */
+    double original;                          /* 8192 positions were trained on */
 } tl_rotary_scaling;
 tl_status tl_rotary_table(int64_t first, int64_t n, int64_t dim, double base,
                           tl_rotary_pairing pairing, float *r1, float *r2);
@@ -434,13 +443,13 @@ typedef struct {
     tl_reduction reduction;
     int64_t ignore_index; /* with .ignore = true, rows with this target count for nothing */
     bool ignore;
-    tl_tensor count;  /* 0-d f64: divide by this instead of by the rows here (micro-batches) */
+    tl_tensor count;  /* 0-d f64: the mean divides by this, not by the rows here (micro-batches) */
     tl_tensor total;  /* 0-d f64 of the model: the sum of losses is added to it in place */
     double smoothing; /* of labels: 1 - smoothing on the target, smoothing over all classes */
-    /* (classes): a factor on each class's log-probability; the mean divides by the sum of the
-     * targets' weights, unless `count` is given */
+    /* (classes): a factor on each class's log-probability. The mean then divides by the sum of the
+     * targets' weights, unless `count` is given. */
     tl_tensor weight;
-    int dim; /* of the classes; 0: the last (the first is -ndim) */
+    int dim; /* the dim of the classes; 0: the last (the first is -ndim) */
 } tl_cross_entropy_options;
 #define tl_cross_entropy(t, logits, targets, ...) \
     TL_OP(cross_entropy, t, logits, targets, TL_ENTROPY(__VA_ARGS__))
@@ -451,7 +460,8 @@ tl_tensor tl_nll_at(tl_at at, tl_tensor logp, tl_tensor targets, tl_cross_entrop
 
 typedef struct {
     tl_reduction reduction;
-    tl_tensor weight, pos_weight; /* of each loss; of its part by y. They broadcast to x */
+    tl_tensor weight;     /* a factor on each loss; broadcasts to x */
+    tl_tensor pos_weight; /* a factor on what y multiplies in it; broadcasts to x */
 } tl_bce_options;
 #define tl_bce_with_logits(t, x, y, ...) \
     TL_OP(bce_with_logits, t, x, y, TL_MAKE(tl_bce_options){.reduction = __VA_ARGS__})
@@ -461,9 +471,9 @@ typedef struct {
     double scale; /* 0: 1/sqrt(d) */
     bool full;    /* every key is allowed; default: causal, the last query sees the last key */
     /* i64 (b), for padding: sample i sees only keys key_start[i] <= j < key_end[i]; absent: 0, sk.
-     * A query that sees no key gives 0 */
+     * A query that sees no key gives 0. */
     tl_tensor key_start, key_end;
-    /* With one of these, or with v (b, hkv, sk, dv), all scores are kept in memory. */
+    /* With any of the following, or if v is (b, hkv, sk, dv), all scores are kept in memory. */
     tl_tensor mask;   /* bool, broadcasts to (b, hq, sq, sk): the keys allowed, of those above */
     tl_tensor bias;   /* broadcasts to the same: added to the scores after scale and softcap */
     tl_tensor offset; /* i64 (b): query i sees keys j <= i + offset, unless `full` */
@@ -478,16 +488,18 @@ tl_tensor tl_causal_mask_at(tl_at at, int64_t queries, int64_t keys, tl_attentio
 
 typedef struct {
     double p;
-    const char *stream; /* a name of its own for every place in the program */
-    tl_tensor sample;   /* i64: number of x's row 0 (0-d; rows follow), or of each (b); absent: 0 */
-    tl_tensor start;    /* i64 (b): row i of x (b, s, ...) is padding, set to 0, before start[i] */
+    const char *stream; /* another name for each place in the program that draws */
+    /* i64: the sample number of row 0 (0-d), from which the rows count on, or of each row (b);
+     * absent: 0 */
+    tl_tensor sample;
+    tl_tensor start; /* i64 (b): row i of x (b, s, ...) is padding, set to 0, before start[i] */
 } tl_dropout_options;
 #define tl_dropout(t, x, ...) TL_OP(dropout, t, x, TL_MAKE(tl_dropout_options){.p = __VA_ARGS__})
 tl_tensor tl_dropout_at(tl_at at, tl_tensor x, tl_dropout_options o);
 
 typedef struct {
-    const char *stream;      /* as dropout's; so are the others */
-    tl_tensor sample, start; /* before its start a row is 0 */
+    const char *stream; /* these three are dropout's */
+    tl_tensor sample, start;
 } tl_draw_options;
 #define tl_uniform(t, dtype, shape, ...) TL_OP(uniform, t, dtype, shape, TL_DRAW(__VA_ARGS__))
 tl_tensor tl_uniform_at(tl_at at, tl_dtype dtype, tl_shape shape, tl_draw_options o);
