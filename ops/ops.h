@@ -55,8 +55,7 @@
  *   var(x, dims, correction, keepdims)  sum of (x - mean)^2, divided by n - correction (0 or 1)
  *   mse(a, b)                         mean of (a - b)^2 over all elements; only one may broadcast
  *   cumsum(x, dim, reverse)           running sums along a dim, from its start or (reverse) end
- *   argsort(x, dim, descending)       i64: the indices in ascending order of x, NaN last; equal
- *                                     elements keep their order
+ *   argsort(x, dim, descending)       i64: indices by ascending x, NaN last; ties keep their order
  *   sort(x, dim, descending, ids)     x in that order; sets *ids to the indices, unless ids is NULL
  *   topk(x, k, dim, smallest, ids)    the first k in descending (smallest: ascending) order
  *   sum_to(x, shape, acc)             x summed down to a shape that broadcasts to x's, and added in
@@ -68,8 +67,7 @@
  *   matmul_to(a, b, dtype)            matmul, summed in the compute type and rounded once, to dtype
  *   mm(a, b) bmm(a, b)                (m, k) @ (k, n); (b, m, k) @ (b, k, n)
  *   addmm(c, a, b, beta, alpha)       beta*c + alpha*(a @ b), a and b 2-d; c broadcasts to (m, n).
- *                                     With beta = 0, c is not read, not even a NaN in it, and has
- *                                     no gradient
+ *                                     With beta = 0, c is ignored, even NaN, and has no gradient
  *
  * Windows. Options follow, as .name = value.
  *   conv2d(x, w)                      x (n, c, h, w), w (o, c/groups, kh, kw) -> (n, o, oh, ow)
@@ -95,9 +93,8 @@
  * d/2 are a pair (TL_ROTARY_HALF), or 2i and 2i + 1 (TL_ROTARY_INTERLEAVED); there is no default.
  *   rotary(x, r1, r2, pairing)        r1*x + r2*R(x)
  *   rotary_turned(x, r1, r2, pairing) the conjugate: r1*x - R(r2*x)
- *   rotary_(x, r1, r2, pairing)       rotary in place, also on a view: consumes x and returns the
- *                                     handle that replaces it. TL_EINPLACE if a table needs a
- *                                     gradient
+ *   rotary_(x, r1, r2, pairing)       rotary in place, also on a view: consumes x, returns its new
+ *                                     handle. TL_EINPLACE if a table needs a gradient
  *   rotary_halves(x1, x2, c, s, conjugate, y2)  of separate halves (..., h): y1 = c*x1 - s*x2 and
  *                                     *y2 = c*x2 + s*x1; the conjugate has -s for s
  *   rotary_ids(x, r1, r2, ids, seq, pairing)  rotary with rows of full tables (positions, d),
@@ -108,8 +105,7 @@
  *                                     1, ... of sample i; offset is i64 (b)
  *   rotary_widen(half, pairing)       a half-width table (..., d/2) widened to (..., d)
  *   positions(offset, n)              i64 (b, n): offset[i] + j. TL_EINDEX beyond 64 bits
- *   positions_after(start, offset, n) max(0, offset[i] + j - start[i]), for samples whose first
- *                                     token is at start[i]
+ *   positions_after(start, offset, n) max(0, offset[i] + j - start[i]); first tokens at start, (b)
  *
  * Lookup. ids are i64; an id outside the table or dim is TL_EINDEX.
  *   embedding(table, ids)             rows of table (rows, n) -> (ids..., n)
@@ -140,11 +136,11 @@
  *                                     A draw depends on the model's seed, the stream, the sample's
  *                                     number and the place in the sample, and on nothing else
  *
- * Randomness. Draws depend on the same as dropout's. Where sample numbers are given, each row of
- * axis 0 is a sample. uniform(dtype, shape, stream) normal(dtype, shape, stream)  in [0, 1); of
- * mean 0, variance 1 bernoulli(p, stream)              1 with probability p, else 0; of p's shape
- * and dtype. TL_EDOMAIN if p is outside [0, 1], unless it is traced permutation(n, stream) 0 .. n-1
- * in random order, i64 (n); with sample (b): (b, n) */
+ * Randomness. Draws as dropout's. Where sample numbers are given, each row of axis 0 is a sample.
+ *   uniform(dtype, shape, stream) normal(dtype, shape, stream)  in [0, 1); of mean 0, variance 1
+ *   bernoulli(p, stream)              1 with probability p, else 0; of p's shape and dtype.
+ *                                     TL_EDOMAIN if p is outside [0, 1], unless it is traced
+ *   permutation(n, stream)            0 .. n-1 in random order, i64 (n); with sample (b): (b, n) */
 #ifndef TL_OPS_H
 #define TL_OPS_H
 
@@ -392,9 +388,9 @@ tl_tensor tl_rotary_ids_at(tl_at at, tl_tensor x, tl_tensor r1, tl_tensor r2, tl
 tl_tensor tl_rotary_offsets_at(tl_at at, tl_tensor x, tl_tensor r1, tl_tensor r2, tl_tensor offset,
                                int seq, tl_rotary_pairing pairing);
 /* Writes the tables for positions first .. first + n - 1 (NUMERICS 8.3): cosines into r1 and sines
- * into r2, both (n, dim), f32 or (table64) f64. scaling, unless NULL, slows long waves for long
- * contexts, as in Llama 3 (NUMERICS 8.6), whose numbers are given here. TL_EDOMAIN: n < 0, dim not
- * even, base, pairing or scaling out of range, a table NULL. */
+ * into r2, both (n, dim), f32 or (table64) f64. Scaled, unless scaling is NULL, they have slower
+ * long waves for long contexts, as in Llama 3 (NUMERICS 8.6), whose numbers stand at the fields.
+ * TL_EDOMAIN: n < 0, dim not even, base, pairing or scaling out of range, a table NULL. */
 typedef struct {
     double factor;                            /* 8: waves longer than original/low turn slower */
     double low_freq_factor, high_freq_factor; /* 1, 4; low < high */
@@ -489,10 +485,8 @@ tl_tensor tl_causal_mask_at(tl_at at, int64_t queries, int64_t keys, tl_attentio
 typedef struct {
     double p;
     const char *stream; /* another name for each place in the program that draws */
-    /* i64: the sample number of row 0 (0-d), from which the rows count on, or of each row (b);
-     * absent: 0 */
-    tl_tensor sample;
-    tl_tensor start; /* i64 (b): row i of x (b, s, ...) is padding, set to 0, before start[i] */
+    tl_tensor sample;   /* i64: number of row 0 (0-d; the rows follow) or of each (b); absent: 0 */
+    tl_tensor start;    /* i64 (b): row i of x (b, s, ...) is padding, set to 0, before start[i] */
 } tl_dropout_options;
 #define tl_dropout(t, x, ...) TL_OP(dropout, t, x, TL_MAKE(tl_dropout_options){.p = __VA_ARGS__})
 tl_tensor tl_dropout_at(tl_at at, tl_tensor x, tl_dropout_options o);

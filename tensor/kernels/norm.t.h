@@ -1,6 +1,8 @@
-/* norm.t.h: rms_norm (NUMERICS 6.1, 6.2) and layer_norm (6.6, 6.7) over rows of one compute type,
- * and their gradients. Included by rows.k.c after sums.t.h. */
+/* norm.t.h: rms_norm (NUMERICS 6.1) and layer_norm (6.6) and their gradients dx (6.2, 6.7), over
+ * rows of one compute type; folds.t.h has dgamma. T is the compute type, F(x) a name for it.
+ * Included by rows.k.c after sums.t.h, whose lanes add up each row. */
 
+/* rstd = 1/sqrt(mean(x^2) + eps), y = (x*rstd)*gamma */
 static void F(rms_norm)(void *rows, int64_t begin, int64_t end, int thread)
 {
     const tl_rows *j = rows;
@@ -26,6 +28,7 @@ static void F(rms_norm)(void *rows, int64_t begin, int64_t end, int thread)
 
 static inline T F(rms_term)(T dy, T x, T gamma, T rstd) { return (dy * gamma) * (x * rstd); }
 
+/* m = mean(g*h), dx = rstd*(g - h*m), with g = dy*gamma and h = x*rstd */
 static void F(rms_norm_grad_row)(int64_t n, const T *dy, const T *x, const T *gamma, T rstd, T *dx)
 {
     F(lanes_t) l = {0};
@@ -58,6 +61,7 @@ static void F(rms_norm_grad)(void *rows, int64_t begin, int64_t end, int thread)
      ((const T *)j->rstd)[r], (T *)j->dx + r * j->n);
 }
 
+/* sum of (x - mean)^2 */
 static T F(lanes_of_deviations)(int64_t n, const T *x, T mean)
 {
     F(lanes_t) l = {0};
@@ -73,6 +77,7 @@ static T F(lanes_of_deviations)(int64_t n, const T *x, T mean)
     return F(lanes_finish)(&l, q, n - i);
 }
 
+/* rstd = 1/sqrt(mean((x - mean)^2) + eps), y = ((x - mean)*rstd)*gamma + beta */
 static void F(layer_norm)(void *rows, int64_t begin, int64_t end, int thread)
 {
     const tl_rows *j = rows;
@@ -98,6 +103,7 @@ static void F(layer_norm)(void *rows, int64_t begin, int64_t end, int thread)
 
 static inline T F(scaled_by)(T dy, const T *gamma, int64_t i) { return gamma ? dy * gamma[i] : dy; }
 
+/* a = mean(g), b = mean(g*h), dx = rstd*((g - a) - h*b), with g = dy*gamma, h = (x - mean)*rstd */
 static void F(layer_norm_grad_row)(int64_t n, const T *dy, const T *x, const T *gamma, T mean,
                                    T rstd, T *dx)
 {
