@@ -97,7 +97,7 @@ void tl_update_begin(tl_tape *t)
         return;
     t->phase |= TL_PHASE_UPDATE;
     tell_begins(t, NULL);
-    if (t->recorder != NULL) /* and again in each run of the graph */
+    if (t->recorder != NULL) /* and again in each run of the program */
         tl_host(t, TL_BEFORE, tell_begins, NULL);
 }
 
