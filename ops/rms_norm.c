@@ -1,14 +1,12 @@
-/* rms_norm: y = x * rstd * gamma,  rstd = 1/sqrt(mean(x^2) + eps); add_rms_norm: the same of x1 +
- * x2
+/* rms_norm: y = x * rstd * gamma,  rstd = 1/sqrt(mean(x^2) + eps)
  * Shape:  x (..., n), gamma (n) or none -> y (..., n), rstd (..., 1). gamma may span the last k
- *         dims. add_rms_norm(x1, x2, gamma) -> y, rstd, x1 + x2; x1 and x2 alike.
+ *         dims.
  * Dtype:  f16 bf16 f32 f64; gamma of x's dtype or f32; rstd f32 (f64 for f64).
  * Bits:   sum of squares by lanes (NUMERICS 6.1), one rounding into y; the weight may be 1 + gamma,
- *         rounded in the compute type; add_rms_norm rounds x1 + x2 to its dtype first, as two ops
- *         would (NUMERICS 6.8).
+ *         rounded in the compute type (NUMERICS 6.8).
  * VJP:    dx = rstd*(dy*gamma - xhat*mean(dy*gamma*xhat)),  dgamma = fold over rows of dy*xhat, by
- *         rms_norm_grad; of rstd: dx += -drstd*rstd^2*xhat/n (NUMERICS 6.12); add_rms_norm: dx1 =
- *         dx2 = that + the cotangent of x1 + x2.   Saves x (or x1 + x2), gamma, rstd.
+ *         rms_norm_grad; of rstd: dx += -drstd*rstd^2*xhat/n (NUMERICS 6.12).   Saves x, gamma,
+ *         rstd.
  * Errors: TL_ESHAPE TL_EDTYPE TL_EDOMAIN (eps < 0)
  * Source: Zhang & Sennrich 2019, eq. 4
  */
@@ -23,27 +21,27 @@ static tl_status rms_norm_shape(tl_call *c)
     return TL_OK;
 }
 
-/* Forward is the row kernel TL_ROW_rms_norm, in tensor/kernels/norm.t.h. The engine calls it for
- * ranges of rows, on all threads:
+/* Forward is a loop over rows, in tensor/kernels/norm.t.h, which the engine runs on all threads:
  *
  *     rstd[r] = rsqrt(lanes_of_squares(n, x) / n + eps)
  *     y[i]    = (x[i] * rstd[r]) * gamma[i]
  */
 
-/* Backward. y gives dgamma and a first part of dx, rstd (if anything depends on it) the rest. x is
- * the array that was normalized. Returns dx, or TL_NONE unless want_dx; sets dx[gamma]. */
+/* dx from the cotangents of y and of rstd, or TL_NONE unless it is wanted; sets dx[gamma]. x is
+ * what was normalized: here an input, in add_rms_norm an output. */
 static tl_tensor gradient(tl_vjp *g, tl_tensor x, int gamma, bool want_dx)
 {
     const tl_norm_attrs *n = g->attrs;
     const tl_norm_grad_attrs a = {n->k, want_dx, g->wants[gamma], n->plus_one};
-    tl_tensor rstd = g->out[1], grad[2] = {TL_NONE, TL_NONE};
-    if (!tl_is_none(g->dy[0]))
+    tl_tensor dy = g->dy[0], drstd = g->dy[1], rstd = g->out[1];
+    tl_tensor grad[2] = {TL_NONE, TL_NONE}; /* dgamma, dx */
+    if (!tl_is_none(dy))
         tl_apply(TL_AT(g->t), &tl_op_rms_norm_grad, &a,
-                 (tl_tensor[]){g->dy[0], x, g->in[gamma], rstd, g->acc[gamma]}, 5, grad);
+                 (tl_tensor[]){dy, x, g->in[gamma], rstd, g->acc[gamma]}, 5, grad);
     else if (g->wants[gamma])
         grad[0] = tl_norm_no_grad(g, gamma);
     g->dx[gamma] = grad[0];
-    return want_dx ? tl_norm_stats_grad(g, x, TL_NONE, rstd, TL_NONE, g->dy[1], grad[1]) : TL_NONE;
+    return want_dx ? tl_norm_stats_grad(g, x, TL_NONE, rstd, TL_NONE, drstd, grad[1]) : TL_NONE;
 }
 
 static void rms_norm_vjp(tl_vjp *g) { g->dx[0] = gradient(g, g->in[0], 1, g->wants[0]); }
@@ -56,10 +54,10 @@ const tl_op tl_op_rms_norm = {TL_NAMED(rms_norm, 2, 2),
                               TL_ATTRS(tl_norm),
                               .row_dims = offsetof(tl_norm_attrs, k),
                               .vjp = rms_norm_vjp,
-                              .saves_in = 3,
-                              .saves_out = 2,
-                              .folds = 2,
-                              .folds_f64 = 2,
+                              .saves_in = TL_BIT(0) | TL_BIT(1), /* x, gamma */
+                              .saves_out = TL_BIT(1),            /* rstd */
+                              .folds = TL_BIT(1),                /* dgamma, in f64 */
+                              .folds_f64 = TL_BIT(1),
                               .batch = tl_batch_rows};
 
 static tl_tensor rms_norm(tl_at at, tl_tensor x, tl_tensor gamma, tl_norm_attrs a, tl_tensor *rstd)
@@ -88,8 +86,13 @@ tl_tensor tl_rms_norm_plus_one_at(tl_at at, tl_tensor x, tl_tensor gamma, double
     return rms_norm(at, x, gamma, a, rstd);
 }
 
-/* ---- add_rms_norm(x1, x2, gamma?) -> y, rstd, x1 + x2 ---- */
-
+/* ---- add_rms_norm: rms_norm of x1 + x2, in one op
+ * Shape:  x1 and x2 alike, gamma as in rms_norm -> y, rstd, x1 + x2
+ * Dtype:  as rms_norm
+ * Bits:   x1 + x2 is rounded to its dtype first, as two ops would (NUMERICS 6.8)
+ * VJP:    dx1 = dx2 = rms_norm's dx + the cotangent of x1 + x2.   Saves x1 + x2, gamma, rstd.
+ * Errors: TL_ESHAPE TL_EDTYPE TL_EDOMAIN (eps < 0)
+ */
 static tl_status add_shape(tl_call *c)
 {
     const tl_array *x1 = c->in[0], *x2 = c->in[1];
@@ -132,10 +135,10 @@ const tl_op tl_op_add_rms_norm = {TL_NAMED(add_rms_norm, 3, 3),
                                   TL_ATTRS(tl_norm),
                                   .row_dims = offsetof(tl_norm_attrs, k),
                                   .vjp = add_vjp,
-                                  .saves_in = 4,
-                                  .saves_out = 6,
-                                  .folds = 4,
-                                  .folds_f64 = 4,
+                                  .saves_in = TL_BIT(2),              /* gamma */
+                                  .saves_out = TL_BIT(1) | TL_BIT(2), /* rstd, the sum */
+                                  .folds = TL_BIT(2),                 /* dgamma, in f64 */
+                                  .folds_f64 = TL_BIT(2),
                                   .again = {&tl_op_rms_norm, 2, {~2, 2}},
                                   .batch = tl_batch_rows};
 
