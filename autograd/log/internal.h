@@ -71,7 +71,7 @@ typedef struct tl_run_log {
     int cap;
     tl_key_map at;        /* key -> number of the entry */
     tl_key_map defined;   /* key -> hash of the definition that was written last */
-    tl_key_map model_key; /* value of the model, plus 1 -> its key in the current pass */
+    tl_key_map other_key; /* tensor that is no value of the tape -> its key in the current pass */
     tl_log_pass *pass;
     int n_passes, cap_passes;
     int now;              /* the current pass */

@@ -36,7 +36,7 @@ void tl_log_free(tl_run_log *l)
         fclose(l->f);
     tl_key_map_free(&l->at);
     tl_key_map_free(&l->defined);
-    tl_key_map_free(&l->model_key);
+    tl_key_map_free(&l->other_key);
     tl_bump_free(&l->bump);
     tl_free_raw(l->entry);
     tl_free_raw(l->pass);

@@ -137,6 +137,9 @@ tl_tensor tl_log_resolve(const tl_tape *t, tl_tensor x)
     }
 }
 
+/* What a tensor that is no value of the tape is in the table of their keys. */
+static uint64_t other(tl_tensor x) { return (uint64_t)x.owner << 32 | x.index; }
+
 uint64_t tl_log_key_of(const tl_tape *t, tl_tensor x)
 {
     x = tl_log_resolve(t, x);
@@ -144,7 +147,7 @@ uint64_t tl_log_key_of(const tl_tape *t, tl_tensor x)
         return 0;
     if (x.owner == t->values.owner)
         return tl_log_mark_of(t, x.index).now;
-    const uint64_t *k = tl_key_map_find(&tl_log_of(t)->model_key, (uint64_t)x.index + 1);
+    const uint64_t *k = tl_key_map_find(&tl_log_of(t)->other_key, other(x));
     return k != NULL ? *k : 0;
 }
 
@@ -152,7 +155,7 @@ void tl_log_set_key(tl_tape *t, tl_tensor x, uint64_t key)
 {
     tl_log_side *s = side_of(t);
     if (x.owner != t->values.owner) {
-        if (!tl_key_map_put(&s->log->model_key, (uint64_t)x.index + 1, key))
+        if (!tl_key_map_put(&s->log->other_key, other(x), key))
             tl_log_stop(s->log, TL_ENOMEM, "no memory for the log of the model's tensors");
         return;
     }
@@ -169,7 +172,7 @@ void tl_log_forget_keys(tl_tape *t)
     for (uint32_t i = 0, n = n_marks(s, t); i < n; i++)
         s->mark[i].now = 0;
     if (s->log != NULL)
-        tl_key_map_clear(&s->log->model_key);
+        tl_key_map_clear(&s->log->other_key);
 }
 
 void tl_log_keys_in(tl_tape *t, int pass)

@@ -42,8 +42,6 @@ static tl_match *maker_of(const tl_pass *p, uint32_t slot)
     return i < 0 ? NULL : p->owner[i];
 }
 
-/* ---- memory ---- */
-
 /* The slot of the memory that x lies in. */
 static uint32_t memory_of(const tl_pass *p, tl_tensor x)
 {

@@ -28,6 +28,14 @@ bool tl_refuse(tl_pass *p, const tl_node *n, const char *fmt, ...)
     return false;
 }
 
+/* The binding has node i of the graph as one of the pattern's n nodes. */
+static bool has_node(const tl_binding *b, int n, uint32_t i)
+{
+    while (n > 0 && b->node[n - 1] != (int32_t)i)
+        n--;
+    return n > 0;
+}
+
 /* Binds node k of the pattern to node i of the graph, if all but its inputs agrees. */
 static bool bind_node(const tl_match *m, tl_binding *s, int k, uint32_t i)
 {
@@ -40,11 +48,9 @@ static bool bind_node(const tl_match *m, tl_binding *s, int k, uint32_t i)
         return s->node[k] == (int32_t)i;
     if (n->op->traits & TL_RANDOM && n->op != q->op)
         return tl_refuse(p, n, "draws random numbers where %s is expected", q->op->name);
-    if (n->op != q->op || n->n_in != q->n_in || tl_node_mutates(n) || p->owner[i] != NULL)
+    if (n->op != q->op || n->n_in != q->n_in || tl_node_mutates(n) || p->owner[i] != NULL ||
+        has_node(s, m->search->n_nodes, i))
         return false;
-    for (int j = 0; j < m->search->n_nodes; j++)
-        if (s->node[j] == (int32_t)i)
-            return false;
     for (const tl_remark *r = p->bars == NULL ? NULL : p->bars[i]; r != NULL; r = r->next)
         if (r->made ? r->rule == m->rule - m->rule->form
                     : r->rule == m->rule && k == m->search->out[0].node)
@@ -168,12 +174,8 @@ static int readers(const tl_match *m, tl_tensor x)
     for (int i = 0; i < m->search->n_out; i++)
         if (tl_same_handle(m->out[i], x))
             return 0;
-    for (const tl_user *u = m->pass->at[tl_pass_slot(m->pass, x)].users; u != NULL; u = u->next) {
-        int k = m->search->n_nodes - 1;
-        while (k >= 0 && m->b.node[k] != (int32_t)u->node)
-            k--;
-        n += k < 0;
-    }
+    for (const tl_user *u = m->pass->at[tl_pass_slot(m->pass, x)].users; u != NULL; u = u->next)
+        n += !has_node(&m->b, m->search->n_nodes, u->node);
     for (int i = 0; i < TL_PATTERN_MOST; i++)
         n += tl_same_handle(m->b.arg[i], x);
     return n;

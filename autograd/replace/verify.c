@@ -119,15 +119,15 @@ static tl_status compare_accumulators(trial *k, int i)
     const tl_leaf_grad *a = tl_leaf_grad_find(k->t[0], k->c[0].arg[i]),
                        *b = tl_leaf_grad_find(k->t[1], k->c[1].arg[i]);
     const int n = a == NULL ? 0 : a->n_accs, others = b == NULL ? 0 : b->n_accs;
-    bool alike = n == others;
     if (n > 0 && others == 0)
         return tl_fail(k->err, TL_EDOMAIN,
                        "backward uses argument '%s' %d times by search, 0 times by its replacement",
                        k->o->example_inputs[i].name, n);
-    for (int u = 0; alike && u < n; u++)
-        alike = strcmp(a->acc[u].kind, b->acc[u].kind) == 0 &&
-                uses_of(a->acc[u].folds) == uses_of(b->acc[u].folds);
-    for (int u = 0; alike && u < n; u++)
+    for (int u = 0; u < n; u++)
+        if (n != others || strcmp(a->acc[u].kind, b->acc[u].kind) != 0 ||
+            uses_of(a->acc[u].folds) != uses_of(b->acc[u].folds))
+            return TL_OK;
+    for (int u = 0; u < n; u++)
         if (a->acc[u].open && b->acc[u].open)
             TL_TRY(compare(k, &a->acc[u].sum, &b->acc[u].sum, "accumulator", i));
     return TL_OK;
