@@ -123,6 +123,17 @@ tl_status tl_derived_settle(tl_at at)
 
 /* ---- micro-batches that make different derived values in one place ---- */
 
+/* An input of a node of the lasting tape l, as a number; of: the outlines of nodes. */
+static uint64_t outline_of_input(const tl_tape *l, tl_tensor x, const uint64_t *of)
+{
+    if (tl_is_none(x))
+        return 1;
+    if (x.owner != l->values.owner) /* of the model */
+        return tl_print_of(l, x);
+    const tl_value *v = tl_peek(l, x);
+    return v->node < 0 ? 2 : of[v->node] + v->out;
+}
+
 /* A number for what x of the lasting tape is made of. As in prints.c, sizes do not count, nor do
  * numbers, views and copies. 0: not known. */
 static uint64_t outline(tl_tape *t, tl_tensor x)
@@ -135,18 +146,14 @@ static uint64_t outline(tl_tape *t, tl_tensor x)
     tl_postorder_begin(&o, l, tl_derived_inside, l);
     tl_postorder_from(&o, tl_peek(l, x)->node);
     for (int32_t i; (i = tl_postorder_next(&o)) >= 0;) {
-        const tl_node *node = &l->node[i];
-        uint64_t h = tl_mix_text(tl_values_at(&l->values, node->out)->a.dtype, node->op->name),
-                 in = 1;
-        for (int k = 0; k < node->n_in && !(k > 0 && tl_passes_on(node)); k++) {
-            const tl_value *v = tl_is_none(node->in[k]) ? NULL : tl_peek(l, node->in[k]);
-            in = v == NULL                              ? 1
-                 : node->in[k].owner != l->values.owner ? tl_print_of(l, node->in[k])
-                 : v->node < 0                          ? 2
-                                                        : of[v->node] + v->out;
-            h = tl_mix(h, in);
+        const tl_node *n = &l->node[i];
+        if (tl_passes_on(n)) {
+            of[i] = outline_of_input(l, n->in[0], of);
+            continue;
         }
-        of[i] = tl_passes_on(node) ? in : h;
+        of[i] = tl_mix_text(tl_values_at(&l->values, n->out)->a.dtype, n->op->name);
+        for (int k = 0; k < n->n_in; k++)
+            of[i] = tl_mix(of[i], outline_of_input(l, n->in[k], of));
     }
     return of[tl_peek(l, x)->node] | 1;
 }
@@ -154,25 +161,25 @@ static uint64_t outline(tl_tape *t, tl_tensor x)
 /* In micro-batches before, backward number `call` or a later one has come to it. */
 static bool met(const tl_leaf_grad *g, int call)
 {
-    bool any = false;
     for (int k = 0; k < g->n_accs; k++)
-        any |= g->acc[k].open && g->acc[k].call >= call && g->acc[k].call < TL_BELOW;
-    return any;
+        if (g->acc[k].open && g->acc[k].call >= call && g->acc[k].call < TL_BELOW)
+            return true;
+    return false;
 }
 
 bool tl_derived_strays(tl_tape *t, int i, int call, char why[TL_MESSAGE_MAX])
 {
-    const tl_leaf_grad *g = &t->grad[i], *o = g;
+    const tl_leaf_grad *g = &t->grad[i], *other = NULL;
     if (!tl_derived(t, g->leaf) || !g->reached || met(g, call))
         return false;
     const tl_tensor x = tl_derived_made(t, g->leaf);
     const uint64_t h = outline(t, x);
     char a[TL_SHAPE_TEXT], b[TL_SHAPE_TEXT];
-    for (int k = t->first_grad; h != 0 && k < t->n_grads && o == g; k++)
+    for (int k = t->first_grad; h != 0 && k < t->n_grads && other == NULL; k++)
         if (tl_derived(t, t->grad[k].leaf) && !t->grad[k].reached && met(&t->grad[k], call) &&
             outline(t, tl_derived_made(t, t->grad[k].leaf)) == h)
-            o = &t->grad[k];
-    if (o == g)
+            other = &t->grad[k];
+    if (other == NULL)
         return false;
     const tl_node *n = &t->lasting->node[tl_peek(t, x)->node];
     snprintf(why, TL_MESSAGE_MAX,
@@ -181,7 +188,7 @@ bool tl_derived_strays(tl_tape *t, int i, int call, char why[TL_MESSAGE_MAX])
              "micro-batches, as large as any needs, and take views of it (tl_slice)",
              n->op->name, n->file == NULL ? "?" : n->file, n->line,
              tl_array_shape_text(a, &tl_peek(t, x)->a),
-             tl_array_shape_text(b, &tl_peek(t, o->leaf)->a));
+             tl_array_shape_text(b, &tl_peek(t, other->leaf)->a));
     return true;
 }
 

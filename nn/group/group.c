@@ -166,6 +166,8 @@ static tl_status send_all(tl_group *g, what w)
     }
 }
 
+/* This rank's samples begin where those of the rank before end; the first and the last rank have
+ * the ends of the micro-batch. */
 static tl_status parts_meet(tl_group *g, const head *h)
 {
     const int64_t from = g->link.rank == 0 ? 0 : h->until, of = g->part.of;
@@ -183,6 +185,7 @@ static tl_status parts_meet(tl_group *g, const head *h)
     return TL_OK;
 }
 
+/* No backward has added to an accumulator at once. */
 static tl_status all_waits(tl_group *g)
 {
     if (g->accumulated == tl_accumulated(g->t))
@@ -394,6 +397,7 @@ tl_status tl_group_fold(tl_group *g)
 
 /* ---- a step ---- */
 
+/* Receives the last rank's sums, and hands them on. */
 static tl_status receive_gradients(tl_group *g)
 {
     const bool on = hands_on(g);
