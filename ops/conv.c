@@ -19,12 +19,12 @@ typedef struct {
 } steps;
 
 typedef struct {
-    tl_shape rows, cols; /* steps, as the sizes of a shape, which a schema can print and compare */
+    tl_shape dim[2]; /* steps, as the sizes of a shape, which a schema can print and compare */
     bool swapped;
 } conv_attrs;
 
-static const tl_attr conv_schema[] = {TL_FIELD(conv, rows, SHAPE),
-                                      TL_FIELD(conv, cols, SHAPE),
+static const tl_attr conv_schema[] = {{"rows", TL_ATTR_SHAPE, offsetof(conv_attrs, dim[0])},
+                                      {"cols", TL_ATTR_SHAPE, offsetof(conv_attrs, dim[1])},
                                       TL_FIELD(conv, swapped, BOOL),
                                       {0}};
 
@@ -50,8 +50,8 @@ static tl_status conv_shape(tl_call *c)
         return tl_call_fail(c, TL_ESHAPE, "x %s and w %s: groups or channels differ", TL_TEXT(x),
                             TL_TEXT(w));
     int64_t n = x->dim[1], o = w->dim[1];
-    tl_shape s = TL_DIMS(x->dim[0], a->swapped ? o : n, a->swapped ? n : o, a->rows.dim[0],
-                         a->cols.dim[0]);
+    tl_shape s = TL_DIMS(x->dim[0], a->swapped ? o : n, a->swapped ? n : o, a->dim[0].dim[0],
+                         a->dim[1].dim[0]);
     tl_array out = tl_array_make(x->dtype == w->dtype ? x->dtype : TL_F32, &s, NULL);
     return tl_continue(c, 2, &out, tl_dtype_compute(out.dtype));
 }
@@ -69,34 +69,38 @@ static reach reached(steps t, int64_t kernel)
     return (reach){low - t.pad, high - low + 1};
 }
 
+/* A call while it runs; arrays of two are of the two dims. */
 typedef struct {
-    const tl_array *from, *to;
+    tl_call *c;
+    steps t[2];
     reach r[2];
-    int64_t b[2];
-} spreading;
+    tl_array x, w; /* in the compute type; x with its zeros */
+} job;
 
 /* Writes planes [begin, end) of (g, n, c): the elements of x that are reached, and zeros. */
 static void spread_planes(void *ctx, int64_t begin, int64_t end, int thread)
 {
-    const spreading *s = ctx;
-    const tl_array *x = s->from, *y = s->to;
-    const int64_t size = (int64_t)tl_dtype_size(y->dtype), plane = s->r[0].n * s->r[1].n;
+    const job *j = ctx;
+    const tl_array *x = j->c->in[0], *y = &j->x;
+    const int64_t size = (int64_t)tl_dtype_size(y->dtype), rows = j->r[0].n, cols = j->r[1].n,
+                  lo = j->r[1].first, b = j->t[1].b;
+    /* the columns of x that are reached */
+    const int64_t first = lo <= 0 ? 0 : (lo + b - 1) / b, last = (lo + cols - 1) / b,
+                  count = (last < x->dim[4] - 1 ? last : x->dim[4] - 1) - first + 1;
     (void)thread;
     for (int64_t i = begin; i < end; i++) {
-        char *to = (char *)y->data + i * plane * size;
+        char *to = (char *)y->data + i * rows * cols * size;
         int64_t c = i % x->dim[2], n = i / x->dim[2] % x->dim[1], g = i / x->dim[2] / x->dim[1],
                 from = g * x->stride[0] + n * x->stride[1] + c * x->stride[2];
-        memset(to, 0, (size_t)(plane * size));
+        memset(to, 0, (size_t)(rows * cols * size));
         for (int64_t h = 0; h < x->dim[3]; h++) {
-            int64_t v = h * s->b[0] - s->r[0].first, b = s->b[1], lo = s->r[1].first;
-            int64_t first = lo <= 0 ? 0 : (lo + b - 1) / b, last = (lo + s->r[1].n - 1) / b;
-            int64_t count = (last < x->dim[4] - 1 ? last : x->dim[4] - 1) - first + 1;
-            if (v < 0 || v >= s->r[0].n || lo + s->r[1].n <= 0)
+            int64_t v = h * j->t[0].b - j->r[0].first;
+            if (v < 0 || v >= rows || lo + cols <= 0)
                 continue;
             const char *row = (const char *)x->data +
                               (from + h * x->stride[3] + first * x->stride[4]) *
                                   (int64_t)tl_dtype_size(x->dtype);
-            char *dst = to + (v * s->r[1].n + first * b - lo) * size;
+            char *dst = to + (v * cols + first * b - lo) * size;
             for (int64_t u = 0, m = b == 1 ? count : 1; u < count; u += m)
                 tl_isa_now()->convert->widen(m, x->dtype,
                                              row + u * x->stride[4] *
@@ -106,93 +110,95 @@ static void spread_planes(void *ctx, int64_t begin, int64_t end, int thread)
     }
 }
 
-/* y: what is reached of x, in the compute type and with its zeros; x itself where none are needed.
- */
-static tl_status spread(tl_call *c, const steps t[2], reach r[2], tl_array *y)
+/* j->x: what is reached of x, in the compute type and with its zeros; x itself where none are
+ * needed. */
+static tl_status spread(job *j)
 {
-    const tl_array *x = c->in[0], *w = c->in[1];
-    bool whole = x->dtype == tl_dtype_compute(x->dtype);
-    *y = *x;
+    const tl_array *x = j->c->in[0], *w = j->c->in[1];
+    const tl_dtype compute = tl_dtype_compute(x->dtype);
+    bool whole = x->dtype == compute;
     for (int i = 0; i < 2; i++) {
-        r[i] = reached(t[i], w->dim[3 + i]);
-        whole &= t[i].b == 1 && r[i].first >= 0 && r[i].first + r[i].n <= x->dim[3 + i];
+        j->r[i] = reached(j->t[i], w->dim[3 + i]);
+        whole &= j->t[i].b == 1 && j->r[i].first >= 0 && j->r[i].first + j->r[i].n <= x->dim[3 + i];
     }
     if (whole) {
-        r[0].first = r[1].first = 0;
+        j->x = *x;
+        j->r[0].first = j->r[1].first = 0;
         return TL_OK;
     }
-    tl_shape s = TL_DIMS(x->dim[0], x->dim[1], x->dim[2], r[0].n, r[1].n);
+    const int64_t planes = x->dim[0] * x->dim[1] * x->dim[2], plane = j->r[0].n * j->r[1].n;
+    tl_shape s = TL_DIMS(x->dim[0], x->dim[1], x->dim[2], j->r[0].n, j->r[1].n);
     tl_err wide = {.status = TL_OK};
-    if (tl_shape_check(&s, tl_dtype_compute(x->dtype), &wide) != TL_OK)
-        return tl_call_fail(c, TL_ESHAPE, "x in zeros: %.200s", wide.message);
-    *y = tl_array_make(tl_dtype_compute(x->dtype), &s, NULL);
-    y->data = tl_scratch(c, (size_t)tl_array_count(y) * tl_dtype_size(y->dtype), false);
-    if (y->data == NULL)
+    if (tl_shape_check(&s, compute, &wide) != TL_OK)
+        return tl_call_fail(j->c, TL_ESHAPE, "x in zeros: %.200s", wide.message);
+    j->x = tl_array_make(compute, &s, NULL);
+    j->x.data = tl_scratch(j->c, (size_t)(planes * plane) * tl_dtype_size(compute), false);
+    if (j->x.data == NULL)
         return TL_ENOMEM;
-    spreading job = {x, y, {r[0], r[1]}, {t[0].b, t[1].b}};
-    tl_parallel_for(x->dim[0] * x->dim[1] * x->dim[2], 1 + 16384 / (r[0].n * r[1].n), spread_planes,
-                    &job);
+    tl_parallel_for(planes, 1 + 16384 / plane, spread_planes, j);
     return TL_OK;
 }
 
 /* Offsets of the rows (c, kh, kw) and columns (n, oh, ow) of the product's factor: element (row,
  * column) lies at their sum. A row of places takes `pitch` columns. */
-static void tables(const tl_array *x, const tl_array *w, const steps t[2], const reach r[2],
-                   int64_t samples, int64_t pitch, int64_t *row, int64_t *col)
+static void tables(const job *j, int64_t samples, int64_t pitch, int64_t *row, int64_t *col)
 {
+    const tl_array *x = &j->x, *w = &j->w;
+    const steps *t = j->t;
     int64_t at = 0;
     for (int64_t c = 0; c < w->dim[2]; c++)
         for (int64_t i = 0; i < w->dim[3]; i++)
-            for (int64_t j = 0; j < w->dim[4]; j++)
+            for (int64_t k = 0; k < w->dim[4]; k++)
                 row[at++] = c * x->stride[2] + t[0].d * i * x->stride[3] +
-                            t[1].d * j * x->stride[4];
+                            t[1].d * k * x->stride[4];
     at = 0;
     for (int64_t n = 0; n < samples; n++)
         for (int64_t i = 0; i < t[0].out; i++)
-            for (int64_t j = 0; j < (i + 1 < t[0].out ? pitch : t[1].out); j++)
-                col[at++] = n * x->stride[1] + (t[0].s * i - t[0].pad - r[0].first) * x->stride[3] +
-                            (t[1].s * j - t[1].pad - r[1].first) * x->stride[4];
+            for (int64_t k = 0; k < (i + 1 < t[0].out ? pitch : t[1].out); k++)
+                col[at++] = n * x->stride[1] +
+                            (t[0].s * i - t[0].pad - j->r[0].first) * x->stride[3] +
+                            (t[1].s * k - t[1].pad - j->r[1].first) * x->stride[4];
 }
+
+static int64_t terms(const job *j) { return j->w.dim[2] * j->w.dim[3] * j->w.dim[4]; }
 
 /* Where neighbouring places read neighbouring elements of x, the product can also compute the
  * columns between two rows of places. If they are few, that takes less time than reading the factor
  * row by row. *wide is then scratch for such a result, in out's shape; else it is out. */
-static tl_status widened(tl_call *c, const tl_array *x, const steps t[2], const tl_array *out,
-                         tl_array *wide)
+static tl_status widened(const job *j, const tl_array *out, tl_array *wide)
 {
-    const tl_array *w = c->in[1];
-    const int64_t pitch = x->stride[3], columns = (t[0].out - 1) * pitch + t[1].out,
-                  k = w->dim[2] * w->dim[3] * w->dim[4];
+    const tl_array *x = &j->x;
+    const steps *t = j->t;
+    const int64_t pitch = x->stride[3], columns = (t[0].out - 1) * pitch + t[1].out;
     *wide = *out;
-    if (c->in[2] != NULL || t[0].s != 1 || t[1].s != 1 || x->stride[4] != 1 || pitch <= t[1].out ||
-        columns > t[0].out * t[1].out / 2 * 3 || k < 8 * w->dim[1])
+    if (j->c->in[2] != NULL || t[0].s != 1 || t[1].s != 1 || x->stride[4] != 1 ||
+        pitch <= t[1].out || columns > t[0].out * t[1].out / 2 * 3 || terms(j) < 8 * j->w.dim[1])
         return TL_OK;
     int64_t count = columns;
     wide->stride[4] = 1;
     wide->stride[3] = pitch;
     for (int i = 2; i >= 0; count *= wide->dim[i--])
         wide->stride[i] = count;
-    wide->data = tl_scratch(c, (size_t)count * tl_dtype_size(x->dtype), false);
+    wide->data = tl_scratch(j->c, (size_t)count * tl_dtype_size(x->dtype), false);
     return wide->data == NULL ? TL_ENOMEM : TL_OK;
 }
 
 /* y = the product, or y continues with it. A row of y's places takes `pitch` columns. */
-static tl_status multiply(tl_call *c, const steps t[2], const reach r[2], const tl_array *x,
-                          const tl_array *factor, const tl_array *y, int64_t pitch)
+static tl_status multiply(const job *j, const tl_array *y, int64_t pitch)
 {
-    const tl_array *w = c->in[1];
+    const tl_array *x = &j->x, *w = &j->w;
     /* The columns of one product: the places of a sample, or of all samples where y has them side
      * by side. */
-    const int sample = ((const conv_attrs *)c->attrs)->swapped ? 2 : 1, row = 3 - sample;
-    const int64_t places = (t[0].out - 1) * pitch + t[1].out, k = w->dim[2] * w->dim[3] * w->dim[4];
+    const int sample = ((const conv_attrs *)j->c->attrs)->swapped ? 2 : 1, row = 3 - sample;
+    const int64_t places = (j->t[0].out - 1) * pitch + j->t[1].out, k = terms(j);
     const bool joined = y->stride[sample] == places && y->stride[4] == 1 && y->stride[3] == pitch;
     const int64_t samples = joined ? x->dim[1] : 1, size = (int64_t)tl_dtype_size(x->dtype);
     const tl_gemm_type type = x->dtype == TL_F64 ? TL_GEMM_F64 : TL_GEMM_F32;
-    int64_t *at = tl_scratch(c, (size_t)(k + samples * places + 1) * 8, false);
+    int64_t *at = tl_scratch(j->c, (size_t)(k + samples * places + 1) * 8, false);
     if (at == NULL)
         return TL_ENOMEM;
     if (k > 0)
-        tables(x, w, t, r, samples, pitch, at, at + k);
+        tables(j, samples, pitch, at, at + k);
     tl_gemm_batches p = {.nd = 2,
                          .dim = {w->dim[0], x->dim[1] / samples},
                          .sa = {w->dim[1] * k, 0},
@@ -205,31 +211,28 @@ static tl_status multiply(tl_call *c, const steps t[2], const reach r[2], const 
                                .n = samples * places,
                                .k = k,
                                .f64 = x->dtype == TL_F64,
-                               .accumulate = c->in[2] != NULL,
-                               .a = {factor->data, type, k, 1},
+                               .accumulate = j->c->in[2] != NULL,
+                               .a = {w->data, type, k, 1},
                                .b = {x->data, type, 0, 0},
                                .b_row = at,
                                .b_col = at + k,
                                .c = y->data,
                                .rsc = y->stride[row],
                                .csc = y->stride[4]}};
-    return tl_gemm_batches_run(c, &p, NULL);
+    return tl_gemm_batches_run(j->c, &p, NULL);
 }
 
 static tl_status conv_forward(tl_call *c)
 {
     const conv_attrs *a = c->attrs;
-    const steps t[2] = {unpacked(&a->rows), unpacked(&a->cols)};
-    tl_array x, factor, out, y;
-    reach r[2];
-    if (tl_array_count(&c->out[0]) == 0)
-        return TL_OK;
+    job j = {.c = c, .t = {unpacked(&a->dim[0]), unpacked(&a->dim[1])}};
+    tl_array out, y;
     TL_TRY(c->in[2] == NULL ? tl_out_compute(c, 0, &out) : tl_as_compute(c, c->in[2], &out));
-    TL_TRY(spread(c, t, r, &x));
-    TL_TRY(tl_as_compute(c, c->in[1], &factor));
-    TL_TRY(widened(c, &x, t, &out, &y));
+    TL_TRY(spread(&j));
+    TL_TRY(tl_as_compute(c, c->in[1], &j.w));
+    TL_TRY(widened(&j, &out, &y));
     const bool wide = y.data != out.data;
-    TL_TRY(multiply(c, t, r, &x, &factor, &y, wide ? y.stride[3] : t[1].out));
+    TL_TRY(multiply(&j, &y, wide ? y.stride[3] : j.t[1].out));
     if (wide)
         tl_array_copy(&out, &y);
     tl_store_compute(c, 0, &out);
@@ -251,9 +254,9 @@ static void conv_vjp(tl_vjp *g)
     tl_tensor dy = a->swapped ? exchanged(t, g->dy[0]) : g->dy[0];
     conv_attrs dx = {.swapped = false}, dw = {.swapped = true};
     for (int i = 0; i < 2; i++) {
-        steps v = unpacked(i ? &a->cols : &a->rows);
-        *(i ? &dx.cols : &dx.rows) = packed(x.dim[3 + i], v.b, -v.d, v.s, -v.pad);
-        *(i ? &dw.cols : &dw.rows) = packed(w.dim[3 + i], v.d, v.s, v.b, v.pad);
+        const steps v = unpacked(&a->dim[i]);
+        dx.dim[i] = packed(x.dim[3 + i], v.b, -v.d, v.s, -v.pad);
+        dw.dim[i] = packed(w.dim[3 + i], v.d, v.s, v.b, v.pad);
     }
     if (g->wants[0])
         g->dx[0] = tl_apply1(TL_AT(t), &tl_op_conv, &dx,
@@ -310,7 +313,7 @@ static tl_tensor conv(tl_at at, const char *name, int dims, tl_tensor x, tl_tens
                       tl_conv_options o)
 {
     tl_shape sx = tl_shape_of(at.tape, x), sw = tl_shape_of(at.tape, w);
-    conv_attrs a = {.rows = packed(1, 1, 1, 1, 0)}; /* of conv1d, whose x has one row */
+    conv_attrs a = {.dim = {packed(1, 1, 1, 1, 0)}}; /* conv1d's x has one row */
     int64_t g = o.groups + (o.groups == 0), outs = sw.dim[0];
     if (tl_failed(at.tape))
         return TL_NONE;
@@ -322,7 +325,7 @@ static tl_tensor conv(tl_at at, const char *name, int dims, tl_tensor x, tl_tens
                          name, TL_TEXT_OF(&sx), TL_TEXT_OF(&sw), (long long)g);
     for (int i = 0; i < dims; i++)
         if (dim_steps(at, name, sx.dim[2 + i], sw.dim[2 + i], o.stride[i], o.dilation[i],
-                      o.padding[i], i + 1 == dims ? &a.cols : &a.rows) != TL_OK)
+                      o.padding[i], &a.dim[2 - dims + i]) != TL_OK)
             return TL_NONE;
     const int64_t n = sx.dim[0], c = sw.dim[1];
     const tl_shape flip = TL_DIMS(1, 0, 2, 3, 4); /* groups and samples change places */
@@ -331,8 +334,8 @@ static tl_tensor conv(tl_at at, const char *name, int dims, tl_tensor x, tl_tens
     tl_tensor y = tl_apply1(at, &tl_op_conv, &a,
                             (tl_tensor[]){tl_permute_at(at, x, flip), w, TL_NONE}, 3),
               by_sample = tl_permute_at(at, y, flip);
-    tl_shape sy = dims == 1 ? TL_DIMS(n, outs, a.cols.dim[0])
-                            : TL_DIMS(n, outs, a.rows.dim[0], a.cols.dim[0]);
+    const int64_t rows = a.dim[0].dim[0], cols = a.dim[1].dim[0];
+    tl_shape sy = dims == 1 ? TL_DIMS(n, outs, cols) : TL_DIMS(n, outs, rows, cols);
     tl_tensor product[] = {y, by_sample, tl_reshape_at(at, by_sample, sy)};
     if (tl_is_none(o.bias))
         return product[2];

@@ -79,6 +79,7 @@ static tl_gemm_args batch_args(const tl_gemm_batches *p, int64_t index, int64_t 
 {
     tl_gemm_args g = p->g;
     int64_t oa = 0, ob = 0, oc = 0;
+    g.accumulate |= step > 0;
     for (int i = p->nd - 1; i >= 0; i--) {
         int64_t *from = p->fold[i] ? &step : &index, at = *from % p->dim[i];
         *from /= p->dim[i];
@@ -106,8 +107,7 @@ static void batch_range(void *ctx, int64_t begin, int64_t end, int thread)
     const job *j = ctx;
     for (int64_t i = begin; i < end; i++)
         for (int64_t s = 0; s < j->steps; s++) {
-            tl_gemm_args g = batch_args(j->p, i, s);
-            g.accumulate |= s > 0;
+            const tl_gemm_args g = batch_args(j->p, i, s);
             tl_gemm_serial(j->table, &g, j->scratch + thread * j->scratch_bytes);
         }
 }
@@ -162,26 +162,22 @@ tl_status tl_gemm_batches_run(tl_call *c, const tl_gemm_batches *p, tl_gemm_fn *
     void *scratch = NULL;
     for (int64_t i = 0; i < batches; i++)
         for (int64_t s = 0; s < steps; s++) {
-            tl_gemm_args g = batch_args(p, i, s);
-            g.accumulate |= s > 0;
+            const tl_gemm_args g = batch_args(p, i, s);
             TL_TRY(run_one(c, &g, fn, &scratch));
         }
     return TL_OK;
 }
 
-/* Where k or a folded dim is 0 there are no terms: one product with k = 0 leaves C as it was, or
- * +0.
+/* Where k or a folded dim is 0 there are no terms: one product with k = 0 leaves C, or makes it +0.
  */
 static void drop_empty_folds(tl_gemm_batches *p)
 {
-    bool empty = p->g.k == 0;
     for (int i = 0; i < p->nd; i++)
-        empty |= p->fold[i] && p->dim[i] == 0;
-    for (int i = 0; empty && i < p->nd; i++)
+        if (p->fold[i] && p->dim[i] == 0)
+            p->g.k = 0;
+    for (int i = 0; p->g.k == 0 && i < p->nd; i++)
         if (p->fold[i])
             p->dim[i] = 1;
-    if (empty)
-        p->g.k = 0;
 }
 
 bool tl_matmul_is_short(const tl_call *c, int64_t k)
