@@ -57,12 +57,10 @@ static tl_status concat_shape(tl_call *c)
         tl_array x = *c->in[i];
         int64_t size = x.ndim == o->ndim ? x.dim[d] : 0;
         x.dim[d] = o->dim[d];
-        char a[TL_SHAPE_TEXT], b[TL_SHAPE_TEXT];
         if (x.ndim != o->ndim || !tl_array_same_shape(&x, o))
             return tl_call_fail(c, TL_ESHAPE,
                                 "input %d has shape %s, input 0 %s: only dim %d may differ", i,
-                                tl_array_shape_text(a, c->in[i]), tl_array_shape_text(b, c->in[0]),
-                                d);
+                                TL_TEXT(c->in[i]), TL_TEXT(c->in[0]), d);
         if (x.dtype != o->dtype)
             return tl_call_fail(c, TL_EDTYPE, "input %d is %s, input 0 %s", i,
                                 tl_dtype_name(x.dtype), tl_dtype_name(o->dtype));
@@ -128,7 +126,6 @@ static tl_status stack_samples_shape(tl_call *c)
 {
     const tl_stack_samples_attrs *at = c->attrs;
     const tl_array *x = c->n_in > 0 ? c->in[0] : NULL;
-    char a[TL_SHAPE_TEXT], b[TL_SHAPE_TEXT];
     if (x == NULL || at->axis < 0 || at->axis >= x->ndim || (at->to != 0 && at->to != at->axis) ||
         (at->to != at->axis && x->ndim == TL_MAX_DIMS))
         return tl_call_fail(c, TL_ESHAPE, "%d inputs of %d dims, samples along %lld to %lld",
@@ -142,8 +139,8 @@ static tl_status stack_samples_shape(tl_call *c)
     for (int i = 1; i < c->n_in; i++)
         if (c->in[i]->dtype != x->dtype || !tl_array_same_shape(c->in[i], x))
             return tl_call_fail(c, TL_ESHAPE, "input %d is %s %s, input 0 %s %s", i,
-                                tl_dtype_name(c->in[i]->dtype), tl_array_shape_text(a, c->in[i]),
-                                tl_dtype_name(x->dtype), tl_array_shape_text(b, x));
+                                tl_dtype_name(c->in[i]->dtype), TL_TEXT(c->in[i]),
+                                tl_dtype_name(x->dtype), TL_TEXT(x));
     tl_shape s = tl_array_shape(x);
     if (at->to != at->axis) {
         memmove(s.dim + 1, s.dim, (size_t)s.ndim++ * sizeof s.dim[0]);
@@ -265,11 +262,10 @@ tl_tensor tl_slice_grad_at(tl_at at, tl_tensor dy, int64_t size, int dim, int64_
 
 static tl_status assign_shape(tl_call *c)
 {
-    char a[TL_SHAPE_TEXT], b[TL_SHAPE_TEXT];
     if (!tl_array_same_shape(c->in[0], c->in[1]) || c->in[0]->dtype != c->in[1]->dtype)
         return tl_call_fail(c, TL_ESHAPE, "x is %s %s, the tensor %s %s",
-                            tl_dtype_name(c->in[1]->dtype), tl_array_shape_text(a, c->in[1]),
-                            tl_dtype_name(c->in[0]->dtype), tl_array_shape_text(b, c->in[0]));
+                            tl_dtype_name(c->in[1]->dtype), TL_TEXT(c->in[1]),
+                            tl_dtype_name(c->in[0]->dtype), TL_TEXT(c->in[0]));
     c->out[0] = *c->in[0];
     return TL_OK;
 }

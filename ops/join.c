@@ -25,10 +25,9 @@ tl_tensor tl_stack_at(tl_at at, const tl_tensor *xs, int n, int dim)
     s.dim[d] = 1;
     for (int i = 0; i < n; i++) {
         tl_shape own = tl_shape_of(at.tape, xs[i]);
-        char a[TL_SHAPE_TEXT], b[TL_SHAPE_TEXT];
         if (!tl_shape_equal(&own, &first))
             tl_tape_fail(at, TL_ESHAPE, "stack: input %d has shape %s, input 0 %s", i,
-                         tl_shape_text(a, &own), tl_shape_text(b, &first));
+                         TL_TEXT_OF(&own), TL_TEXT_OF(&first));
         lifted[i] = tl_reshape_at(at, xs[i], s);
         /* Where x is one sample, reshape may take the new dim for the batch axis: say which it is.
          */

@@ -73,7 +73,6 @@ int tl_find_dim(tl_call *c, int ndim, int64_t dim)
 int64_t tl_dims_of(tl_at at, const char *op, tl_tensor x, tl_shape dims)
 {
     tl_array a;
-    char text[TL_SHAPE_TEXT];
     int64_t mask = 0;
     if (!tl_array_of(at.tape, x, &a))
         return 0;
@@ -88,12 +87,12 @@ int64_t tl_dims_of(tl_at at, const char *op, tl_tensor x, tl_shape dims)
         int64_t d = dims.dim[i] < 0 ? dims.dim[i] + a.ndim : dims.dim[i];
         if (d < 0 || d >= a.ndim) {
             tl_tape_fail(at, TL_ESHAPE, "%s: dim %lld does not exist in %s, which has %d", op,
-                         (long long)dims.dim[i], tl_array_shape_text(text, &a), a.ndim);
+                         (long long)dims.dim[i], TL_TEXT(&a), a.ndim);
             return -1;
         }
         if (mask >> d & 1) {
             tl_tape_fail(at, TL_ESHAPE, "%s: dim %lld of %s is listed twice", op, (long long)d,
-                         tl_array_shape_text(text, &a));
+                         TL_TEXT(&a));
             return -1;
         }
         mask |= (int64_t)1 << d;

@@ -10,12 +10,10 @@
 static tl_status max_shape(tl_call *c)
 {
     const tl_array *x = c->in[0];
-    char text[TL_SHAPE_TEXT];
     TL_TRY(tl_reduce_shape(c));
     for (int i = 0; i < x->ndim; i++)
         if (((const tl_reduce_attrs *)c->attrs)->dims >> i & 1 && x->dim[i] == 0)
-            return tl_call_fail(c, TL_ESHAPE, "dim %d of %s is empty and has no %s", i,
-                                tl_array_shape_text(text, x),
+            return tl_call_fail(c, TL_ESHAPE, "dim %d of %s is empty and has no %s", i, TL_TEXT(x),
                                 c->op == &tl_op_min ? "minimum" : "maximum");
     return TL_OK;
 }

@@ -20,15 +20,14 @@ static tl_status check_row(tl_call *c, const tl_array *x, int64_t k)
 static tl_status check_weight(tl_call *c, const tl_array *x, int64_t k, const char *name,
                               const tl_array *w)
 {
-    char sw[TL_SHAPE_TEXT], sx[TL_SHAPE_TEXT];
     tl_shape row = {.ndim = (int)k};
     if (w == NULL)
         return TL_OK;
     memcpy(row.dim, x->dim + x->ndim - k, (size_t)k * sizeof *x->dim);
     tl_shape own = tl_array_shape(w);
     if (!tl_shape_equal(&own, &row))
-        return tl_call_fail(c, TL_ESHAPE, "%s has shape %s, but x ends in %s", name,
-                            tl_array_shape_text(sw, w), tl_shape_text(sx, &row));
+        return tl_call_fail(c, TL_ESHAPE, "%s has shape %s, but x ends in %s", name, TL_TEXT(w),
+                            TL_TEXT_OF(&row));
     if (w->dtype != x->dtype && (w->dtype != TL_F32 || x->dtype == TL_F64))
         return tl_call_fail(c, TL_EDTYPE, "%s is %s, x %s; %s has x's dtype or f32", name,
                             tl_dtype_name(w->dtype), tl_dtype_name(x->dtype), name);

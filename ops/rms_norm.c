@@ -96,13 +96,11 @@ tl_tensor tl_rms_norm_plus_one_at(tl_at at, tl_tensor x, tl_tensor gamma, double
 static tl_status add_shape(tl_call *c)
 {
     const tl_array *x1 = c->in[0], *x2 = c->in[1];
-    char s1[TL_SHAPE_TEXT], s2[TL_SHAPE_TEXT];
     TL_TRY(tl_norm_check(c, c->in[2], NULL));
     if (!tl_array_same_shape(x1, x2) || x1->dtype != x2->dtype)
         return tl_call_fail(c, x1->dtype != x2->dtype ? TL_EDTYPE : TL_ESHAPE,
                             "x1 is %s %s, x2 %s %s; they must be alike", tl_dtype_name(x1->dtype),
-                            tl_array_shape_text(s1, x1), tl_dtype_name(x2->dtype),
-                            tl_array_shape_text(s2, x2));
+                            TL_TEXT(x1), tl_dtype_name(x2->dtype), TL_TEXT(x2));
     c->out[0] = c->out[2] = *x1;
     c->out[1] = tl_norm_statistic(c);
     return TL_OK;

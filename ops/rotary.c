@@ -22,14 +22,13 @@ static const tl_attr rotary_schema[] = {TL_FIELD(rotary, pairing, I64),
 /* A table r whose last dim is n broadcasts to x and has a dtype that goes with x's. */
 static tl_status check_table(tl_call *c, const tl_array *x, const tl_array *r, int64_t n)
 {
-    char sx[TL_SHAPE_TEXT], sr[TL_SHAPE_TEXT];
     int lead = x->ndim - r->ndim;
     bool fits = lead >= 0 && r->ndim > 0 && r->dim[r->ndim - 1] == n;
     for (int i = 0; fits && i < r->ndim - 1; i++)
         fits = r->dim[i] == 1 || r->dim[i] == x->dim[i + lead];
     if (!fits)
-        return tl_call_fail(c, TL_ESHAPE, "table %s does not broadcast to x %s",
-                            tl_array_shape_text(sr, r), tl_array_shape_text(sx, x));
+        return tl_call_fail(c, TL_ESHAPE, "table %s does not broadcast to x %s", TL_TEXT(r),
+                            TL_TEXT(x));
     if (r->dtype != x->dtype && !(r->dtype == TL_F32 && tl_dtype_compute(x->dtype) == TL_F32))
         return tl_call_fail(c, TL_EDTYPE, "table is %s, x %s; tables have x's dtype or f32",
                             tl_dtype_name(r->dtype), tl_dtype_name(x->dtype));
@@ -347,7 +346,6 @@ static const tl_attr halves_schema[] = {TL_FIELD(halves, conjugate, BOOL), {0}};
 static tl_status halves_shape(tl_call *c)
 {
     const tl_array *x1 = c->in[0], *x2 = c->in[1];
-    char a[TL_SHAPE_TEXT], b[TL_SHAPE_TEXT];
     if (!tl_dtype_is_float(x1->dtype) || x1->dtype != x2->dtype)
         return tl_call_fail(c, TL_EDTYPE, "the halves are %s and %s; one floating type is needed",
                             tl_dtype_name(x1->dtype), tl_dtype_name(x2->dtype));
@@ -355,7 +353,7 @@ static tl_status halves_shape(tl_call *c)
         return tl_call_fail(
             c, TL_ESHAPE,
             "the halves have shapes %s and %s; one shape of at least one dim is needed",
-            tl_array_shape_text(a, x1), tl_array_shape_text(b, x2));
+            TL_TEXT(x1), TL_TEXT(x2));
     int64_t h = x1->dim[x1->ndim - 1];
     TL_TRY(check_table(c, x1, c->in[2], h));
     TL_TRY(check_table(c, x1, c->in[3], h));

@@ -107,18 +107,17 @@ static tl_status positions_shape(tl_call *c)
 {
     const tl_array *offset = c->in[0];
     int64_t n = ((const positions_attrs *)c->attrs)->n;
-    char text[TL_SHAPE_TEXT];
     if (offset->dtype != TL_I64)
         return tl_call_fail(c, TL_EDTYPE, "the offsets are %s; I64 is needed",
                             tl_dtype_name(offset->dtype));
     if (c->in[1] != NULL && (c->in[1]->dtype != TL_I64 || !tl_array_same_shape(c->in[1], offset)))
         return tl_call_fail(c, TL_ESHAPE,
                             "starts of shape %s, %s, for %lld offsets; as many I64 are needed",
-                            tl_array_shape_text(text, c->in[1]), tl_dtype_name(c->in[1]->dtype),
+                            TL_TEXT(c->in[1]), tl_dtype_name(c->in[1]->dtype),
                             (long long)tl_array_count(offset));
     if (offset->ndim != 1 || n < 0)
         return tl_call_fail(c, TL_ESHAPE, "offsets of shape %s for %lld positions; (b) is needed",
-                            tl_array_shape_text(text, offset), (long long)n);
+                            TL_TEXT(offset), (long long)n);
     c->out[0] = *offset;
     c->out[0].dim[c->out[0].ndim++] = n;
     return TL_OK;
@@ -159,7 +158,6 @@ static tl_tensor placed(tl_at at, tl_tensor x, tl_tensor ids, int seq)
 {
     tl_shape sx = tl_shape_of(at.tape, x), si = tl_shape_of(at.tape, ids),
              to = {.ndim = sx.ndim - 1};
-    char tx[TL_SHAPE_TEXT], ti[TL_SHAPE_TEXT];
     int batch = seq == 0 ? 1 : 0;
     bool ok = seq >= 0 && seq < sx.ndim - 1 &&
               (si.ndim == 1 || (si.ndim == 2 && batch < sx.ndim - 1 && si.dim[0] == sx.dim[batch]));
@@ -168,7 +166,7 @@ static tl_tensor placed(tl_at at, tl_tensor x, tl_tensor ids, int seq)
     if (!ok || si.dim[si.ndim - 1] != sx.dim[seq])
         return tl_reject(at, TL_ESHAPE,
                          "rotary_ids: position ids %s for x %s with its sequence in dim %d",
-                         tl_shape_text(ti, &si), tl_shape_text(tx, &sx), seq);
+                         TL_TEXT_OF(&si), TL_TEXT_OF(&sx), seq);
     for (int i = 0; i < to.ndim; i++)
         to.dim[i] = i == seq ? sx.dim[seq] : i == batch && si.ndim == 2 ? si.dim[0] : 1;
     return tl_reshape_at(at, seq == 0 && si.ndim == 2 ? tl_transpose_at(at, ids, 0, 1) : ids, to);

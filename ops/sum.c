@@ -345,15 +345,14 @@ static tl_status sum_to_shape(tl_call *c)
 {
     const tl_sum_to_attrs *a = c->attrs;
     const tl_array *x = c->in[0], *acc = c->in[1];
-    char sx[TL_SHAPE_TEXT], sy[TL_SHAPE_TEXT];
     if (!tl_dtype_is_float(x->dtype) || !tl_dtype_is_float(a->dtype))
         return tl_call_fail(c, TL_EDTYPE, "%s to %s; floats are needed", tl_dtype_name(x->dtype),
                             tl_dtype_name(a->dtype));
     int lead = x->ndim - a->shape.ndim;
     for (int i = 0; i < a->shape.ndim; i++)
         if (lead < 0 || (a->shape.dim[i] != 1 && a->shape.dim[i] != x->dim[i + lead]))
-            return tl_call_fail(c, TL_ESHAPE, "%s does not fold down to %s",
-                                tl_array_shape_text(sx, x), tl_shape_text(sy, &a->shape));
+            return tl_call_fail(c, TL_ESHAPE, "%s does not fold down to %s", TL_TEXT(x),
+                                TL_TEXT_OF(&a->shape));
     c->out[0] = tl_array_make(a->dtype, &a->shape, NULL);
     if (c->mode & TL_SHADOW && x->dtype == TL_F64)
         c->out[0].dtype = TL_F64;
@@ -361,9 +360,9 @@ static tl_status sum_to_shape(tl_call *c)
         return TL_OK;
     bool same = tl_array_same_shape(acc, x);
     if (!tl_array_same_shape(acc, &c->out[0]) || (acc->dtype != TL_F64 && !same))
-        return tl_call_fail(c, TL_ESHAPE, "accumulator %s %s for a fold of %s to %s",
-                            tl_array_shape_text(sx, acc), tl_dtype_name(acc->dtype),
-                            tl_dtype_name(x->dtype), tl_shape_text(sy, &a->shape));
+        return tl_call_fail(c, TL_ESHAPE, "accumulator %s %s for a fold of %s to %s", TL_TEXT(acc),
+                            tl_dtype_name(acc->dtype), tl_dtype_name(x->dtype),
+                            TL_TEXT_OF(&a->shape));
     c->out[0] = *acc;
     return TL_OK;
 }

@@ -42,15 +42,13 @@ const tl_op tl_op_swiglu = {TL_BINARY(swiglu), .traits = TL_POINTWISE | TL_HEAVY
 
 static tl_status grad_shape(tl_call *c)
 {
-    char s0[TL_SHAPE_TEXT], s1[TL_SHAPE_TEXT];
     for (int i = 0; i < 3; i++) {
         if (!tl_dtype_is_float(c->in[i]->dtype) || c->in[i]->dtype != c->in[0]->dtype)
             return tl_call_fail(c, TL_EDTYPE, "input %d is %s, dy %s; one floating dtype is needed",
                                 i, tl_dtype_name(c->in[i]->dtype), tl_dtype_name(c->in[0]->dtype));
         if (!tl_array_same_shape(c->in[i], c->in[0]))
-            return tl_call_fail(c, TL_ESHAPE, "input %d has shape %s, dy %s", i,
-                                tl_array_shape_text(s1, c->in[i]),
-                                tl_array_shape_text(s0, c->in[0]));
+            return tl_call_fail(c, TL_ESHAPE, "input %d has shape %s, dy %s", i, TL_TEXT(c->in[i]),
+                                TL_TEXT(c->in[0]));
     }
     c->out[0] = c->out[1] = *c->in[0];
     return TL_OK;

@@ -46,7 +46,6 @@ tl_tensor tl_mse_at(tl_at at, tl_tensor a, tl_tensor b)
     tl_array x, y;
     tl_shape both;
     tl_err e = {.status = TL_OK};
-    char text[3][TL_SHAPE_TEXT];
     if (not_floats(at, "mse", a) || not_floats(at, "mse", b))
         return TL_NONE;
     if (tl_array_of(at.tape, a, &x) && tl_array_of(at.tape, b, &y)) {
@@ -54,9 +53,8 @@ tl_tensor tl_mse_at(tl_at at, tl_tensor a, tl_tensor b)
         if (tl_shape_broadcast(&both, &x, &y, &e) == TL_OK &&
             tl_shape_count(&both) > tl_array_count(&x) &&
             tl_shape_count(&both) > tl_array_count(&y))
-            tl_fail(&e, TL_ESHAPE, "neither %s nor %s has the shape of both, %s",
-                    tl_array_shape_text(text[0], &x), tl_array_shape_text(text[1], &y),
-                    tl_shape_text(text[2], &both));
+            tl_fail(&e, TL_ESHAPE, "neither %s nor %s has the shape of both, %s", TL_TEXT(&x),
+                    TL_TEXT(&y), TL_TEXT_OF(&both));
         if (e.status != TL_OK)
             return tl_reject(at, e.status, "mse: %.300s", e.message);
     }

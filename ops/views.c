@@ -22,7 +22,6 @@ static tl_status complete(tl_call *c, tl_shape *s)
     const tl_array *x = c->in[0];
     int64_t have = tl_array_count(x), known = 1;
     int open = -1;
-    char a[TL_SHAPE_TEXT], b[TL_SHAPE_TEXT];
     if (s->ndim < 0 || s->ndim > TL_MAX_DIMS)
         return tl_call_fail(c, TL_ESHAPE, "%d dims given; 0 to %d are possible", s->ndim,
                             TL_MAX_DIMS);
@@ -31,18 +30,16 @@ static tl_status complete(tl_call *c, tl_shape *s)
             open = i;
         else if (__builtin_mul_overflow(known, s->dim[i], &known))
             return tl_call_fail(c, TL_ESHAPE, "%s cannot become %s: that overflows 64 bits",
-                                tl_array_shape_text(a, x), tl_shape_text(b, s));
+                                TL_TEXT(x), TL_TEXT_OF(s));
     }
     if (open >= 0 && known > 0 && have % known == 0)
         s->dim[open] = have / known;
     for (int i = 0; i < s->ndim; i++)
         if (s->dim[i] < 0)
-            return tl_call_fail(c, TL_ESHAPE, "%s cannot become %s", tl_array_shape_text(a, x),
-                                tl_shape_text(b, s));
+            return tl_call_fail(c, TL_ESHAPE, "%s cannot become %s", TL_TEXT(x), TL_TEXT_OF(s));
     if (open < 0 ? known != have : tl_shape_count(s) != have)
-        return tl_call_fail(c, TL_ESHAPE, "%s has %lld elements, %s would have %lld",
-                            tl_array_shape_text(a, x), (long long)have, tl_shape_text(b, s),
-                            (long long)tl_shape_count(s));
+        return tl_call_fail(c, TL_ESHAPE, "%s has %lld elements, %s would have %lld", TL_TEXT(x),
+                            (long long)have, TL_TEXT_OF(s), (long long)tl_shape_count(s));
     return TL_OK;
 }
 
@@ -287,15 +284,14 @@ static tl_status expand_shape(tl_call *c)
 {
     const tl_shape *s = &((const shape_attrs *)c->attrs)->shape;
     const tl_array *x = c->in[0];
-    char a[TL_SHAPE_TEXT], b[TL_SHAPE_TEXT];
     int lead = s->ndim - x->ndim;
     tl_err e = {.status = TL_OK};
     if (tl_shape_check(s, x->dtype, &e) != TL_OK)
         return tl_call_fail(c, e.status, "%s", e.message);
     for (int i = 0; i < x->ndim; i++)
         if (lead < 0 || (x->dim[i] != 1 && x->dim[i] != s->dim[i + lead]))
-            return tl_call_fail(c, TL_ESHAPE, "%s does not expand to %s", tl_array_shape_text(a, x),
-                                tl_shape_text(b, s));
+            return tl_call_fail(c, TL_ESHAPE, "%s does not expand to %s", TL_TEXT(x),
+                                TL_TEXT_OF(s));
     c->out[0] = tl_array_expand(x, s);
     return TL_OK;
 }
