@@ -1,20 +1,19 @@
 /* attention.h: softmax(scale q k^T) v with grouped heads, causal or full, forward and backward.
  *
- * Bits as NUMERICS 7 says, at every vector level, whatever the batch, the number of
- * queries and keys, the strides and the order of tasks. Keys that a query may not
- * see are skipped: NaN or infinity in them does not reach it or its gradients.
+ * The bits are those of NUMERICS 7 at every vector level, whatever the batch, the number of queries
+ * and keys, the strides and the order of tasks. Keys that a query may not see are skipped: NaN or
+ * infinity in them does not reach the query or its gradients.
  *
- * Query i of q_len stands at position i + (kv_len - q_len). It may see key j if
- * key_start <= j < key_end of its sample and, when causal, j <= its position.
- * A query that sees no key gives +0 and has zero gradients; a key that no query
- * sees has zero gradients.
+ * Query i of q_len is at position i + (kv_len - q_len). It may see key j if key_start <= j <
+ * key_end of its sample and, when causal, j <= its position. A query that sees no key gives +0 and
+ * has zero gradients; a key that no query sees has zero gradients.
  *
  * Parallel use:  tasks = tl_attention_forward_tasks(&args);
  *                for each task (in any order, on any thread): table->forward(&args, task, scratch);
- * and the same with backward. scratch is table->scratch_bytes(&args, backward?) of the
- * thread's own memory, 64-byte aligned (a multiple of 64 bytes, never 0). It grows with
- * kv_len, not with q_len * kv_len.
- * Low task numbers are the long ones, so that handing them out in order balances.
+ * and the same with backward. scratch is table->scratch_bytes(&args, backward?) bytes (a multiple
+ * of 64, never 0) of the thread's own memory, 64-byte aligned. It grows with kv_len, not with q_len
+ * * kv_len. Tasks with low numbers take longest, so that handing them out in order balances the
+ * load.
  */
 #ifndef TL_KERNELS_ATTENTION_H
 #define TL_KERNELS_ATTENTION_H
@@ -23,23 +22,22 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Element (sample b, head h, position s, d) is at b*sb + h*sh + s*ss + d of data, which holds the
- * compute type; outputs are as in tl_attention_out. Inputs may be broadcast (stride 0) or
- * backwards. */
+/* Element (sample b, head h, position s, d) is element b*sb + h*sh + s*ss + d of data, which holds
+ * the compute type. Strides may be 0 (broadcast) or negative. */
 typedef struct {
     const void *data;
     int64_t sb, sh, ss;
 } tl_attention_in;
 
-/* Addresses each element once; overlaps no input. */
+/* An output: addresses each element once, and overlaps no input. */
 typedef struct {
     void *data;
     int64_t sb, sh, ss;
 } tl_attention_out;
 
 typedef struct {
-    int64_t batch, q_heads,
-        kv_heads; /* kv_heads divides q_heads; query head h reads key head h / (q_heads/kv_heads) */
+    /* kv_heads divides q_heads; query head h reads key head h / (q_heads/kv_heads). */
+    int64_t batch, q_heads, kv_heads;
     int64_t q_len, kv_len, dim;
     bool causal;
     bool f64;                           /* compute type f64, else f32 */
@@ -47,8 +45,8 @@ typedef struct {
     const int64_t *key_start, *key_end; /* [batch] each, or NULL: 0, kv_len */
     tl_attention_in q, k, v;
     tl_attention_out o;          /* forward writes it; backward does not read it */
-    tl_attention_in dout;        /* backward only, as what follows */
-    tl_attention_out dq, dk, dv; /* data NULL: not wanted */
+    tl_attention_in dout;        /* backward only */
+    tl_attention_out dq, dk, dv; /* backward only; data NULL: not wanted */
 } tl_attention_args;
 
 enum { TL_ATTENTION_QUERIES = 128 }; /* of each head, in a forward task */

@@ -1,9 +1,9 @@
 /* attention.k.c: attention at one vector level; attention.h has the contract.
  *
- * ATTN_ROWS rows (or keys) by two vectors are a register tile: 16 accumulators where
- * there are 32 registers, 8 where there are 16, 4 where fma takes many itself. ATTN_FEW
- * rows have a tile of their own, for decoding. ATTN_BLOCK_BYTES is about what a block of
- * scores may take of the cache. None of these decides a bit.
+ * A register tile is ATTN_ROWS rows (or keys) by two vectors: 16 accumulators where there are 32
+ * registers, 8 where there are 16, and 4 where fma itself needs many. ATTN_FEW rows have a tile of
+ * their own, for decoding. ATTN_BLOCK_BYTES is about how much of the cache a block of scores may
+ * take. None of these decides a bit.
  */
 #include "tensor/kernels/level.h"
 #include "tensor/kernels/attention.h"
@@ -39,7 +39,7 @@
 #define ATTN_BLOCK_BYTES (192 * 1024)
 #define ATTN_BLOCK_MOST 96
 
-/* The keys a sample allows. */
+/* The keys that a sample allows. */
 typedef struct {
     int64_t start, keys;
 } key_range;
@@ -53,7 +53,7 @@ static key_range keys_of(const tl_attention_args *a, int64_t b)
     return (key_range){start, end > start ? end - start : 0};
 }
 
-/* How many of them query i sees, from the first on. */
+/* How many of these keys query i sees; they are the first ones. */
 static int64_t keys_seen(const tl_attention_args *a, key_range range, int64_t i)
 {
     return a->causal ? clamp(i + (a->kv_len - a->q_len) + 1 - range.start, range.keys) : range.keys;

@@ -1,21 +1,23 @@
-/* attention.t.h: attention of one compute type: what both passes share, and forward.
+/* attention.t.h: attention of one compute type: what both passes share, and the forward pass.
  *
- * Parameters: ATTN_BITS (32 or 64), A(name) gives names their suffix, ATTN_EXP the
- * level's array exp; see attention.k.c. NUMERICS 7 is the specification, attention.h
- * the interface.
+ * Parameters: ATTN_BITS (32 or 64); A(name) gives names their suffix; ATTN_EXP is the level's array
+ * exp; see attention.k.c. NUMERICS 7 is the specification, attention.h the interface.
  *
- * Both passes take tiles of up to ATTN_ROWS rows of queries, whose allowed keys are the
- * first n[r] (n ascends) of the sample's keys: key_start is added to the pointers, for
- * lanes meet the same whichever lane the first key is in. A tile's scores come from
- * transposed keys, its outputs from rows of values; only its ragged end (the diagonal)
+ * Both passes work on tiles of up to ATTN_ROWS rows of queries. The allowed keys of row r are the
+ * first n[r] of the sample's keys, and n ascends with r. key_start is added to the pointers: lanes
+ * meet in the same way whichever lane the first key is in. The scores of a tile are computed from
+ * transposed keys (panels), its outputs from rows of values. Only its ragged end (the diagonal)
  * treats the rows one by one.
  */
 #include "tensor/kernels/attention_vec.t.h"
 
+enum { A(PANEL) = 2 * LANES }; /* keys in a panel */
+
 /* A tile of queries. */
 typedef struct {
-    int64_t rows, ld;             /* rows in use; elements from a row of scores to the next */
-    const A(elem) * a[ATTN_ROWS]; /* all readable: those past rows repeat the last one */
+    int64_t rows;                 /* in use */
+    int64_t ld;                   /* elements from one row of scores to the next */
+    const A(elem) * a[ATTN_ROWS]; /* all readable: unused ones repeat the last row */
     A(elem) * out[ATTN_ROWS];
     int64_t n[ATTN_ROWS];
     A(elem) scale;
@@ -23,37 +25,101 @@ typedef struct {
 
 static inline void A(exp)(int64_t n, const A(elem) * x, A(elem) * y) { ATTN_EXP(n, x, y); }
 
-#include "tensor/kernels/attention_pack.t.h"
 #include "tensor/kernels/attention_rows.t.h"
 
 #define T(name) A(name##_many2)
 #define ROWS ATTN_ROWS
 #define VECS 2
 #include "tensor/kernels/attention_tile.t.h"
-#undef T
 #define T(name) A(name##_many1)
 #define ROWS ATTN_ROWS
 #define VECS 1
 #include "tensor/kernels/attention_tile.t.h"
-#undef T
 #define T(name) A(name##_few2)
 #define ROWS ATTN_FEW
 #define VECS 2
 #include "tensor/kernels/attention_tile.t.h"
-#undef T
 #define T(name) A(name##_few1)
 #define ROWS ATTN_FEW
 #define VECS 1
 #include "tensor/kernels/attention_tile.t.h"
-#undef T
 
-/* --- shared ------------------------------------------------------------ */
+/* ---- packing: nothing is computed here ----
+ *
+ * A panel holds PANEL consecutive keys, transposed: panel[d * PANEL + key]. Zeros fill the vector
+ * of the last key; a second vector after it is not written. */
 
-/* Where the parts of a task's scratch are. */
+/* Transposes LANES vectors as a square matrix, by log2(LANES) perfect shuffles of its rows. */
+static inline void A(transpose)(A(vec) x[LANES])
+{
+    ATTN_UNROLL for (int step = 1; step < LANES; step *= 2)
+    {
+        A(vec) y[LANES];
+        ATTN_UNROLL for (int i = 0; i < LANES / 2; i++)
+        {
+            y[2 * i] = A(zip_lo)(x[i], x[i + LANES / 2]);
+            y[2 * i + 1] = A(zip_hi)(x[i], x[i + LANES / 2]);
+        }
+        ATTN_UNROLL for (int i = 0; i < LANES; i++) x[i] = y[i];
+    }
+}
+
+/* Packs the first n columns, at most LANES, of LANES keys; those from `keys` on are zeros. */
+static inline void A(pack_square)(const A(elem) * src, int64_t stride, int64_t keys, int64_t n,
+                                  A(elem) * dst)
+{
+    A(vec) x[LANES];
+    if (keys >= LANES && n >= LANES) {
+        ATTN_UNROLL for (int i = 0; i < LANES; i++) x[i] = A(load)(src + i * stride);
+    } else {
+        for (int i = 0; i < LANES; i++)
+            x[i] = i < keys ? A(load_n)(src + i * stride, n < LANES ? n : LANES) : A(spread)(0);
+    }
+    A(transpose)(x);
+    if (n >= LANES) {
+        ATTN_UNROLL for (int i = 0; i < LANES; i++) A(store)(dst + i * A(PANEL), x[i]);
+    } else {
+        for (int i = 0; i < n; i++)
+            A(store)(dst + i * A(PANEL), x[i]);
+    }
+}
+
+/* Packs the first n keys. dst has n, rounded up to PANEL, times dim elements. */
+static void A(pack_panels)(const A(elem) * src, int64_t stride, int64_t n, int64_t dim,
+                           A(elem) * dst)
+{
+    for (int64_t j = 0; j < n; j += A(PANEL), dst += A(PANEL) * dim)
+        for (int64_t half = 0; half < A(PANEL) && j + half < n; half += LANES)
+            for (int64_t d = 0; d < dim; d += LANES)
+                A(pack_square)
+    (src + (j + half) * stride + d, stride, n - j - half, dim - d, dst + d * A(PANEL) + half);
+}
+
+static inline int64_t A(round_up)(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+
+/* n rows of whole vectors: the rows themselves if their length allows it, else a copy padded with
+ * zeros, whose stride becomes *stride. */
+static const A(elem) *
+    A(pad_rows)(const A(elem) * src, int64_t *stride, int64_t n, int64_t dim, A(elem) * copy)
+{
+    const int64_t wide = A(round_up)(dim, LANES), from = *stride;
+    if (wide == dim)
+        return src;
+    for (int64_t j = 0; j < n; j++) {
+        memcpy(copy + j * wide, src + j * from, (size_t)dim * sizeof *copy);
+        memset(copy + j * wide + dim, 0, (size_t)(wide - dim) * sizeof *copy);
+    }
+    *stride = wide;
+    return copy;
+}
+
+/* ---- scratch ---- */
+
+/* The parts of a task's scratch. */
 typedef struct {
     A(elem) * kt, *vt;          /* panels */
     A(elem) * k, *v, *q, *dout; /* padded rows, where dim is not a whole number of vectors */
-    A(elem) * p, *t;            /* rows of scores; of their gradients */
+    A(elem) * p, *t;            /* rows of scores, and of their gradients */
 } A(room);
 
 static A(elem) * A(take)(char *scratch, size_t *used, int64_t count)
@@ -63,15 +129,15 @@ static A(elem) * A(take)(char *scratch, size_t *used, int64_t count)
     return (A(elem) *)(void *)at;
 }
 
-/* Elements from a row of scores of n keys to the next: whole vectors, and rows not all in one cache
- * set. */
+/* Elements from one row of scores of n keys to the next: whole vectors, and such that rows do not
+ * all share one cache set. */
 static inline int64_t A(row_elements)(int64_t n)
 {
     const int64_t ld = A(round_up)(n, 16);
     return ld > 0 && ld % 256 == 0 ? ld + 16 : ld;
 }
 
-/* Rows of scores that backward holds at a time: whole tiles, blocks of about one size. */
+/* Rows of scores that backward holds at a time: whole tiles, in blocks of about equal size. */
 static inline int64_t A(block_rows)(const tl_attention_args *a)
 {
     const int64_t fit = ATTN_BLOCK_BYTES /
@@ -84,7 +150,7 @@ static inline int64_t A(block_rows)(const tl_attention_args *a)
     return A(round_up)((a->q_len + blocks - 1) / blocks, ATTN_ROWS);
 }
 
-/* Carves the scratch (NULL: nothing is addressed); returns the bytes it takes. */
+/* Divides the scratch, which may be NULL to measure it, and returns the bytes that it takes. */
 static size_t A(furnish)(const tl_attention_args *a, bool backward, char *scratch, A(room) * room)
 {
     const int64_t rows = backward ? A(block_rows)(a) : ATTN_ROWS, wide = A(round_up)(a->dim, LANES);
@@ -115,6 +181,8 @@ static size_t A(scratch_bytes)(const tl_attention_args *a, bool backward)
     return bytes > 0 ? bytes : 64;
 }
 
+/* ---- tiles ---- */
+
 static inline const A(elem) * A(in)(const tl_attention_in *x, int64_t b, int64_t h, int64_t s)
 {
     return x->data ? (const A(elem) *)x->data + b * x->sb + h * x->sh + s * x->ss : NULL;
@@ -125,7 +193,7 @@ static inline A(elem) * A(out)(const tl_attention_out *x, int64_t b, int64_t h, 
     return x->data ? (A(elem) *)x->data + b * x->sb + h * x->sh + s * x->ss : NULL;
 }
 
-/* s: the rows a[r] against the panels, scaled. */
+/* s: the scaled products of the rows a[r] with the keys of the panels. */
 static void A(scores)(const A(tile) * t, int64_t dim, const A(elem) * panels, A(elem) * s)
 {
     const bool few = t->rows <= ATTN_FEW;
@@ -137,7 +205,7 @@ static void A(scores)(const A(tile) * t, int64_t dim, const A(elem) * panels, A(
             (few ? A(scores_few1) : A(scores_many1))(t, dim, panels, s);
 }
 
-/* out[r]: the sum of rows of b weighted by s, over the allowed keys. */
+/* out[r]: the sum over the allowed keys of rows of b, weighted by s. */
 static void A(mix)(const A(tile) * t, int64_t dim, const A(elem) * s, const A(elem) * b,
                    int64_t ldb)
 {
@@ -150,7 +218,7 @@ static void A(mix)(const A(tile) * t, int64_t dim, const A(elem) * s, const A(el
         (few ? A(mix_few1) : A(mix_many1))(t, s, b, ldb, c, dim - c);
 }
 
-/* Tiles of few rows read only as many of the repeated ones. */
+/* Fills the unused rows of a tile. */
 static inline void A(repeat_last)(A(tile) * t)
 {
     for (int64_t r = t->rows; r < ATTN_ROWS; r++) {
@@ -159,9 +227,10 @@ static inline void A(repeat_last)(A(tile) * t)
     }
 }
 
-/* --- forward -------------------------------------------------------------- */
+/* ---- forward ---- */
 
-/* Rows are taken position by position, the group's heads side by side: they see the same keys. */
+/* Takes rows position by position, with the heads of a group side by side, as they see the same
+ * keys. */
 static void A(forward)(const tl_attention_args *a, int64_t task, void *scratch)
 {
     const int64_t tasks = a->batch * a->kv_heads, group = a->q_heads / a->kv_heads;

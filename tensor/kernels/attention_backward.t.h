@@ -1,33 +1,33 @@
 /* attention_backward.t.h: the gradients of attention, of one compute type.
  *
  * Parameters: those of attention.t.h, which includes this file at its end.
- * A task is a key head of a sample. Its query heads come one after the other, each
- * by blocks of rows: probabilities p (as in forward) and gradients t of the scaled
- * scores, tile by tile; then every key's dk and dv continue with the whole block.
+ *
+ * A task is one key head of one sample. It takes the query heads one after the other, each in
+ * blocks of rows. For a block it computes, tile by tile, the probabilities p (as in forward) and
+ * the gradients t of the scaled scores. Then dk and dv of every key continue with the whole block.
  */
 
 /* A tile of keys. */
 typedef struct {
-    int64_t key, keys;   /* the tile's keys: the first, how many */
-    int64_t begin, rows; /* rows of queries, from the first that allows `key` */
-    const A(elem) *const *w;
-    const int64_t *n;
-    const A(elem) * b;
+    int64_t key, keys;       /* the first key, and how many there are */
+    int64_t begin;           /* the first row of queries that allows `key` */
+    int64_t rows;            /* the rows of queries end here */
+    const A(elem) *const *w; /* by row: weights of all keys */
+    const int64_t *n;        /* by row: how many keys it allows */
+    const A(elem) * b;       /* rows to be added, with these weights */
     int64_t ldb;
-    A(elem) * out;
+    A(elem) * out; /* gradients of the keys */
     int64_t ld_out;
 } A(fold);
 
 #define T(name) A(name##_keys2)
 #define VECS 2
 #include "tensor/kernels/attention_fold.t.h"
-#undef T
 #define T(name) A(name##_keys1)
 #define VECS 1
 #include "tensor/kernels/attention_fold.t.h"
-#undef T
 
-/* What the blocks of a backward task share. */
+/* What all blocks of a backward task share. */
 typedef struct {
     const tl_attention_args *a;
     int64_t b, h; /* sample, key head */
@@ -80,7 +80,7 @@ static void A(backward_tile)(const A(job) * job, A(tile) * t, int64_t head, int6
         A(mix)(t, a->dim, dp, job->k, job->ldk);
 }
 
-/* Continues the gradients of all keys with a block of rows: w[i][j] * b[i]. */
+/* Continues the gradient of every key j with a block of rows i: w[i][j] * b[i]. */
 static void A(fold_block)(const A(job) * job, const tl_attention_out *grad, A(fold) f)
 {
     const int64_t seen = f.rows > 0 ? f.n[f.rows - 1] : 0, dim = job->a->dim;

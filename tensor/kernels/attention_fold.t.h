@@ -1,15 +1,15 @@
 /* attention_fold.t.h: register tiles that fold rows of queries into the gradients of ATTN_ROWS
  * keys.
  *
- * Parameters: VECS (undefined at the end), T(name) suffixed with it, A(name) with
- * attention_vec.t.h, ATTN_ROWS (1, 2, 4 or 8).
+ * Parameters: VECS and T(name), which gives names a suffix for it (both undefined at the end);
+ * A(name) with attention.t.h; ATTN_ROWS (1, 2, 4 or 8).
  *   fold   out[r][d] = chain, continued, over the rows i that allow key + r (n[i] > key + r)
  *          of w[i][key + r] * b[i][d]; n ascends with i
  * Bits: each lane of each accumulator is one chain, rows ascending.
  */
 
-/* Rows from i on while they allow at most `most` of all keys: the first `keys` of the tile. Inlined
- * once for each. */
+/* Rows from i on, while they allow no more than the first `most` keys of all, which include the
+ * first `keys` of the tile. Inlined once for each number of keys. */
 static inline __attribute__((always_inline)) int64_t T(fold_keys)(int keys, int64_t most, int64_t i,
                                                                   const A(fold) * f,
                                                                   const A(elem) * b,
@@ -28,7 +28,7 @@ static inline __attribute__((always_inline)) int64_t T(fold_keys)(int keys, int6
     return i;
 }
 
-/* Columns from c on; the last vector has `last` lanes. */
+/* Folds the columns from c on; the last vector has `last` lanes in use. */
 static void T(fold)(const A(fold) * f, int64_t c, int64_t last)
 {
     A(vec) acc[ATTN_ROWS][VECS];
@@ -58,4 +58,5 @@ static void T(fold)(const A(fold) * f, int64_t c, int64_t last)
             A(store_n)(out + r * f->ld_out + v * LANES, acc[r][v] + A(spread)(0),
                        v < VECS - 1 ? LANES : last);
 }
+#undef T
 #undef VECS

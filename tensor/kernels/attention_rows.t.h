@@ -1,13 +1,14 @@
-/* attention_rows.t.h: scores of a tile of rows into probabilities, and into their gradients.
+/* attention_rows.t.h: turns the scores of a tile of rows into probabilities, and gradients of
+ * probabilities into gradients of scores.
  *
- * Parameters: A(name) with attention_vec.t.h. Row r of a tile has ld elements, a multiple of
- * 16, of which the first n[r] belong to allowed keys. What is computed for the others is never
- * used: -inf before exp makes them +0 (or NaN, if the row is NaN anyway), and +0 added to a
- * lane, which starts at +0, changes nothing.
+ * Parameters: A(name) with attention_vec.t.h. Row r of a tile has ld elements, a multiple of 16.
+ * The first n[r] belong to allowed keys. What is computed for the others is never used: -inf before
+ * exp makes them +0 (or NaN, if the row is NaN anyway), and adding +0 to a lane, which starts at
+ * +0, changes nothing.
  */
 enum { A(PARTS) = 32 / LANES };
 
-/* One vector of terms, or of products of terms, for each part of the lanes. */
+/* A vector of x, or of the products x * y. */
 static inline A(vec) A(term)(const A(elem) * x, const A(elem) * y, int64_t j)
 {
     return y ? A(load)(x + j) * A(load)(y + j) : A(load)(x + j);
@@ -33,8 +34,8 @@ static inline A(elem) A(meet)(const A(vec) part[A(PARTS)])
     return x[0][0] + 0;
 }
 
-/* Lanes of the vectors that hold the first n of x, or of x * y: whole vectors, so what follows the
- * n must be +0. */
+/* The sum by lanes of the first n of x, or of x * y. It adds whole vectors, so the elements that
+ * follow the n must be +0. */
 static inline __attribute__((always_inline)) A(elem)
     A(lanes)(const A(elem) * x, const A(elem) * y, int64_t n)
 {
@@ -47,6 +48,7 @@ static inline __attribute__((always_inline)) A(elem)
     return A(meet)(lane);
 }
 
+/* The largest element. */
 static inline A(elem) A(top)(A(vec) x)
 {
 #if LANES >= 16
@@ -62,7 +64,7 @@ static inline A(elem) A(top)(A(vec) x)
     return x[0];
 }
 
-/* Elements from n to ld become `fill`. */
+/* Sets the elements from n to ld to `fill`. */
 static inline void A(fill_from)(A(elem) * row, int64_t n, int64_t ld, A(vec) fill)
 {
     int64_t j = n / LANES * LANES;
@@ -74,7 +76,7 @@ static inline void A(fill_from)(A(elem) * row, int64_t n, int64_t ld, A(vec) fil
         A(store)(row + j, fill);
 }
 
-/* s becomes s - m. A NaN that the maximum misses is in s still, and makes the row's sum NaN. */
+/* s becomes s - m. A NaN that the maximum misses stays in s and makes the row's sum NaN. */
 static inline void A(less_max)(A(elem) * s, int64_t n, int64_t ld)
 {
     A(vec) m = A(spread)(-(A(elem))INFINITY);

@@ -1,9 +1,8 @@
 /* attention_tile.t.h: register tiles of ROWS rows by VECS vectors.
  *
- * Parameters: ROWS, VECS (both undefined at the end), T(name) suffixed with both,
- * A(name) and attention_vec.t.h. PANEL is the number of keys in a panel.
- *   scores   s[r][j] = scale * chain over d of a[r][d] * panel[d][j]
- *   mix      out[r][d] = chain over j < n[r] of w[r][j] * b[j][d]; n ascends with r
+ * Parameters: ROWS, VECS (both undefined at the end); T(name) gives names a suffix for both;
+ * A(name) with attention.t.h. scores   s[r][j] = scale * chain over d of a[r][d] * panel[d][j] mix
+ * out[r][d] = chain over j < n[r] of w[r][j] * b[j][d]; n ascends with r
  * Bits: each lane of each accumulator is one chain, ascending.
  */
 static void T(scores)(const A(tile) * t, int64_t depth, const A(elem) * panel, A(elem) * s)
@@ -29,7 +28,7 @@ static void T(scores)(const A(tile) * t, int64_t depth, const A(elem) * panel, A
         A(store)(s + r * t->ld + v * LANES, acc[r][v] * scale);
 }
 
-/* Keys j to end for the rows from the first on. Inlined once for each first row. */
+/* Continues the rows from `first` on with keys j to end. Inlined once for each `first`. */
 static inline __attribute__((always_inline)) int64_t T(mix_from)(int first, int64_t j, int64_t end,
                                                                  const A(elem) *const w[ROWS],
                                                                  const A(elem) * b, int64_t ldb,
@@ -47,7 +46,7 @@ static inline __attribute__((always_inline)) int64_t T(mix_from)(int first, int6
     return j;
 }
 
-/* b: from column c on; the last vector stores `last` lanes. */
+/* Takes the columns of b from c on; stores `last` lanes of the last vector. */
 static void T(mix)(const A(tile) * t, const A(elem) * s, const A(elem) * b, int64_t ldb, int64_t c,
                    int64_t last)
 {
@@ -82,5 +81,6 @@ static void T(mix)(const A(tile) * t, const A(elem) * s, const A(elem) * b, int6
         A(store_n)(t->out[r] + c + (VECS - 1) * LANES, acc[r][VECS - 1] + A(spread)(0), last);
     }
 }
+#undef T
 #undef ROWS
 #undef VECS

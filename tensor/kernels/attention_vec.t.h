@@ -1,14 +1,14 @@
 /* attention_vec.t.h: the vector of one compute type at this level.
  *
- * Parameters: A(name) gives names their suffix; ATTN_BITS is 32 or 64; LANES is
- * defined here (elements in a vector) until attention.t.h ends. Defines elem, vec and
+ * Parameters: A(name) gives names their suffix; ATTN_BITS is 32 or 64. LANES, the elements of a
+ * vector, is defined from here to the end of attention.t.h. Defines elem, vec and
  *   load, store       whole vectors, any alignment
  *   load_n, store_n   the first n lanes, 1 <= n <= LANES; touches no others
  *   spread            one element in all lanes
  *   first             the first n lanes of a vector, the others from another
  *   fma               a*b + c per lane with one rounding
- *   max               the larger; any of the two if one is NaN or both are zero
- *   zip_lo, zip_hi    a0 b0 a1 b1 ... of the lower, of the upper halves
+ *   max               the larger; either of the two if one is NaN or both are zero
+ *   zip_lo, zip_hi    a0 b0 a1 b1 ... of the lower or the upper halves
  *   swap8 .. swap1    lane i to lane i xor w, for w < LANES
  */
 #if ATTN_BITS == 32
@@ -51,30 +51,7 @@ static inline void A(store_n)(A(elem) * p, A(vec) v, int64_t n)
 
 static inline A(vec) A(first)(A(vec) v, int64_t n, A(vec) other)
 {
-    static const A(mask) window[2 * LANES] = {
-        -1,
-        -1,
-#if LANES >= 4
-        -1,
-        -1,
-#endif
-#if LANES >= 8
-        -1,
-        -1,
-        -1,
-        -1,
-#endif
-#if LANES >= 16
-        -1,
-        -1,
-        -1,
-        -1,
-        -1,
-        -1,
-        -1,
-        -1,
-#endif
-    };
+    static const A(mask) window[2 * LANES] = {[0 ... LANES - 1] = -1};
     A(maskvec) m;
     memcpy(&m, window + LANES - n, sizeof m);
     return (A(vec))(((A(maskvec))v & m) | ((A(maskvec))other & ~m));
