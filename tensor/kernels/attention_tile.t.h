@@ -1,8 +1,10 @@
 /* attention_tile.t.h: register tiles of ROWS rows by VECS vectors.
  *
- * Parameters: ROWS, VECS (both undefined at the end); T(name) gives names a suffix for both;
- * A(name) with attention.t.h. scores   s[r][j] = scale * chain over d of a[r][d] * panel[d][j] mix
- * out[r][d] = chain over j < n[r] of w[r][j] * b[j][d]; n ascends with r
+ * Parameters: ROWS, VECS, and T(name), which gives names a suffix for both (all undefined at
+ * the end); A(name) with attention.t.h. Defines
+ *   scores   s[r][j] = scale * chain over d of a[r][d] * panel[d][j]
+ *   mix      out[r][d] = chain over j < n[r] of w[r][j] * b[j][d]; n ascends with r
+ *
  * Bits: each lane of each accumulator is one chain, ascending.
  */
 static void T(scores)(const A(tile) * t, int64_t depth, const A(elem) * panel, A(elem) * s)

@@ -1,4 +1,4 @@
-/* convert.k.c: widening, narrowing and casts - exact one way, one rounding the other. */
+/* convert.k.c: widening, which is exact, narrowing and casts, which round once. */
 #include "tensor/kernels/level.h"
 
 #include <string.h>
@@ -15,7 +15,7 @@ static void move(int64_t n, size_t size, const char *x, int64_t xs, char *y, int
         memcpy(y, x, (size_t)(n * e));
         return;
     }
-    if (xs == 0 && ys == 1) { /* one element n times: what is there is doubled until it fills */
+    if (xs == 0 && ys == 1) { /* one element n times: doubles what is there until y is full */
         memcpy(y, x, size);
         for (int64_t have = 1; have < n; have *= 2)
             memcpy(y + have * e, y, (size_t)((have < n - have ? have : n - have) * e));

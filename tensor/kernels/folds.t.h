@@ -1,14 +1,13 @@
-/* folds.t.h: folds of rows into f64 accumulators, one a column (NUMERICS 3.2): of x, and of what
- * rms_norm's and layer_norm's gamma gets (6.2, 6.7). Included by rows.k.c.
+/* folds.t.h: folds rows into f64 accumulators, one per column (NUMERICS 3.2): rows of x, and the
+ * gradients of rms_norm's and layer_norm's gamma (6.2, 6.7). Included by rows.k.c.
  *
- * A strip of columns has its accumulators in registers while DEEP rows go by; then the next strip,
- * and the next rows after the last, so that memory is read nearly in order. Each column's terms
- * are added in the order of the rows. +0 is added before the first: no sum that begins with it is
- * -0.
+ * A strip of columns keeps its accumulators in registers for DEEP rows. Then comes the next strip,
+ * and after the last strip the next rows, so that memory is read nearly in order. Each column adds
+ * its terms in the order of the rows. +0 is added before the first term, so that no sum is -0.
  *
- * From memory 16 rows are more streams than a processor foresees. Of an x of more than FAR bytes
- * rows are taken one by one, of as many columns as have their accumulators in the first cache, and
- * what lies AHEAD bytes further on is asked for. */
+ * 16 rows that come from memory are too many streams for the hardware prefetcher. So the rows of an
+ * x of more than FAR bytes are taken one by one, as many columns at a time as have their
+ * accumulators in the first cache, and what lies AHEAD bytes further on is prefetched. */
 
 enum { F(PLAIN), F(RMS), F(LAYER) };
 enum { F(LANES) = sizeof(vec64) / sizeof(double), F(STRIP) = 8, F(DEEP) = 16 };
@@ -32,7 +31,8 @@ static inline __attribute__((always_inline)) H F(fold_term)(const int kind, cons
     return kind == F(PLAIN) ? x : F(load)(j->dy, at) * (x * ((const T *)j->rstd)[r]);
 }
 
-/* Rows `ahead` of these are asked for, if any. */
+/* Folds `parts` vectors of columns, from column i on; prefetches the rows `ahead` rows further on.
+ */
 static inline __attribute__((always_inline)) void F(fold_strip)(const int kind, const int parts,
                                                                 const tl_norm_rows *j,
                                                                 int64_t begin, int64_t end,

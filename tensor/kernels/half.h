@@ -47,9 +47,9 @@ static inline uint16_t tl_f32_to_bf16(float f)
     return (uint16_t)(r >> 16);
 }
 
-/* Adding 2^(e+13), e the exponent of f (at least -14), leaves in the sum's last
- * ten bits the fraction rounded to nearest even; the carry runs into the
- * exponent as it should. The pair of scalings sends what overflows to infinity. */
+/* With e the exponent of f, at least -14, adding 2^(e+13) leaves the fraction, rounded to nearest
+ * even, in the last ten bits of the sum; a carry runs into the exponent as it should. The pair of
+ * scalings turns overflow into infinity. */
 static inline uint16_t tl_f32_to_f16(float f)
 {
     uint32_t u = tl_f32_bits(f);
@@ -62,8 +62,8 @@ static inline uint16_t tl_f32_to_f16(float f)
     return (uint16_t)((nan ? 0x7e00u : r) | (u >> 16 & 0x8000u));
 }
 
-/* double to float by rounding to odd (toward zero, then the last bit set when
- * inexact): a second rounding to 16 bits then comes out as if it were the only one. */
+/* Converts double to float, rounding to odd: toward zero, with the last bit set if inexact. A
+ * second rounding to 16 bits then gives the same result as a single one. */
 static inline float tl_f64_to_f32_odd(double d)
 {
     float f = (float)d;
@@ -74,8 +74,8 @@ static inline float tl_f64_to_f32_odd(double d)
     return tl_bits_f32(u);
 }
 
-/* A whole number to double, rounded to odd, for the same: what is lost shows in the last bit, far
- * below that of the narrower dtypes. */
+/* Converts an integer to double, rounding to odd, for the same reason: what is lost shows in the
+ * last bit, far below the last one of the narrower dtypes. */
 static inline double tl_i64_to_f64_odd(int64_t x)
 {
     const int64_t most = INT64_C(1) << 53, low = 1023;

@@ -26,7 +26,8 @@ static void F(rms_norm)(void *rows, int64_t begin, int64_t end, int thread)
     }
 }
 
-static inline T F(rms_term)(T dy, T x, T gamma, T rstd) { return (dy * gamma) * (x * rstd); }
+/* gamma may be NULL. */
+static inline T F(scaled_by)(T dy, const T *gamma, int64_t i) { return gamma ? dy * gamma[i] : dy; }
 
 /* m = mean(g*h), dx = rstd*(g - h*m), with g = dy*gamma and h = x*rstd */
 static void F(rms_norm_grad_row)(int64_t n, const T *dy, const T *x, const T *gamma, T rstd, T *dx)
@@ -36,19 +37,14 @@ static void F(rms_norm_grad_row)(int64_t n, const T *dy, const T *x, const T *ga
     int64_t i = 0;
     for (; i + 32 <= n; i += 32) {
         for (int k = 0; k < 32; k++)
-            q[k] = gamma ? F(rms_term)(dy[i + k], x[i + k], gamma[i + k], rstd)
-                         : dy[i + k] * (x[i + k] * rstd);
+            q[k] = F(scaled_by)(dy[i + k], gamma, i + k) * (x[i + k] * rstd);
         F(lanes_add)(&l, q);
     }
     for (int64_t k = i; k < n; k++)
-        q[k - i] = gamma ? F(rms_term)(dy[k], x[k], gamma[k], rstd) : dy[k] * (x[k] * rstd);
+        q[k - i] = F(scaled_by)(dy[k], gamma, k) * (x[k] * rstd);
     T m = F(lanes_finish)(&l, q, n - i) / (T)n;
-    if (gamma == NULL)
-        for (int64_t k = 0; k < n; k++)
-            dx[k] = rstd * (dy[k] - (x[k] * rstd) * m);
-    else
-        for (int64_t k = 0; k < n; k++)
-            dx[k] = rstd * (dy[k] * gamma[k] - (x[k] * rstd) * m);
+    for (int64_t k = 0; k < n; k++)
+        dx[k] = rstd * (F(scaled_by)(dy[k], gamma, k) - (x[k] * rstd) * m);
 }
 
 static void F(rms_norm_grad)(void *rows, int64_t begin, int64_t end, int thread)
@@ -100,8 +96,6 @@ static void F(layer_norm)(void *rows, int64_t begin, int64_t end, int thread)
         ((T *)j->out[2])[r] = rstd;
     }
 }
-
-static inline T F(scaled_by)(T dy, const T *gamma, int64_t i) { return gamma ? dy * gamma[i] : dy; }
 
 /* a = mean(g), b = mean(g*h), dx = rstd*((g - a) - h*b), with g = dy*gamma, h = (x - mean)*rstd */
 static void F(layer_norm_grad_row)(int64_t n, const T *dy, const T *x, const T *gamma, T mean,

@@ -1,5 +1,5 @@
-/* optimize.t.h: optimizer updates of one compute type (NUMERICS 12.3, 12.4), one rounding an
- * operation. Included by rows.k.c. */
+/* optimize.t.h: optimizer updates of one compute type (NUMERICS 12.3, 12.4); every operation rounds
+ * once. Included by rows.k.c. */
 
 static void F(adamw)(int64_t n, T *restrict p, const T *restrict g, T *restrict m, T *restrict v,
                      const tl_adamw_step *s)

@@ -1,7 +1,7 @@
 /* pointwise.h: the tables of built-in tile kernels, which pointwise.t.h lists.
  *
- * Slot TL_TILE_x of every level's table is the kernel of op x. An op struct names
- * its slot; the running level is looked up when the op runs. */
+ * Slot TL_TILE_x of each level's table is the kernel of op x. An op struct names its slot; the
+ * level is looked up when the op runs. */
 #ifndef TL_KERNELS_POINTWISE_H
 #define TL_KERNELS_POINTWISE_H
 

@@ -15,7 +15,11 @@
 #define M(stem) TL_K(tl_math_table).stem##64
 #include "tensor/kernels/pointwise.t.h"
 
-/* i64 wraps around. */
+#define T int64_t
+#define F(name) name##_i64
+#include "tensor/kernels/pointwise.t.h"
+
+/* Arithmetic of i64 wraps around. */
 static void add_i64(int64_t n, const int64_t *a, const int64_t *b, int64_t *y)
 {
     for (int64_t i = 0; i < n; i++)
@@ -32,7 +36,7 @@ static void mul_i64(int64_t n, const int64_t *a, const int64_t *b, int64_t *y)
         y[i] = (int64_t)((uint64_t)a[i] * (uint64_t)b[i]);
 }
 
-/* b is not 0; by -1, which overflows at the least number, it is a subtraction. */
+/* b is not 0. Division by -1, which would overflow for the least number, is a subtraction. */
 static void floor_divide_i64(int64_t n, const int64_t *a, const int64_t *b, int64_t *y)
 {
     for (int64_t i = 0; i < n; i++)
@@ -47,12 +51,6 @@ static void remainder_i64(int64_t n, const int64_t *a, const int64_t *b, int64_t
     }
 }
 
-static void where_i64(int64_t n, const unsigned char *c, const int64_t *a, const int64_t *b,
-                      int64_t *y)
-{
-    for (int64_t i = 0; i < n; i++)
-        y[i] = c[i] ? a[i] : b[i];
-}
 static void where_bool(int64_t n, const unsigned char *c, const unsigned char *a,
                        const unsigned char *b, unsigned char *y)
 {
@@ -60,14 +58,15 @@ static void where_bool(int64_t n, const unsigned char *c, const unsigned char *a
         y[i] = c[i] ? a[i] : b[i];
 }
 
-/* Each wrapper only picks the type of t->dtype and hands its operands on. */
+/* Each wrapper only calls the loop of its type, t->dtype. */
 #define UNARY(name)                                              \
     static void tile_##name(const tl_tile *t)                    \
     {                                                            \
         t->dtype == TL_F64 ? name##_f64(t->n, t->in[0], t->out)  \
                            : name##_f32(t->n, t->in[0], t->out); \
     }
-#define MATH(name, stem)                                                           \
+#define MATH(name) MATH_AS(name, name)
+#define MATH_AS(name, stem)                                                        \
     static void tile_##name(const tl_tile *t)                                      \
     {                                                                              \
         t->dtype == TL_F64 ? TL_K(tl_math_table).stem##64(t->n, t->in[0], t->out)  \
@@ -97,37 +96,15 @@ static void where_bool(int64_t n, const unsigned char *c, const unsigned char *a
     }
 #define INTEGER(name) \
     static void tile_##name(const tl_tile *t) { name##_i64(t->n, t->in[0], t->in[1], t->out); }
-#define COMPARE(name, sign)                                                                 \
-    static void name##_i64(int64_t n, const int64_t *a, const int64_t *b, unsigned char *y) \
-    {                                                                                       \
-        for (int64_t i = 0; i < n; i++)                                                     \
-            y[i] = a[i] sign b[i];                                                          \
-    }                                                                                       \
-    NUMBER(name)
-
 TL_TILE_UNARY(UNARY)
 TL_TILE_NUMBER(NUMBER)
 TL_TILE_BINARY(BINARY)
 TL_TILE_INTEGER(INTEGER)
-COMPARE(eq, ==)
-COMPARE(ne, !=)
-COMPARE(lt, <)
-COMPARE(le, <=)
-COMPARE(gt, >)
-COMPARE(ge, >=)
-MATH(sqrt, sqrt)
-MATH(rsqrt, rsqrt)
-MATH(exp, exp)
-MATH(log, log)
-MATH(sin, sin)
-MATH(cos, cos)
-MATH(tanh, tanh)
-MATH(sigmoid, sigmoid)
-MATH(erf, erf)
-MATH(log1p, log1p)
-MATH(expm1, expm1_)
-MATH(exp2, exp2_)
-MATH(log2, log2_)
+TL_TILE_COMPARE(NUMBER)
+TL_TILE_MATH(MATH)
+MATH_AS(expm1, expm1_)
+MATH_AS(exp2, exp2_)
+MATH_AS(log2, log2_)
 CONSTANT(scale)
 CONSTANT(shift)
 

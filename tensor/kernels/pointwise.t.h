@@ -1,29 +1,70 @@
-/* pointwise.t.h: the built-in pointwise ops - their list and their loops, so that a new one is
- * written in one place. Results depend on nothing but the element: NUMERICS 1 and 2.
+/* pointwise.t.h: the built-in pointwise ops: their list and their loops, so that a new one is
+ * written in one place. A result depends on nothing but its element: NUMERICS 1 and 2.
  *
- * The list is what pointwise.h takes from here. The loops are a template of one floating compute
- * type, included twice by pointwise.k.c. Parameters: T the type, F(name) the suffixed function
- * name, M(stem) that type's array function in math.k.c; all are undefined at the end. */
+ * pointwise.h takes the list from here. The loops are a template, which pointwise.k.c includes for
+ * each floating compute type and, without M, for i64. Parameters: T the type, F(name) the suffixed
+ * function name, M(stem) that type's array function in math.k.c; all are undefined at the end. */
 #ifndef TL_TILE_LIST
 /* clang-format off */
-/* loops F(name)(n, x, y) and F(name)(n, a, b, y), below; those of numbers have one of i64, too */
+/* Loops F(name)(n, x, y) and F(name)(n, a, b, y), below. NUMBER has one for i64, too. */
 #define TL_TILE_UNARY(X)                                                                         \
     X(neg) X(abs) X(square) X(reciprocal) X(relu) X(silu) X(softplus) X(gelu) X(gelu_tanh)
 #define TL_TILE_NUMBER(X) X(add) X(sub) X(mul)
 #define TL_TILE_BINARY(X)                                                                        \
     X(div) X(maximum) X(minimum) X(silu_grad) X(swiglu) X(gelu_grad) X(gelu_tanh_grad)
 #define TL_TILE_INTEGER(X) X(floor_divide) X(remainder)
-/* functions of math.k.c, and all that pointwise.k.c calls in a way of its own */
-#define TL_TILE_OTHER(X)                                                                         \
-    X(eq) X(ne) X(lt) X(le) X(gt) X(ge) X(where) X(scale) X(shift) X(cast) X(clamp) X(pow)       \
-    X(sqrt) X(rsqrt) X(exp) X(log) X(sin) X(cos) X(tanh) X(sigmoid) X(erf) X(log1p) X(expm1)     \
-    X(exp2) X(log2)
+#define TL_TILE_COMPARE(X) X(eq) X(ne) X(lt) X(le) X(gt) X(ge) /* as NUMBER */
+/* Functions of math.k.c. */
+#define TL_TILE_MATH(X)                                                                          \
+    X(sqrt) X(rsqrt) X(exp) X(log) X(sin) X(cos) X(tanh) X(sigmoid) X(erf) X(log1p)
+/* Whatever pointwise.k.c calls in a way of its own. */
+#define TL_TILE_OTHER(X) X(where) X(scale) X(shift) X(cast) X(clamp) X(pow)
 #define TL_TILE_LIST(X)                                                                          \
-    TL_TILE_UNARY(X) TL_TILE_NUMBER(X) TL_TILE_BINARY(X) TL_TILE_INTEGER(X) TL_TILE_OTHER(X)
+    TL_TILE_UNARY(X) TL_TILE_NUMBER(X) TL_TILE_BINARY(X) TL_TILE_INTEGER(X) TL_TILE_COMPARE(X)   \
+    TL_TILE_OTHER(X) TL_TILE_MATH(X) X(expm1) X(exp2) X(log2)
 /* clang-format on */
 #endif
 
 #ifdef T
+
+static void F(eq)(int64_t n, const T *a, const T *b, unsigned char *y)
+{
+    for (int64_t i = 0; i < n; i++)
+        y[i] = a[i] == b[i];
+}
+static void F(ne)(int64_t n, const T *a, const T *b, unsigned char *y)
+{
+    for (int64_t i = 0; i < n; i++)
+        y[i] = a[i] != b[i];
+}
+static void F(lt)(int64_t n, const T *a, const T *b, unsigned char *y)
+{
+    for (int64_t i = 0; i < n; i++)
+        y[i] = a[i] < b[i];
+}
+static void F(le)(int64_t n, const T *a, const T *b, unsigned char *y)
+{
+    for (int64_t i = 0; i < n; i++)
+        y[i] = a[i] <= b[i];
+}
+static void F(gt)(int64_t n, const T *a, const T *b, unsigned char *y)
+{
+    for (int64_t i = 0; i < n; i++)
+        y[i] = a[i] > b[i];
+}
+static void F(ge)(int64_t n, const T *a, const T *b, unsigned char *y)
+{
+    for (int64_t i = 0; i < n; i++)
+        y[i] = a[i] >= b[i];
+}
+
+static void F(where)(int64_t n, const unsigned char *c, const T *a, const T *b, T *y)
+{
+    for (int64_t i = 0; i < n; i++)
+        y[i] = c[i] ? a[i] : b[i];
+}
+
+#ifdef M /* T is a floating type */
 
 static void F(add)(int64_t n, const T *a, const T *b, T *y)
 {
@@ -64,43 +105,6 @@ static void F(minimum)(int64_t n, const T *a, const T *b, T *y)
         m = a[i] == b[i] && a[i] == 0 ? -(-a[i] - b[i]) : m;
         y[i] = a[i] != a[i] || b[i] != b[i] ? s : m;
     }
-}
-
-static void F(eq)(int64_t n, const T *a, const T *b, unsigned char *y)
-{
-    for (int64_t i = 0; i < n; i++)
-        y[i] = a[i] == b[i];
-}
-static void F(ne)(int64_t n, const T *a, const T *b, unsigned char *y)
-{
-    for (int64_t i = 0; i < n; i++)
-        y[i] = a[i] != b[i];
-}
-static void F(lt)(int64_t n, const T *a, const T *b, unsigned char *y)
-{
-    for (int64_t i = 0; i < n; i++)
-        y[i] = a[i] < b[i];
-}
-static void F(le)(int64_t n, const T *a, const T *b, unsigned char *y)
-{
-    for (int64_t i = 0; i < n; i++)
-        y[i] = a[i] <= b[i];
-}
-static void F(gt)(int64_t n, const T *a, const T *b, unsigned char *y)
-{
-    for (int64_t i = 0; i < n; i++)
-        y[i] = a[i] > b[i];
-}
-static void F(ge)(int64_t n, const T *a, const T *b, unsigned char *y)
-{
-    for (int64_t i = 0; i < n; i++)
-        y[i] = a[i] >= b[i];
-}
-
-static void F(where)(int64_t n, const unsigned char *c, const T *a, const T *b, T *y)
-{
-    for (int64_t i = 0; i < n; i++)
-        y[i] = c[i] ? a[i] : b[i];
 }
 
 static void F(neg)(int64_t n, const T *x, T *y)
@@ -266,7 +270,8 @@ static void F(gelu_tanh_grad)(int64_t n, const T *dy, const T *x, T *y)
     }
 }
 
+#undef M
+#endif
 #undef T
 #undef F
-#undef M
 #endif

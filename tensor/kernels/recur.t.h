@@ -1,6 +1,7 @@
-/* recur.t.h: one step of one sample of a recurrent layer of n units, forward and backward (NUMERICS
- * 6.18, 6.19). g: gates from x; u: those from the state; b: added to u, or NULL. Rows of several
- * gates are those of n units one after the other. Included by rows.k.c. */
+/* recur.t.h: one step of a recurrent layer of n units for one sample, forward and backward
+ * (NUMERICS 6.18, 6.19). g holds the parts of the gates that come from x, u those from the state; b
+ * is added to u, or NULL. A row of several gates holds the n units of the first, then those of the
+ * second, and so on. Included by rows.k.c. */
 
 /* x = g + (u + b) */
 static void F(gates)(int64_t n, const T *restrict g, const T *restrict u, const T *restrict b,
@@ -33,7 +34,7 @@ static void F(lstm_out)(int64_t n, const T *a, const T *c, T *h)
         h[i] = a[3 * n + i] * h[i];
 }
 
-/* a = r, z, n, v (4n), v = u + b of the last gate; h = (1 - z)*n + z*h */
+/* a = r, z, n, v (4n), where v = u + b of the last gate; h = (1 - z)*n + z*h */
 static void F(gru)(int64_t n, const T *restrict g, const T *restrict u, const T *restrict b,
                    T *restrict a, T *restrict h)
 {
@@ -59,7 +60,8 @@ static void F(rnn)(int64_t n, const T *g, const T *u, const T *b, bool relu, T *
             h[i] = h[i] > 0 ? h[i] : h[i] != h[i] ? h[i] : 0;
 }
 
-/* dc: of the cell after the step, then of that before it, old. da (4n) or NULL: of a. */
+/* dc is the gradient of the cell after the step, and becomes that of the cell before it, old. da
+ * (4n) is the gradient of a, or NULL. */
 static void F(lstm_grad)(int64_t n, const T *restrict dh, T *restrict dc, const T *restrict a,
                          const T *c, const T *restrict old, const T *restrict da, T *restrict ds)
 {
@@ -84,7 +86,8 @@ static void F(lstm_grad)(int64_t n, const T *restrict dh, T *restrict dc, const 
     }
 }
 
-/* dh: of the state after the step, then what of it comes to that before it, old, by z. */
+/* dh is the gradient of the state after the step, and becomes the part of it that reaches the state
+ * before it, old, through z. */
 static void F(gru_grad)(int64_t n, T *restrict dh, const T *restrict a, const T *restrict old,
                         const T *restrict da, T *restrict dg, T *restrict ds)
 {

@@ -1,9 +1,9 @@
 /* rotary.t.h: rotary embedding of a row of one compute type (NUMERICS 8.1, 8.2). Included by
  * rows.k.c. */
 
-/* R(x) = (-x2, x1); its transpose is -R. Signs are exact, so r2*R(x) and R(r2*x) differ
- * only in which r2 meets which x. ylo and yhi overlap nothing: without that word the loop is not
- * vectorised. */
+/* R(x) = (-x2, x1); its transpose is -R. Signs are exact, so r2*R(x) and R(r2*x) differ only in
+ * which r2 is multiplied with which x. The loop is only vectorised because ylo and yhi are
+ * restrict. */
 static void F(rotary_half)(int64_t h, const T *x, const T *r1, const T *r2, bool turned,
                            T *restrict ylo, T *restrict yhi)
 {
@@ -19,8 +19,8 @@ static void F(rotary_half)(int64_t h, const T *x, const T *r1, const T *r2, bool
         }
 }
 
-/* The sign is chosen element by element: written as a sum beside a difference, gcc's vectoriser
- * makes fused add-subtracts of the two (vfmaddsub), which -ffp-contract=off does not forbid it. */
+/* The sign is chosen for each element. From a sum next to a difference gcc's vectoriser would make
+ * fused add-subtracts (vfmaddsub), which -ffp-contract=off does not prevent. */
 static void F(rotary_pairs)(int64_t n, const T *x, const T *r1, const T *r2, bool turned, T *y)
 {
     for (int64_t i = 0; i + 1 < n; i += 2) {

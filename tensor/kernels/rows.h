@@ -1,7 +1,7 @@
-/* rows.h: kernels over one contiguous row, and folds of a row into accumulators.
+/* rows.h: kernels over contiguous rows, folds of rows into accumulators, and optimizer updates.
  *
- * A row is n contiguous elements of the compute type. Sums within it are by lanes
- * (NUMERICS 3.1); folds continue an f64 accumulator per element (NUMERICS 3.2). */
+ * A row is n contiguous elements of the compute type. Sums within a row are by lanes
+ * (NUMERICS 3.1); folds continue one f64 accumulator per element (NUMERICS 3.2). */
 #ifndef TL_KERNELS_ROWS_H
 #define TL_KERNELS_ROWS_H
 
@@ -11,10 +11,10 @@
 #include "tensor/operands.h"
 #include "tensor/threads.h"
 
-/* Scalars of one optimizer step, which the kernels round to their type (NUMERICS 12.3, 12.4). */
+/* The scalars of an optimizer step. Kernels round them to their type (NUMERICS 12.3, 12.4). */
 typedef struct {
     double b1, b1c, b2, b2c, eps, lr, wd, c1, c2, clip;
-    double l2; /* Adam: added to the gradient as l2 * p; AdamW: 0, and not added */
+    double l2; /* Adam adds l2 * p to the gradient; AdamW has 0, and adds nothing */
 } tl_adamw_step;
 
 typedef struct {
@@ -22,8 +22,9 @@ typedef struct {
     bool nesterov, decoupled;
 } tl_sgd_step;
 
-/* Operands of an op that works by rows: contiguous, of the compute type, row r of most from element
- * r*n on; in[i] NULL: absent. A row kernel does rows [begin, end) of them. */
+/* Operands of an op that works by rows: contiguous and of the compute type. Row r of most of them
+ * begins at element r*n; in[i] is NULL if the operand is absent. A row kernel is called for rows
+ * [begin, end). */
 enum { TL_ROWS_MOST = TL_TILE_MAX_IN };
 typedef struct {
     int64_t n, rows;
@@ -39,17 +40,17 @@ typedef struct {
     bool plus_one; /* the weight is 1 + gamma */
 } tl_norm_attrs;
 
-/* Rows of a norm's gradient; mean and rstd have one element a row, gamma, which may be NULL, is one
- * row. */
+/* Operands of a norm's gradient. mean and rstd have one element per row; gamma, which may be NULL,
+ * is one row. */
 typedef struct {
     int64_t n, rows;
     const void *x, *dy, *gamma;
     const void *mean, *rstd;
     void *dx;
-    double *fold; /* accumulators, a row: dgamma's */
+    double *fold; /* a row of accumulators, for dgamma */
 } tl_norm_rows;
 
-/* Slots of row kernels, which ops name. */
+/* The slots of row kernels, which op structs name. */
 #define TL_ROW_LIST(X) \
     X(rms_norm) X(layer_norm) X(softmax) X(softmax_grad) X(log_softmax) X(log_softmax_grad)
 enum {
@@ -64,15 +65,15 @@ enum {
 #define TL_ROW_FUNCTIONS(T, S)                                                                     \
     T (*lanes##S)(int64_t n, const T *x);                                                          \
     T (*max##S)(int64_t n, const T *x);                                                            \
-    /* Kernels of a tl_rows, by slot. (x, gamma?) -> (y, rstd) of NUMERICS 6.1; (x, gamma?, beta?) \
-     * -> (y, mean, rstd) of 6.6; x -> y of 6.3 and 6.4; (dy, y) -> dx of these. */                \
+    /* Kernels of a tl_rows, by slot: (x, gamma?) -> (y, rstd) of NUMERICS 6.1; (x, gamma?, beta?) \
+     * -> (y, mean, rstd) of 6.6; x -> y of 6.3 and 6.4, and (dy, y) -> dx of these. */            \
     tl_range_fn *rows##S[TL_ROW_COUNT];                                                            \
-    /* Over rows [begin, end) of a tl_norm_rows: dx of 6.2. Over columns of it: fold[i] +=         \
-     * (double)(dy[i] * (x[i] * rstd)), all rows in order. */                                      \
+    /* Of a tl_norm_rows: dx of 6.2 for rows [begin, end), and for columns [begin, end) fold[i] += \
+     * (double)(dy[i] * (x[i] * rstd)), over all rows in order. */                                 \
     tl_range_fn *rms_norm_grad##S, *rms_norm_fold##S;                                              \
     /* The same of 6.7; and fold[i] += (double)(dy[i] * ((x[i] - mean) * rstd)) */                 \
     tl_range_fn *layer_norm_grad##S, *layer_norm_fold##S;                                          \
-    /* And of any rows, n elements apart, of which x, rows and fold are given: += (double)x[i]. */ \
+    /* The plain fold of a tl_norm_rows with x, n, rows and fold alone: fold[i] += (double)x[i] */ \
     tl_range_fn *fold##S;                                                                          \
     /* loss of one row with target t (6.5) */                                                      \
     T (*cross_entropy##S)(int64_t n, const T *z, int64_t t);                                       \

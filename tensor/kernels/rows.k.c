@@ -25,7 +25,8 @@ typedef float vec32 __attribute__((vector_size(VECTOR_BYTES)));
 typedef double vec64 __attribute__((vector_size(VECTOR_BYTES)));
 typedef float half32 __attribute__((vector_size(VECTOR_BYTES / 2)));
 
-/* As many elements in f64. gcc converts a vector of floats by halves of it and joins them. */
+/* As many elements in f64. By itself gcc would convert a vector of floats in halves and join them.
+ */
 static inline vec64 widen_f64(vec64 v) { return v; }
 static inline vec64 widen_f32(half32 v)
 {
@@ -38,10 +39,10 @@ static inline vec64 widen_f32(half32 v)
 #endif
 }
 
-/* The templates' parameters: T the type, I the signed integer of its size, V a vector of it of the
- * level's width, H one of as many elements as vec64, EPSILON the type's, F(name) the suffixed name,
- * M(stem) the type's array function in the math table, SQRT(x) its root, RSQRT(x) the inverse of
- * it and LOG(x) its logarithm. f64 comes first: f32 uses its lanes. */
+/* The templates' parameters: T the type, I the signed integer of its size, V its vector of the
+ * level's width, H its vector of as many elements as vec64 has, EPSILON the type's epsilon, F(name)
+ * the suffixed name, M(stem) the type's array function in the math table, SQRT, RSQRT and LOG its
+ * functions of one element. f64 comes first, because f32 uses its lanes. */
 #define T double
 #define I int64_t
 #define V vec64

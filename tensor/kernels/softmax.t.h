@@ -1,11 +1,11 @@
-/* softmax.t.h: rows of softmax and log_softmax (NUMERICS 6.3, 6.4), of cross entropy (6.5) and that
- * with label smoothing (6.9), and their gradients, of one compute type. Included by rows.k.c after
- * sums.t.h. */
+/* softmax.t.h: softmax and log_softmax (NUMERICS 6.3, 6.4), cross entropy (6.5) and cross entropy
+ * with label smoothing (6.9), and their gradients, of rows of one compute type. Included by
+ * rows.k.c after sums.t.h. */
 
 enum { F(BLOCK) = 512 };
 
-/* y = exp(x - max), returns the lanes' sum of y, which may be x, or NULL: not wanted. By blocks
- * that stay in the first cache. */
+/* y = exp(x - m), in blocks that stay in the first cache; returns the sum of y by lanes. y may be
+ * x, or NULL if only the sum is wanted. */
 static T F(exp_row)(int64_t n, const T *x, T m, T *y)
 {
     F(lanes_t) l = {0};

@@ -1,5 +1,5 @@
-/* sums.t.h: the sums and extremes of a row of one compute type: lanes (NUMERICS 3.1), maximum and
- * minimum (4.2, 4.4). The first that rows.k.c includes for a type; its parameters stand there. */
+/* sums.t.h: sums and extremes of a row of one compute type: lanes (NUMERICS 3.1), maximum and
+ * minimum (4.2, 4.4). rows.k.c includes it first for each type, and explains its parameters. */
 
 enum { F(WIDTH) = (int)(sizeof(V) / sizeof(T)), F(PARTS) = 32 / F(WIDTH) };
 
@@ -17,7 +17,7 @@ static inline void F(lanes_add)(F(lanes_t) * l, const T *term)
     }
 }
 
-/* Adds the last n < 32 terms and meets the lanes by halves. */
+/* Adds the last n < 32 terms; then the lanes meet by halves. */
 static T F(lanes_finish)(const F(lanes_t) * l, const T *term, int64_t n)
 {
     T lane[32];
@@ -44,22 +44,8 @@ static T F(lanes)(int64_t n, const T *x)
     return F(lanes_finish)(&l, x + i, n - i);
 }
 
-static T F(lanes_of_squares)(int64_t n, const T *x)
-{
-    F(lanes_t) l = {0};
-    T q[32];
-    int64_t i = 0;
-    for (; i + 32 <= n; i += 32) {
-        for (int k = 0; k < 32; k++)
-            q[k] = x[i + k] * x[i + k];
-        F(lanes_add)(&l, q);
-    }
-    for (int64_t k = i; k < n; k++)
-        q[k - i] = x[k] * x[k];
-    return F(lanes_finish)(&l, q, n - i);
-}
-
-static T F(lanes_of_products)(int64_t n, const T *x, const T *y)
+static inline __attribute__((always_inline)) T F(lanes_of_products)(int64_t n, const T *x,
+                                                                    const T *y)
 {
     F(lanes_t) l = {0};
     T q[32];
@@ -74,10 +60,11 @@ static T F(lanes_of_products)(int64_t n, const T *x, const T *y)
     return F(lanes_finish)(&l, q, n - i);
 }
 
+static T F(lanes_of_squares)(int64_t n, const T *x) { return F(lanes_of_products)(n, x, x); }
+
 /* The greatest of sign * x; sign is 1 or -1. Maximum is associative here (NaN wins, +0 > -0), so
- * the running maxima may meet anyhow. They do not know zeros apart, so that a zero is looked for
- * again.
- */
+ * the running maxima may meet in any order. They do not tell zeros apart, so if the result is a
+ * zero the row is searched again. */
 static inline T F(extreme)(int64_t n, const T *x, T sign)
 {
     T m[32];
@@ -109,7 +96,7 @@ static inline T F(extreme)(int64_t n, const T *x, T sign)
 
 static T F(max)(int64_t n, const T *x) { return F(extreme)(n, x, 1); }
 
-/* The minimum is the maximum turned round: NaN wins, -0 < +0. */
+/* The minimum is the negated maximum of -x: NaN wins, -0 < +0. */
 static T F(min)(int64_t n, const T *x) { return -F(extreme)(n, x, -1); }
 
 static void F(accumulate)(int64_t n, const T *x, T *y)
@@ -118,7 +105,7 @@ static void F(accumulate)(int64_t n, const T *x, T *y)
         y[i] = (y[i] + x[i]) + 0;
 }
 
-/* Squares of the widened values; the lanes are those of f64 for either type. */
+/* The sum of squares of the widened values; both types use the lanes of f64. */
 static double F(square_sum)(int64_t n, const T *x)
 {
     lanes_t_f64 l = {0};

@@ -1,8 +1,9 @@
-/* swiglu.t.h: the gradient of swiglu over a row of one compute type (NUMERICS 2.7): with s =
- * sigmoid(a), da = (dy*b) * (s*(1 + a*(1-s))), db = dy * (a*s); y = (a*s) * b, if asked for.
+/* swiglu.t.h: the gradient of swiglu for a row of one compute type (NUMERICS 2.7). With s =
+ * sigmoid(a): da = (dy*b) * (s*(1 + a*(1-s))), db = dy * (a*s) and, if wanted, y = (a*s) * b.
  * Included by rows.k.c. */
 
-/* m elements, s = sigmoid(a); da, db and y may lie over dy, a or b. Inlined, for constant m. */
+/* m elements, with s = sigmoid(a). da, db and y may be the same memory as dy, a or b. Inlined, so
+ * that m can be a constant. */
 static inline __attribute__((always_inline)) void F(swiglu_piece)(int64_t m, const T *dy,
                                                                   const T *a, const T *b,
                                                                   const T *s, T *da, T *db, T *y)
