@@ -1,4 +1,4 @@
-/* tally_data.h: tally.h, and data to train on - arrays from files, batches of them, and random
+/* tally_data.h: tally.h, and data to train on: arrays from files, batches of them, and random
  * numbers. */
 #ifndef TALLY_DATA_H
 #define TALLY_DATA_H

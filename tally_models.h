@@ -1,4 +1,4 @@
-/* tally_models.h: tally.h, and models and tokenizers in the files of the field. */
+/* tally_models.h: tally.h, and models and tokenizers in the files of other programs. */
 #ifndef TALLY_MODELS_H
 #define TALLY_MODELS_H
 

@@ -9,9 +9,9 @@ TL_BEGIN
 /* Samples are the indices of axis 0 of arrays in memory, or in a mapped file (tl_arrays_open),
  * which the caller keeps as long as the loader is used. Each epoch brings every sample once, in an
  * order of its own: a Fisher-Yates shuffle by the draws (epoch, i) of the stream "loader.NAME" of
- * the model's seed. The place is a buffer of the model, "loader.NAME" (epoch, samples handed out,
- * samples there are), so that a checkpoint holds it, and a run resumed goes on with the next:
- * tl_checkpoint_load comes after tl_loader_new, which makes that buffer. */
+ * the model's seed. The place in the epoch is a buffer of the model, "loader.NAME" (epoch, samples
+ * handed out, number of samples). A checkpoint saves it, so that a resumed run goes on with the
+ * next sample. Call tl_checkpoint_load after tl_loader_new, which makes that buffer. */
 
 enum { TL_LOADER_MAX = 8 };
 typedef struct {
@@ -20,11 +20,11 @@ typedef struct {
     bool drop_last; /* an epoch ends with its last whole batch; default: the last may be short */
 } tl_loader_options;
 typedef struct {
-    /* of the last call of tl_loader_next: */
+    /* set by each call of tl_loader_next: */
     int64_t epoch;  /* from 0 */
-    int64_t number; /* of its first sample, counted through all epochs; for draws (.sample) */
-    int64_t size;   /* samples in the whole batch that it was part of */
-    int64_t left;   /* of these, samples yet to come */
+    int64_t number; /* of the first sample, counted through all epochs; for draws (.sample) */
+    int64_t size;   /* samples in the whole batch that these are part of */
+    int64_t left;   /* samples of that batch yet to come */
     /* the loader's own: */
     tl_model *model;
     char name[TL_NAME_MAX];
@@ -35,16 +35,16 @@ typedef struct {
     uint64_t seed;
     tl_tensor place, order;
 } tl_loader;
-/* A loader of n arrays over the tape's model; one call for each name. On an error, which goes to t,
- * it is all zeros. TL_ESHAPE: arrays of different lengths; TL_EDOMAIN: no .batch, no samples, fewer
- * than a batch with .drop_last; TL_ENAME: a name of more than 180 bytes. */
+/* A loader of n arrays over the tape's model; call it once for each name. On an error, which goes
+ * to t, it is all zeros. TL_ESHAPE: arrays of different lengths; TL_EDOMAIN: no .batch, no samples,
+ * fewer than a batch with .drop_last; TL_ENAME: a name of more than 180 bytes. */
 #define tl_loader_new(t, name, arrays, n, ...) \
     tl_loader_new_at(TL_AT(t), name, arrays, n, TL_MAKE(tl_loader_options){__VA_ARGS__})
 tl_loader tl_loader_new_at(tl_at at, const char *name, const tl_array *arrays, int n,
                            tl_loader_options o);
-/* The next samples as tensors of t in[0 .. n), dim 0 as long as the number of them that it returns:
- * at most `most`, a micro-batch, and no more than are left of a batch. 0 on an error, which goes to
- * t; TL_EFORMAT: a checkpoint has brought the place of other data. */
+/* The next samples, as tensors of t in in[0 .. n). Returns the number of samples, which is the size
+ * of dim 0: at most `most`, a micro-batch, and no more than are left of a batch. 0 on an error,
+ * which goes to t; TL_EFORMAT: a checkpoint has brought the place of other data. */
 #define tl_loader_next(t, l, most, in) tl_loader_next_at(TL_AT(t), l, most, in)
 int64_t tl_loader_next_at(tl_at at, tl_loader *l, int64_t most, tl_tensor *in);
 TL_END

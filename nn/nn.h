@@ -1,4 +1,4 @@
-/* nn.h: layers, models, optimizers, schedules, checkpoints, made with the public headers of the
+/* nn.h: layers, models, optimizers, schedules and checkpoints, built on the public headers of the
  * rooms below. Public. */
 #ifndef TL_NN_H
 #define TL_NN_H
@@ -10,20 +10,20 @@ TL_BEGIN
 
 /* ---- layers ----
  *
- * A layer is a function. Its first call makes its parameters NAME.weight, NAME.bias, ... in m,
+ * A layer is a function. Its first call makes the parameters NAME.weight, NAME.bias, ... in m,
  * drawn by the model's seed and their names; later calls find them.
  *
- * A name belongs to one layer: calls with the same name on two lines of a recording would share
- * weights without a word, so they are TL_ENAME unless either says .shared = true. A call in a loop,
- * or in a function that is called again, stands on one line and uses the layer again; so number the
- * names of layers that a loop makes. A module of your own brackets its layers with tl_place_push
- * (author.h), so that its caller's line counts. */
+ * A name belongs to one layer. Two calls with the same name on different lines of a recording would
+ * silently share weights, so they are TL_ENAME unless one of them says .shared = true. A call in a
+ * loop, or in a function that is called again, is on one line and uses the layer again; so number
+ * the names of layers that a loop makes. A module of your own calls tl_place_push (author.h) before
+ * its layers and tl_place_pop after them, so that its caller's line counts. */
 
 typedef struct {
-    bool shared; /* with layers of that name at other places of a recording */
+    bool shared; /* with layers of the same name at other places of a recording */
 } tl_layer_options;
 
-/* Returns what stands for y, the projection of x by NAME.weight, or y itself. For adapters. */
+/* For adapters: is given y, the projection of x by NAME.weight, and returns y or a replacement. */
 typedef struct {
     tl_tensor (*call)(tl_tape *t, const char *name, tl_tensor x, tl_tensor y, void *ctx);
     void *ctx;
@@ -35,33 +35,33 @@ typedef struct {
     tl_dtype dtype; /* of the parameters; default: x's */
     bool shared;
 } tl_linear_options;
-/* y = x W^T + b, (..., inputs) -> (..., outputs). NAME.weight (outputs, inputs), .bias (outputs) */
+/* y = x W^T + b: (..., inputs) -> (..., outputs). NAME.weight (outputs, inputs), .bias (outputs) */
 #define tl_linear(t, m, name, x, outputs, ...) \
     tl_linear_at(TL_AT(t), m, name, x, outputs, TL_MAKE(tl_linear_options){__VA_ARGS__})
 tl_tensor tl_linear_at(tl_at at, tl_model *m, const char *name, tl_tensor x, int64_t outputs,
                        tl_linear_options o);
 
-/* Rows of NAME.weight (rows, width), normal with deviation `scale` at first, by ids (i64). */
+/* Rows, by ids (i64), of NAME.weight (rows, width), which starts normal with deviation `scale`. */
 #define tl_embed(t, m, name, ids, rows, width, scale, ...)          \
     tl_embed_at(TL_AT(t), m, name, ids, rows, width, scale, TL_F32, \
                 TL_MAKE(tl_layer_options){__VA_ARGS__})
 tl_tensor tl_embed_at(tl_at at, tl_model *m, const char *name, tl_tensor ids, int64_t rows,
                       int64_t width, double scale, tl_dtype dtype, tl_layer_options o);
 
-/* RMSNorm over the last dim with NAME.weight, ones at first. */
+/* RMSNorm over the last dim. NAME.weight starts as ones. */
 #define tl_norm(t, m, name, x, eps, ...) \
     tl_norm_at(TL_AT(t), m, name, x, eps, TL_MAKE(tl_layer_options){__VA_ARGS__})
 tl_tensor tl_norm_at(tl_at at, tl_model *m, const char *name, tl_tensor x, double eps,
                      tl_layer_options o);
 
-/* LayerNorm over the last dim with NAME.weight, ones at first, and NAME.bias, zeros at first. */
+/* LayerNorm over the last dim. NAME.weight starts as ones, NAME.bias as zeros. */
 #define tl_norm_layer(t, m, name, x, eps, ...) \
     tl_norm_layer_at(TL_AT(t), m, name, x, eps, TL_MAKE(tl_layer_options){__VA_ARGS__})
 tl_tensor tl_norm_layer_at(tl_at at, tl_model *m, const char *name, tl_tensor x, double eps,
                            tl_layer_options o);
 
 typedef struct {
-    int64_t kernel[2];                          /* of each dim; must be given */
+    int64_t kernel[2];                          /* its size in each dim; must be given */
     int64_t stride[2], padding[2], dilation[2]; /* stride and dilation 0: 1 */
     int64_t groups;                             /* 0: 1 */
     bool no_bias;
@@ -69,7 +69,7 @@ typedef struct {
     tl_dtype dtype; /* of the parameters; default: x's */
     bool shared;
 } tl_convolve_options;
-/* convolve1d by tl_conv1d, convolve2d by tl_conv2d: x (n, c, l) or (n, c, h, w) -> (n, outputs,
+/* convolve1d is tl_conv1d of x (n, c, l), convolve2d tl_conv2d of x (n, c, h, w): -> (n, outputs,
  * ...). NAME.weight (outputs, c/groups, kernel...), NAME.bias (outputs). */
 #define tl_convolve1d(t, m, name, x, outputs, ...) \
     tl_convolve1d_at(TL_AT(t), m, name, x, outputs, TL_MAKE(tl_convolve_options){__VA_ARGS__})
@@ -82,24 +82,24 @@ tl_tensor tl_convolve2d_at(tl_at at, tl_model *m, const char *name, tl_tensor x,
 
 typedef struct {
     int64_t layers; /* 0: 1 */
-    bool both;      /* directions: each step's results are those of the first, then the second */
+    bool both;      /* both directions; the results of a step are the first's, then the second's */
     bool no_bias;
     double dropout;   /* between layers; needs .sample */
-    tl_tensor sample; /* as tl_decoder_options has it */
-    /* (layers * directions, b, hidden): states before the first step; absent: zeros. c: an LSTM's.
-     * Samples are along axis 1: say so by tl_batch_axis */
+    tl_tensor sample; /* see tl_decoder_options */
+    /* States before the first step, (layers * directions, b, hidden); absent: zeros. Only an LSTM
+     * has c. Their samples are along axis 1, which tl_batch_axis must be told. */
     tl_tensor h, c;
-    /* i64 (b): sample i has steps start[i] <= t < end[i]; absent: 0, s. Every bit of it is as
-     * alone, and y is 0 in the others, where x may be anything finite */
+    /* i64 (b): sample i has the steps start[i] <= t < end[i]; absent: 0, s. Every bit of a sample
+     * is as if it were alone. In the other steps y is 0, and x may be anything finite. */
     tl_tensor start, end;
-    tl_tensor *last_h, *last_c; /* if not NULL: the states after the last step, as h and c */
+    tl_tensor *last_h, *last_c; /* unless NULL: set to the states after the last step, as h and c */
     bool shared;
 } tl_recurrent_options;
-/* All steps of an LSTM, a GRU or an RNN (NUMERICS 6.18; tl_recurrent(..., TL_RNN_RELU, ...) is an
- * RNN of relu): x (b, s, inputs) -> y (b, s, hidden), or twice as wide of both directions.
- * NAME.weight_ih_l0, .weight_hh_l0, .bias_ih_l0, .bias_hh_l0, then _l1 ..., each also _reverse:
- * names, shapes and order of gates are PyTorch's. All are uniform in +-1/sqrt(hidden) at first.
- * TL_ESHAPE (c: an LSTM's alone), TL_EDTYPE; TL_EDOMAIN: cell; TL_EUSAGE: .dropout, no .sample */
+/* All steps of an LSTM, a GRU or an RNN (NUMERICS 6.18): x (b, s, inputs) -> y (b, s, hidden), or
+ * twice as wide for both directions. tl_recurrent(..., TL_RNN_RELU, ...) is an RNN with relu.
+ * NAME.weight_ih_l0, .weight_hh_l0, .bias_ih_l0, .bias_hh_l0, then _l1, ..., each also with
+ * _reverse: names, shapes and order of gates are PyTorch's. All start uniform in +-1/sqrt(hidden).
+ * TL_ESHAPE (also c without an LSTM), TL_EDTYPE; TL_EDOMAIN: cell; TL_EUSAGE: no .sample. */
 #define tl_lstm(t, m, name, x, hidden, ...) \
     tl_recurrent(t, m, name, x, hidden, TL_LSTM, __VA_ARGS__)
 #define tl_gru(t, m, name, x, hidden, ...) tl_recurrent(t, m, name, x, hidden, TL_GRU, __VA_ARGS__)
@@ -112,40 +112,40 @@ tl_tensor tl_recurrent_at(tl_at at, tl_model *m, const char *name, tl_tensor x, 
 
 typedef struct {
     double eps;      /* 0: 1e-5 */
-    double momentum; /* of BatchNorm's running statistics: their new part; 0: 0.1 */
+    double momentum; /* of BatchNorm: the share of a batch in new running statistics; 0: 0.1 */
     bool shared;
 } tl_channel_norm_options;
 /* BatchNorm of x (n, c, ...) by channel: (x - mean)/sqrt(var + eps) * NAME.weight + NAME.bias. Its
- * statistics tie the samples of a batch together: in another batch or micro-batch, results and
- * gradients are others. tl_explain_invariance says so, TL_STRICT refuses it. Each call moves the
- * buffers NAME.running_mean and NAME.running_var (over n - 1) towards the batch's; under TL_EVAL
- * they are the statistics and stay, and samples are apart. tl_save and tl_load take them along. */
+ * statistics tie the samples of a batch together: results and gradients change with the batch and
+ * the micro-batch. tl_explain_invariance says so, and TL_STRICT refuses it. Each call moves the
+ * buffers NAME.running_mean and NAME.running_var (over n - 1) towards the batch's. Under TL_EVAL
+ * they are used instead and stay, and samples are independent. tl_save and tl_load include them. */
 #define tl_batch_norm(t, m, name, x, ...) \
     tl_batch_norm_at(TL_AT(t), m, name, x, TL_MAKE(tl_channel_norm_options){__VA_ARGS__})
 tl_tensor tl_batch_norm_at(tl_at at, tl_model *m, const char *name, tl_tensor x,
                            tl_channel_norm_options o);
 
-/* The same by sample and group of channels, over their dims too, without running statistics. */
+/* GroupNorm: the same by sample and group of channels, over all their dims, without buffers. */
 #define tl_group_norm(t, m, name, x, groups, ...) \
     tl_group_norm_at(TL_AT(t), m, name, x, groups, TL_MAKE(tl_channel_norm_options){__VA_ARGS__})
 tl_tensor tl_group_norm_at(tl_at at, tl_model *m, const char *name, tl_tensor x, int64_t groups,
                            tl_channel_norm_options o);
 
 typedef struct {
-    bool by_tanh;     /* gelu_tanh for gelu */
-    double deviation; /* of the first draw of the weights; 0: 0.02 */
-    double out_scale; /* factor on that of the output projection; 0: 1 */
+    bool by_tanh;     /* gelu_tanh instead of gelu */
+    double deviation; /* of the normal distribution of the weights; 0: 0.02 */
+    double out_scale; /* factor on the deviation of the output projection; 0: 1 */
     tl_hook project;
     bool shared;
 } tl_mlp_gelu_options;
-/* down(gelu(up x)): NAME.up (hidden, width), NAME.down (width, hidden), with biases, 0 at first. */
+/* down(gelu(up x)): NAME.up (hidden, width), NAME.down (width, hidden), biases that start at 0. */
 #define tl_mlp_gelu(t, m, name, x, hidden, ...) \
     tl_mlp_gelu_at(TL_AT(t), m, name, x, hidden, TL_MAKE(tl_mlp_gelu_options){__VA_ARGS__})
 tl_tensor tl_mlp_gelu_at(tl_at at, tl_model *m, const char *name, tl_tensor x, int64_t hidden,
                          tl_mlp_gelu_options o);
 
 typedef struct {
-    double out_scale; /* factor on the first draw of the output projection; 0: 1 */
+    double out_scale; /* factor on the deviation of the output projection; 0: 1 */
     tl_hook project;
     bool shared;
 } tl_mlp_swiglu_options;
@@ -155,41 +155,42 @@ typedef struct {
 tl_tensor tl_mlp_swiglu_at(tl_at at, tl_model *m, const char *name, tl_tensor x, int64_t hidden,
                            tl_mlp_swiglu_options o);
 
-/* The keys and values of tokens that a decoder has seen, which the next ones need not compute
- * again. They live as long as the model and are not saved with it. Setting n = 0 starts over. */
+/* The keys and values of tokens that a decoder has seen, so that later tokens need not compute them
+ * again. They live as long as the model and are not saved with it. Set n = 0 to start over. */
 typedef struct {
     tl_tensor k, v; /* (layers, b, kv_heads, capacity, d) */
     int64_t n;      /* columns held */
 } tl_kv_cache;
-/* An empty cache in m for batches of b samples; on an error, which goes to m, k and v are zero. */
+/* An empty cache in m for batches of b samples. On an error, which goes to m, k and v are zero. */
 tl_kv_cache tl_kv_cache_new(tl_model *m, tl_dtype dtype, int64_t layers, int64_t b,
                             int64_t kv_heads, int64_t capacity, int64_t d);
 
 /* Where the tokens of a batch stand. All fields may be absent. */
 typedef struct {
-    /* i64 (b): sample i's tokens are in columns start[i] <= c < end[i], the rest is padding;
-     * absent: 0, all. Positions count from start. No token sees padding, and every bit of the
-     * others is as without it; results in padding mean nothing, so let its targets be ignored.
-     * Columns of the cache, where there is one, start at most as many as there are so far */
+    /* i64 (b): sample i's tokens are in the columns start[i] <= c < end[i], and the rest is
+     * padding; absent: 0, all. Positions count from start. No token sees padding, and every bit of
+     * the tokens is as it would be without padding. Results in padding mean nothing, so give it
+     * targets that are ignored. With a cache, start is at most the number of columns so far. */
     tl_tensor start, end;
-    /* x follows the columns that it holds, and is added to it; for decoding, under TL_NO_GRAD */
+    /* x follows the columns that the cache holds and is added to it. Needs TL_NO_GRAD. */
     tl_kv_cache *cache;
-    /* with a cache, i64 (b): x is one column, written to column at[i] of sample i, its last */
+    /* With a cache, i64 (b): x is one column, and is written to column at[i] of sample i, its last
+     */
     tl_tensor at;
 } tl_columns;
 
 typedef struct {
     int64_t heads, kv_heads;     /* kv_heads 0: as many as heads */
-    int64_t max_positions;       /* the rotary table's most; 0: the length of x */
-    double rope_base, out_scale; /* 0: 10000, 1; that on the first draw of the output projection */
+    int64_t max_positions;       /* most rows of the rotary table; 0: the length of x */
+    double rope_base, out_scale; /* 0: 10000, 1; out_scale as in tl_mlp_swiglu_options */
     tl_rotary_scaling scaling;   /* of rotary frequencies; factor 0: none */
-    tl_rotary_pairing pairing;   /* 0: interleaved, as RoFormer has it; see tl_llama_config */
+    tl_rotary_pairing pairing;   /* 0: interleaved, as in RoFormer; see tl_llama_config */
     tl_columns columns;
     int64_t layer; /* of columns.cache */
     tl_hook project;
     bool shared;
 } tl_self_attention_options;
-/* Causal self-attention with rotary positions. x (b, s, width) -> the same; NAME.q, .k, .v, .o */
+/* Causal self-attention of x (b, s, width) with rotary positions. NAME.q, .k, .v, .o */
 #define tl_self_attention(t, m, name, x, ...) \
     tl_self_attention_at(TL_AT(t), m, name, x, TL_MAKE(tl_self_attention_options){__VA_ARGS__})
 tl_tensor tl_self_attention_at(tl_at at, tl_model *m, const char *name, tl_tensor x,
@@ -197,19 +198,19 @@ tl_tensor tl_self_attention_at(tl_at at, tl_model *m, const char *name, tl_tenso
 
 /* ---- models ---- */
 
-/* What may be said of a batch besides its ids. All fields may be absent. */
+/* What a decoder may be told of a batch besides its ids. All fields may be absent. */
 typedef struct {
     tl_columns columns; /* padding and decoding; the model advances the cache's n */
-    /* for dropout, i64: the number of sample 0 (0-d, the others follow), or of each (b). Numbers
-     * that grow from step to step make fresh draws */
+    /* For dropout, i64: the number of sample 0 (0-d; the others follow), or of each sample (b). Use
+     * numbers that grow from step to step, so that each step has fresh draws. */
     tl_tensor sample;
-    tl_hook project; /* of every projection but an output that is the embedding */
+    tl_hook project; /* for every projection but an output projection that is the embedding */
     bool shared;     /* another place of the recording uses the model with the same weights */
 } tl_decoder_options;
 
 typedef struct {
     int64_t vocab, width, layers, heads; /* these and hidden must be given */
-    int64_t hidden;                  /* of the mlp; the paper has 8/3 of the width, rounded up */
+    int64_t hidden;                  /* width of the MLP; in the paper 8/3 of width, rounded up */
     int64_t kv_heads, max_positions; /* 0: heads; the length of ids */
     double rope_base, eps;           /* 0: 10000, 1e-5 */
     tl_rotary_pairing pairing; /* 0: interleaved, the paper's; Hugging Face's files need half */
@@ -218,8 +219,8 @@ typedef struct {
     tl_dtype dtype;            /* of the parameters and activations; default: TL_F32 */
 } tl_llama_config;
 /* A Llama: embedding, `layers` blocks of x += attention(norm x), x += mlp(norm x), norm, output
- * projection. ids i64 (b, s) -> logits (b, s, vocab). Source: Touvron et al. 2023; positions: Su
- * et al. 2021 (RoFormer). A cache for it is empty at first. */
+ * projection. ids i64 (b, s) -> logits (b, s, vocab). Sources: Touvron et al. 2023; positions: Su
+ * et al. 2021 (RoFormer). tl_llama_cache makes an empty cache for it. */
 #define tl_llama(t, m, config, ids, ...) \
     tl_llama_at(TL_AT(t), m, config, ids, TL_MAKE(tl_decoder_options){__VA_ARGS__})
 tl_tensor tl_llama_at(tl_at at, tl_model *m, const tl_llama_config *c, tl_tensor ids,
@@ -229,13 +230,14 @@ tl_kv_cache tl_llama_cache(tl_model *m, const tl_llama_config *c, int64_t b, int
 typedef struct {
     int64_t vocab, width, layers, heads, hidden; /* hidden 0: 4*width */
     int64_t max_positions;                       /* 0, with a pairing: the length of ids */
-    double eps, dropout; /* 0: 1e-5, none; of what embedding, attention, mlp give; needs .sample */
+    double eps, dropout; /* 0: 1e-5, none; after embedding, attention and MLP; needs .sample */
     tl_dtype dtype;      /* of the parameters and activations; default: TL_F32 */
-    tl_rotary_pairing pairing; /* 0: positions are learned, the paper's; else rotary (base 10000) */
+    tl_rotary_pairing pairing; /* 0: learned positions, as in the paper; else rotary (base 10000) */
 } tl_gpt2_config;
 /* A GPT-2: embedding and learned positions, `layers` blocks of x += attention(norm x), x +=
  * mlp(norm x) with LayerNorm, GELU (tanh) and biases, norm, and the embedding again as projection.
- * ids i64 (b, s) -> logits (b, s, vocab); a cache as above. Source: Radford et al. 2019. */
+ * ids i64 (b, s) -> logits (b, s, vocab). tl_gpt2_cache: an empty cache. Source: Radford et al.
+ * 2019. */
 #define tl_gpt2(t, m, config, ids, ...) \
     tl_gpt2_at(TL_AT(t), m, config, ids, TL_MAKE(tl_decoder_options){__VA_ARGS__})
 tl_tensor tl_gpt2_at(tl_at at, tl_model *m, const tl_gpt2_config *c, tl_tensor ids,
@@ -247,8 +249,8 @@ typedef enum { TL_CONSTANT, TL_COSINE, TL_LINEAR, TL_WARMUP_STABLE_DECAY } tl_sc
 typedef struct {
     tl_schedule_kind kind;
     int64_t warmup, total; /* steps */
-    double min_ratio;      /* cosine, linear and decay end at lr * min_ratio, and stay there */
-    int64_t decay;         /* TL_WARMUP_STABLE_DECAY: falls linearly in the last so many steps */
+    double min_ratio;      /* all kinds but TL_CONSTANT end at lr * min_ratio, and stay there */
+    int64_t decay;         /* TL_WARMUP_STABLE_DECAY: the last steps, in which lr falls linearly */
 } tl_schedule;
 double tl_schedule_lr(const tl_schedule *s, double lr, int64_t step);
 
@@ -259,18 +261,18 @@ typedef struct {
     double momentum;          /* sgd */
     bool nesterov;            /* sgd with momentum */
     double weight_decay;      /* sgd and adam: added to the gradient; adamw: beside it */
-    bool decoupled;           /* sgd: the decay beside the gradient, as adamw's */
+    bool decoupled;           /* sgd: the decay beside the gradient, as in adamw */
     double beta1, beta2, eps; /* adam, adamw; 0: 0.9, 0.999, 1e-8 */
-    double clip;              /* of the global norm; 0: none */
+    double clip;              /* limit of the global norm; 0: none */
     tl_schedule schedule;
-    int part, parts; /* 0 <= part < parts: updates that part of the parameters, if parts > 0 */
+    int part, parts; /* parts > 0: updates only part 0 <= part < parts of the parameters */
 } tl_opt_options;
-/* An optimizer of all parameters that are not frozen: f32 and f64, or f16 and bf16 through f32
- * masters. Borrows m, where it keeps its state as buffers from the first step on (adamw.m.NAME,
- * adamw.v.NAME, sgd.b.NAME): its own, from zero; two that live and would share one are TL_EUSAGE in
- * tl_step. NULL when out of memory. Numbers that make no sense (an lr of 0, a schedule other than
- * TL_CONSTANT without a total, ...) are TL_EDOMAIN, said by tl_step, too. NUMERICS 12.10 compares
- * with PyTorch's. */
+/* An optimizer of all parameters that are not frozen: f32 and f64, and f16 and bf16 through f32
+ * masters. It borrows m. From the first step on it keeps its state in m, in buffers (adamw.m.NAME,
+ * adamw.v.NAME, sgd.b.NAME) that start at zero and are its own: if two live optimizers would share
+ * one, tl_step is TL_EUSAGE. NULL when out of memory. Numbers that make no sense (an lr of 0, a
+ * schedule other than TL_CONSTANT without a total, ...) are TL_EDOMAIN, which tl_step reports, too.
+ * NUMERICS 12.10 compares the optimizers with PyTorch's. */
 #define TL_OPT(make, m, ...) make(m, TL_MAKE(tl_opt_options){__VA_ARGS__}, __FILE__, __LINE__)
 #define tl_sgd_new(m, ...) TL_OPT(tl_sgd_new_at, m, __VA_ARGS__)
 #define tl_adam_new(m, ...) TL_OPT(tl_adam_new_at, m, __VA_ARGS__)
@@ -279,43 +281,44 @@ tl_opt *tl_sgd_new_at(tl_model *m, tl_opt_options o, const char *file, int line)
 tl_opt *tl_adam_new_at(tl_model *m, tl_opt_options o, const char *file, int line);
 tl_opt *tl_adamw_new_at(tl_model *m, tl_opt_options o, const char *file, int line);
 
-/* For parameters whose names match the pattern (* and ? as in file names): lr times lr_scale, and
- * this weight decay; the last matching group wins. TL_ENAME, at the next tl_step, if none does. */
+/* Parameters whose names match the pattern (* and ? as in file names) have lr times lr_scale, and
+ * this weight decay. The last match wins. If none matches, the next tl_step is TL_ENAME. */
 tl_status tl_opt_group(tl_opt *o, const char *pattern, double lr_scale, double weight_decay);
 
-/* One update with the tape's gradients, which it consumes; nothing if it has failed or has none. */
+/* One update with the tape's gradients, which it consumes. Nothing if t failed or has none. */
 #define tl_step(opt, t) tl_step_at(opt, TL_AT(t))
 tl_status tl_step_at(tl_opt *o, tl_at at);
 int64_t tl_opt_steps(const tl_opt *o);    /* updates made */
 double tl_opt_lr(const tl_opt *o);        /* of the next update */
-double tl_opt_grad_norm(const tl_opt *o); /* of the last, before clipping; NaN without clipping */
+double tl_opt_grad_norm(const tl_opt *o); /* of the last update, before clipping; NaN without it */
 
-/* ---- checkpoints: parameters, buffers (with the optimizer's state), step, the model's seed, and
- * notes of the caller's, in one safetensors file that is written whole or not at all ----
+/* ---- checkpoints ----
  *
- * opt may be NULL. Errors go to m or t. Loading wants a model that has the same parameters already,
- * from a forward call; on an error model and optimizer are as they were. */
+ * A checkpoint is one safetensors file, written whole or not at all: parameters, buffers (with the
+ * optimizer's state), the number of steps, the model's seed, and notes of the caller's. opt may be
+ * NULL. Errors go to m or t. Loading needs a model that has the same parameters already, from a
+ * forward call. If it fails, model and optimizer are as they were. */
 typedef struct {
     const char *key, *value;
 } tl_note;
 tl_status tl_checkpoint_save(tl_model *m, const tl_opt *opt, const char *path, const tl_note *notes,
                              int n);
-/* The value of each of the n keys goes into values[i], "" if the file lacks it. */
+/* Sets values[i] to the note of each of the n keys, "" if the file does not have it. */
 enum { TL_NOTE_MAX = 256 };
 tl_status tl_checkpoint_load(tl_model *m, tl_opt *opt, const char *path, const char *const *keys,
                              char (*values)[TL_NOTE_MAX], int n);
-/* Reads only the notes, to compare them with what is wanted before loading. */
+/* Reads only the notes, so that a program can look at them before it loads the rest. */
 tl_status tl_checkpoint_notes(tl_model *m, const char *path, const char *const *keys,
                               char (*values)[TL_NOTE_MAX], int n);
-/* The same of the tape's model, with the gradients that micro-batches have left on the tape, so
- * that a run can stop between any two of them. The file has an accumulator grad.CALL.KIND.NAME for
- * each backward, kind of use and parameter (grad.0..NAME where nothing has come to one that was
- * reached). Loading needs a tape without gradients (TL_EUSAGE). */
+/* The same for the tape's model, including the gradients that micro-batches have left on the tape,
+ * so that a run can stop between any two of them. The file has an accumulator grad.CALL.KIND.NAME
+ * for each backward, kind of use and parameter (grad.0..NAME for a parameter that was reached, but
+ * got nothing). Loading needs a tape without gradients (TL_EUSAGE). */
 tl_status tl_checkpoint_save_tape(tl_tape *t, const tl_opt *opt, const char *path,
                                   const tl_note *notes, int n);
 tl_status tl_checkpoint_load_tape(tl_tape *t, tl_opt *opt, const char *path,
                                   const char *const *keys, char (*values)[TL_NOTE_MAX], int n);
-/* Whether path can be written, to hear of it before training; TL_EIO with the reason. */
+/* Whether path can be written, to know before training. TL_EIO with the reason. */
 tl_status tl_checkpoint_writable(tl_model *m, const char *path);
 TL_END
 #endif
