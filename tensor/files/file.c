@@ -42,9 +42,29 @@ static const char *other_kind(const struct stat *st)
 
 /* ---- reading ---- */
 
-tl_status tl_reader_open(tl_reader *r, const char *path, tl_err *err)
+/* Refuses what is no regular file, and one that has bytes though its size is 0. Sets r->size. */
+static tl_status check_regular(tl_reader *r, tl_err *err)
 {
     struct stat st;
+    char first;
+    if (fstat(r->fd, &st) != 0)
+        return fail_errno(err, r->path, "cannot ask for the size");
+    if (!S_ISREG(st.st_mode))
+        return tl_fail(err, TL_EIO, PATH ": is %s, not a regular file", r->path, other_kind(&st));
+    r->size = st.st_size;
+    ssize_t there = r->size == 0 ? pread(r->fd, &first, 1, 0) : 0;
+    if (there < 0)
+        return fail_errno(err, r->path, "cannot read its first byte");
+    if (there > 0)
+        return tl_fail(err, TL_EIO,
+                       PATH ": says that it has 0 bytes, but has more, as files of /proc do; copy "
+                            "it, and read the copy",
+                       r->path);
+    return TL_OK;
+}
+
+tl_status tl_reader_open(tl_reader *r, const char *path, tl_err *err)
+{
     TL_TRY(TL_NEED(err, r));
     *r = (tl_reader){.fd = -1, .path = path};
     if (path == NULL)
@@ -55,26 +75,9 @@ tl_status tl_reader_open(tl_reader *r, const char *path, tl_err *err)
     while (r->fd < 0 && errno == EINTR);
     if (r->fd < 0)
         return fail_errno(err, path, "cannot open for reading");
-    if (fstat(r->fd, &st) != 0) {
-        tl_status s = fail_errno(err, path, "cannot ask for the size");
+    tl_status s = check_regular(r, err);
+    if (s != TL_OK)
         tl_reader_close(r);
-        return s;
-    }
-    if (!S_ISREG(st.st_mode)) {
-        tl_reader_close(r);
-        return tl_fail(err, TL_EIO, PATH ": is %s, not a regular file", path, other_kind(&st));
-    }
-    r->size = st.st_size;
-    char first;
-    ssize_t there = r->size == 0 ? pread(r->fd, &first, 1, 0) : 0;
-    if (there == 0)
-        return TL_OK;
-    tl_status s = there < 0 ? fail_errno(err, path, "cannot read its first byte")
-                            : tl_fail(err, TL_EIO,
-                                      PATH ": says that it has 0 bytes, but has more, as files of "
-                                           "/proc do; copy it, and read the copy",
-                                      path);
-    tl_reader_close(r);
     return s;
 }
 
@@ -191,6 +194,17 @@ static size_t dir_length(const char *path)
     return slash != NULL ? (size_t)(slash - path) + 1 : 0;
 }
 
+/* Enough for the name of the temporary, and for that of the directory. */
+static size_t temp_room(const tl_writer *w) { return strlen(w->path) + TEMP_EXTRA; }
+
+/* Writes the name of the directory over that of the temporary. */
+static const char *directory(tl_writer *w)
+{
+    size_t n = dir_length(w->path);
+    snprintf(w->temp, temp_room(w), "%.*s", n > 0 ? (int)n : 2, n > 0 ? w->path : "./");
+    return w->temp;
+}
+
 /* The file that a path means: where its symbolic links lead, whether anything is there or not. NULL
  * with errno. */
 static char *resolve(const char *path)
@@ -227,12 +241,12 @@ static uint64_t random_bits(void)
 }
 
 /* Creates a new file beside the target and locks it. -1 with errno. */
-static int temp_open(tl_writer *w, size_t capacity, mode_t mode)
+static int temp_open(tl_writer *w, mode_t mode)
 {
     size_t dir = dir_length(w->path);
     struct stat st;
     for (int k = 0; k < TEMP_TRIES; k++) {
-        snprintf(w->temp, capacity, "%.*s" TEMP "%016" PRIx64 ".tmp", (int)dir, w->path,
+        snprintf(w->temp, temp_room(w), "%.*s" TEMP "%016" PRIx64 ".tmp", (int)dir, w->path,
                  w->path + dir, random_bits());
         int fd = open(w->temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
         if (fd < 0 && errno != EEXIST && errno != EINTR)
@@ -269,14 +283,13 @@ static void remove_if_left(int dir, const char *name)
 }
 
 /* Removes what killed writers of this file have left. Uses w->temp as scratch. */
-static void remove_leftovers(tl_writer *w, size_t capacity)
+static void remove_leftovers(tl_writer *w)
 {
-    size_t n = dir_length(w->path);
-    snprintf(w->temp, capacity, "%.*s", n > 0 ? (int)n : 2, n > 0 ? w->path : "./");
-    DIR *dir = opendir(w->temp);
+    DIR *dir = opendir(directory(w));
     if (dir == NULL)
         return; /* a directory that may be written but not read */
-    size_t start = (size_t)snprintf(w->temp, capacity, TEMP, w->path + n);
+    const char *name = w->path + dir_length(w->path);
+    size_t start = (size_t)snprintf(w->temp, temp_room(w), TEMP, name);
     for (struct dirent *e; (e = readdir(dir)) != NULL;)
         if (strncmp(e->d_name, w->temp, start) == 0 &&
             strspn(e->d_name + start, "0123456789abcdef") == 16 &&
@@ -313,12 +326,11 @@ static tl_status writer_open(tl_writer *w, const char *path, tl_err *err)
         return fail_errno(err, path, "cannot be written");
     if (strlen(w->path) == dir_length(w->path))
         return tl_fail(err, TL_EIO, "\"" PATH "\" names no file to write", path);
-    size_t capacity = strlen(w->path) + TEMP_EXTRA;
-    w->temp = tl_calloc(capacity, 1);
+    w->temp = tl_calloc(temp_room(w), 1);
     if (w->temp == NULL)
         return tl_fail(err, TL_ENOMEM, PATH ": no memory to open it for writing", path);
-    remove_leftovers(w, capacity);
-    w->fd = temp_open(w, capacity, exists ? 0600 : 0666);
+    remove_leftovers(w);
+    w->fd = temp_open(w, exists ? 0600 : 0666);
     if (w->fd < 0)
         return fail_errno(err, path, "cannot be written");
     if (exists)
@@ -390,12 +402,9 @@ static int flush(int fd)
     return rc != 0 && errno != EINVAL && errno != ENOSYS && errno != ENOTSUP ? -1 : 0;
 }
 
-static tl_status flush_directory(const tl_writer *w, tl_err *err)
+static tl_status flush_directory(tl_writer *w, tl_err *err)
 {
-    size_t n = dir_length(w->path);
-    memcpy(w->temp, n ? w->path : "./", n ? n : 2); /* its name is not needed any more */
-    w->temp[n ? n : 2] = '\0';
-    int fd = open(w->temp, O_RDONLY | O_CLOEXEC);
+    int fd = open(directory(w), O_RDONLY | O_CLOEXEC);
     if (fd < 0)
         return TL_OK; /* a directory that may be written but not read */
     int rc = flush(fd);
