@@ -6,7 +6,7 @@
  * if no leaf changes before the last user, and if tl_cost_decide does not want it kept. */
 #include "autograd/graph/fused.h"
 
-/* ---- the decision, as a function of numbers alone ---- */
+/* ---- the decision (internal.h says how), as a function of numbers alone ---- */
 
 tl_cost_answer tl_cost_decide(tl_cost_question q, tl_cost_limits limits)
 {
@@ -102,9 +102,9 @@ static void note_use(const fuser *s, uint32_t i, int k)
     if (e == NULL)
         return;
     e->pinned |= tl_node_writes(n, k); /* it is changed where it lies */
-    if (n->op->traits & TL_VIEW) { /* of a plain view the users read x; another one hides what */
-        tl_tensor y = tl_fuse_whole(g, tl_node_out(g->t, n, 0)); /* happens to the memory of x */
-        e->pinned |= !tl_same_handle(x, y);
+    if (n->op->traits & TL_VIEW) {
+        /* The users of a plain view read x. Any other view hides what happens to x's memory. */
+        e->pinned |= !tl_same_handle(x, tl_fuse_whole(g, tl_node_out(g->t, n, 0)));
         return;
     }
     reader *u = tl_graph_room(g, 1, sizeof *u);

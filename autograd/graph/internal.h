@@ -36,16 +36,18 @@ typedef struct {
     int input;
 } tl_node_change;
 
-/* One memory that values lie in: a place in the slab, or something outside. */
+/* What a memory is that values lie in: a place in the slab, or something outside, first of all what
+ * leaves stand for. */
 typedef enum {
-    TL_ROOT_SLAB,
-    TL_ROOT_INPUT,
-    TL_ROOT_MODEL,
-    TL_ROOT_BOUND,
-    TL_ROOT_CONSTANT,
-    TL_ROOT_ACC,
-    TL_ROOT_OUTPUT,
-    TL_ROOT_DERIVED /* a derived value that the user's tape keeps (its lasting value number at) */
+    TL_ROOT_SLAB = TL_LEAF_NONE,
+    TL_ROOT_INPUT = TL_LEAF_INPUT,
+    TL_ROOT_BOUND = TL_LEAF_BOUND,
+    TL_ROOT_CONSTANT = TL_LEAF_CONSTANT,
+    TL_ROOT_ACC = TL_LEAF_ACC,
+    TL_ROOT_MODEL,  /* value `at` of the model */
+    TL_ROOT_OUTPUT, /* of its own, to be handed out */
+    TL_ROOT_DERIVED /* a derived value, which the user's tape keeps: value `at` of its lasting tape
+                     */
 } tl_root_kind;
 
 /* An array that a step reads or writes, or a result of the graph. Its data lies at the base of a
@@ -61,7 +63,7 @@ typedef struct tl_spot {
 
 typedef struct tl_root {
     tl_root_kind kind;
-    uint32_t at, use; /* which input, model value, ...; of an accumulator: record and use */
+    uint32_t at, use; /* as in tl_leaf */
     size_t bytes;
     bool result;          /* an output or a watched value lies here */
     tl_spot *spots;       /* all that lies here; while steps are planned, later steps first */

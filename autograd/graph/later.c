@@ -1,9 +1,9 @@
 /* later.c: gradients that a traced backward puts off (.put_off). A run leaves them waiting on the
  * user's tape, as a called backward does; tl_accumulate then runs the steps of one parameter.
  *
- * These steps stand behind all others, those of one accumulator together. The accumulators may be
- * asked for in any order, each as soon as the others of its steps' operands are there: what the
- * steps read therefore keeps its place in the slab for good, and inputs and host memory are copied.
+ * These steps stand behind all others, those of one accumulator together. They may be asked for
+ * in any order, even while the run goes on, once all steps that stood before them have run. What
+ * they read therefore keeps its place in the slab for good, and inputs and host memory are copied.
  * Accumulators are bound only then, with what other tapes may have put there. The graph cannot run
  * again meanwhile: a graph with gradients refuses to run while any wait. */
 #include "autograd/graph/internal.h"

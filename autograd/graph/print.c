@@ -93,9 +93,9 @@ static const char *short_file(const char *file)
     return file == NULL ? "?" : slash == NULL ? file : slash + 1;
 }
 
-static tl_status written(tl_graph *g, FILE *f)
+static tl_status written(tl_graph *g, FILE *f, const char *what)
 {
-    return ferror(f) ? tl_fail(&g->head.err, TL_EIO, "the graph could not be written") : TL_OK;
+    return ferror(f) ? tl_fail(&g->head.err, TL_EIO, "the %s could not be written", what) : TL_OK;
 }
 
 static void print_node(const namer *n, FILE *f, uint32_t i)
@@ -139,7 +139,7 @@ tl_status tl_graph_print(tl_graph *g, FILE *f)
         fprintf(f, "%s%s%s", i == 0 ? "  return " : ", ", value_text(&n, g->out[i], text),
                 i == g->n_out - 1 ? "\n" : "");
     tl_free_raw(n.number);
-    return written(g, f);
+    return written(g, f, "graph");
 }
 
 /* ---- DOT: attributes and places are tooltips, which an SVG shows under the mouse ---- */
@@ -229,7 +229,7 @@ tl_status tl_graph_dot(tl_graph *g, FILE *f)
     }
     fputs("}\n", f);
     tl_free_raw(n.number);
-    return written(g, f);
+    return written(g, f, "graph");
 }
 
 /* ---- why each value is kept or computed again ---- */
@@ -280,6 +280,5 @@ tl_status tl_graph_explain(tl_graph *g, FILE *f)
             kept, inlined, resting, again, bytes_text(g->stats.written, text[0]),
             bytes_text(g->stats.read, text[1]), bytes_text(g->stats.slab, text[2]),
             bytes_text(g->stats.values, text[3]));
-    return ferror(f) ? tl_fail(&g->head.err, TL_EIO, "the explanation could not be written")
-                     : TL_OK;
+    return written(g, f, "explanation");
 }

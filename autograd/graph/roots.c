@@ -26,26 +26,6 @@ static uint32_t new_root(tl_graph *g, tl_root r)
     return g->n_roots++;
 }
 
-/* Leaves that stand for the same accumulator share a root. */
-static uint32_t leaf_root(tl_graph *g, tl_tensor x)
-{
-    static const tl_root_kind kind_of_leaf[] = {[TL_LEAF_INPUT] = TL_ROOT_INPUT,
-                                                [TL_LEAF_BOUND] = TL_ROOT_BOUND,
-                                                [TL_LEAF_CONSTANT] = TL_ROOT_CONSTANT,
-                                                [TL_LEAF_ACC] = TL_ROOT_ACC};
-    const tl_leaf l = tl_leaf_of(g->t, x);
-    uint32_t *known = l.kind == TL_LEAF_ACC ? &g->acc_root[l.at][l.use] : NULL;
-    if (known != NULL && *known != 0)
-        return *known - 1;
-    uint32_t r = new_root(g, (tl_root){.kind = kind_of_leaf[l.kind],
-                                       .at = l.at,
-                                       .use = l.use,
-                                       .bytes = tl_array_room(&tl_peek(g->t, x)->a)});
-    if (known != NULL)
-        *known = r + 1;
-    return r;
-}
-
 tl_tensor tl_graph_resolve(const tl_graph *g, tl_tensor x)
 {
     while (x.owner == g->t->values.owner && !tl_same_handle(g->value[x.index].same, x))
@@ -71,15 +51,23 @@ tl_tensor tl_graph_handle(const tl_graph *g, uint32_t i)
     return (tl_tensor){g->t->values.owner, i, g->t->generation};
 }
 
+/* Leaves that stand for the same accumulator share a root. */
 static uint32_t root_of_value(tl_graph *g, tl_tensor x)
 {
-    const tl_value *v = tl_values_at(&g->t->values, x.index);
-    tl_tensor below = tl_below(g->t, x);
+    const tl_tensor below = tl_below(g->t, x);
     if (!tl_is_none(below))
         return tl_graph_root(g, below);
-    return v->node < 0
-               ? leaf_root(g, x)
-               : new_root(g, (tl_root){.kind = TL_ROOT_SLAB, .bytes = tl_array_room(&v->a)});
+    const tl_leaf l = tl_leaf_of(g->t, x);
+    uint32_t *known = l.kind == TL_LEAF_ACC ? &g->acc_root[l.at][l.use] : NULL;
+    if (known != NULL && *known != 0)
+        return *known - 1;
+    const uint32_t r = new_root(g, (tl_root){.kind = (tl_root_kind)l.kind,
+                                             .at = l.at,
+                                             .use = l.use,
+                                             .bytes = tl_array_room(&tl_peek(g->t, x)->a)});
+    if (known != NULL)
+        *known = r + 1;
+    return r;
 }
 
 tl_status tl_graph_find_roots(tl_graph *g)
@@ -107,7 +95,7 @@ tl_status tl_graph_find_roots(tl_graph *g)
 bool tl_graph_adopt(tl_graph *g, tl_tensor leaf)
 {
     if (leaf.index < g->cap_values)
-        g->value[leaf.index] = (tl_value_plan){.same = leaf, .root = leaf_root(g, leaf)};
+        g->value[leaf.index] = (tl_value_plan){.same = leaf, .root = root_of_value(g, leaf)};
     return leaf.index < g->cap_values && g->head.err.status == TL_OK;
 }
 
