@@ -176,10 +176,7 @@ static tl_status record(tl_graph *g, tl_at at, tl_program *f, const tl_tensor *i
     g->prints = g->t->prints;
     g->t->prints = (tl_prints){0};
     if (tl_failed(g->t))
-        return tl_fail(&g->head.err,
-                       g->t->head.err.status != TL_OK ? g->t->head.err.status
-                                                      : tl_error_status(g->t),
-                       "%s", tl_error(g->t));
+        return tl_fail(&g->head.err, tl_error_status(g->t), "%s", tl_error(g->t));
     for (int i = 0; i < g->n_out; i++) {
         if (tl_is_none(g->out[i]))
             return tl_fail(&g->head.err, TL_EUSAGE,

@@ -1,21 +1,22 @@
 /* graph.h: a C function over tensors, traced once, planned and replayed. Public.
  *
- * A graph is a tape recorded without storage, the trace. The function alone decides what is in it -
- * forward, backward, the optimizer's step: whatever it calls on the tape it is given. Running the
- * graph gives the bits that calling the function gives (NUMERICS 13).
+ * A graph is a tape recorded without storage, the trace. Whatever the function calls on the tape it
+ * is given is in it: forward, backward, the optimizer's step. Running the graph gives the same bits
+ * as calling the function (NUMERICS 13).
  *
  * Inside a traced function:
  *   - reading a value (tl_item, tl_keep, tl_print, tl_sha256) is TL_ETRACED; tl_watch is not;
- *   - tl_data is TL_ETRACED, too: data comes through in[], through tl_constant if it never changes,
- *     and through tl_bound if it is host memory that does;
+ *   - tl_data is TL_ETRACED, too: data comes in through in[], through tl_constant if it never
+ *     changes, and through tl_bound if it is host memory that changes;
  *   - host work that goes with the ops (a schedule, a counter) goes into tl_host;
- *   - after tl_step or tl_grad_clear, tl_backward may come again: several steps, or several
+ *   - tl_backward may be called again after tl_step or tl_grad_clear: several steps, or several
  *     optimizers in turn, are one graph. Each part after the first has accumulators of its own
  *     beside the tape's;
- *   - tl_grad and tl_step find what earlier backwards, called or run, have left on the tape. Which
- *     parameters have a gradient by then belongs to the trace; tl_compile traces again for others;
+ *   - tl_grad and tl_step find what earlier backwards, called or run, have left on the tape. The
+ *     trace holds for the parameters that had a gradient then; tl_compile traces again for others;
  *   - tl_require_grad on an input holds for the run: its gradient starts at zero in every run, can
- *     be read inside (tl_grad) and handed out, and ends there. The tensor given stays unmarked. */
+ *     be read inside (tl_grad) and handed out, and ends with the run. The tensor that was passed
+ *     stays unmarked. */
 #ifndef TL_GRAPH_H
 #define TL_GRAPH_H
 
@@ -27,25 +28,25 @@ TL_BEGIN
 typedef struct tl_graph tl_graph;
 typedef struct tl_compiled tl_compiled;
 
-/* A function of in[0 .. n_in) that sets out[0 .. n_out). A trace calls it once for every set of
- * input shapes and dtypes; what it decides by ctx is decided then. */
+/* A function of in[0 .. n_in) that sets out[0 .. n_out). It is called once for every set of input
+ * shapes and dtypes; what it decides by ctx is decided then. */
 typedef void tl_program(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out,
                         void *ctx);
 
-/* When a value with several users is kept in memory instead of being computed again by each. */
+/* When a value with several users is kept in memory instead of being computed by each of them. */
 typedef struct {
-    int64_t body;        /* kept if it takes more ops than this; 0: 30 */
-    int64_t reads;       /* kept, where sizes are unknown, if it reads more values; 0: 4 */
-    int64_t again_bytes; /* backward computes only larger values again; 0: 4096 ... */
-    int64_t again_steps; /* ... that are not used again within so many steps; 0: 8 */
+    int64_t body;        /* it is kept if it takes more ops than this; 0: 30 */
+    int64_t reads;       /* it is kept, where sizes are unknown, if it reads more values; 0: 4 */
+    int64_t again_bytes; /* backward computes no value of fewer bytes again; 0: 4096 */
+    int64_t again_steps; /* nor one that is used again within fewer steps; 0: 8 */
     bool never_inline;   /* every value is kept */
     bool heavy_inline;   /* exp, log, ... alone do not make a value kept */
 } tl_cost_limits;
 
 typedef struct {
     bool copy_inputs; /* copy inputs into the graph's memory; else they are read where they lie */
-    bool no_fuse;     /* every op a loop of its own */
-    bool no_simplify; /* equal values computed as often as they occur, constants at every run */
+    bool no_fuse;     /* every op is a loop of its own */
+    bool no_simplify; /* compute equal values as often as they occur, and constants in every run */
     bool no_replace;  /* no replacements, neither shipped nor registered */
     bool rounds;      /* allow replacements that round at other places */
     const char *without; /* replacements to leave out: names with commas; borrowed by tl_compiled */
@@ -101,16 +102,16 @@ int tl_graph_replaced(const tl_graph *g, const char *name);
 
 /* The plan in numbers; sizes in bytes. */
 typedef struct {
-    size_t slab;          /* one block that holds every value from its making to its last use */
+    size_t slab;          /* one block that holds every value until its last use */
     size_t values;        /* what the same values would take side by side */
-    size_t written, read; /* by a run, of values */
-    int nodes;            /* recorded; */
-    int needed;           /* left when equal, constant and unread values are gone; */
-    int views;            /* of these, views: no work */
-    int steps;            /* run: needed and no view, fused, some of them twice */
+    size_t written, read; /* of values, by a run */
+    int nodes;            /* as recorded */
+    int needed;           /* nodes left without equal, constant and unread values */
+    int views;            /* of the needed nodes: they do no work */
+    int steps;            /* of a run: needed nodes that are no views, fused, some of them twice */
     int merged;           /* values that another value or a constant stands for */
     int constants;        /* nodes computed while the graph was made */
-    double trace_seconds; /* of a first trace, with the initial values of the parameters it makes */
+    double trace_seconds; /* the first trace also makes parameters and their initial values */
     double plan_seconds;
 } tl_graph_stats;
 tl_graph_stats tl_graph_stats_of(const tl_graph *g);
