@@ -20,8 +20,6 @@ static const tl_attr tl_recur_schema[] = {TL_FIELD(tl_recur, cell, I64),
                                           TL_FIELD(tl_recur, reverse, BOOL),
                                           {0}};
 
-static int64_t gates_of(int64_t cell) { return cell == TL_LSTM ? 4 : cell == TL_GRU ? 3 : 1; }
-
 /* Input i, if present, has that dtype and shape. A state may be one row, (n), for all samples. */
 static tl_status fit(tl_call *c, int i, const char *name, tl_dtype d, tl_shape want)
 {
@@ -46,7 +44,7 @@ static tl_status fit_rest(tl_call *c, int w, int h0, int start, tl_dtype d, int6
         return tl_call_fail(c, TL_EDTYPE, "%s; floats are needed", tl_dtype_name(d));
     if (c->in[h0 + 1] != NULL && at->cell != TL_LSTM)
         return tl_call_fail(c, TL_ESHAPE, "c0 is of an LSTM alone");
-    TL_TRY(fit(c, w, "w", d, TL_DIMS(gates_of(at->cell) * n, n)));
+    TL_TRY(fit(c, w, "w", d, TL_DIMS(tl_recur_gates(at->cell) * n, n)));
     TL_TRY(fit(c, h0, "h0", d, TL_DIMS(b, n)));
     TL_TRY(fit(c, h0 + 1, "c0", d, TL_DIMS(b, n)));
     TL_TRY(fit(c, start, "start", TL_I64, TL_DIMS(b)));
@@ -57,7 +55,7 @@ static tl_status recur_shape(tl_call *c)
 {
     const tl_recur_attrs *at = c->attrs;
     const tl_array *g = c->in[RECUR_GATES];
-    const int64_t gates = gates_of(at->cell);
+    const int64_t gates = tl_recur_gates(at->cell);
     if (g->ndim != 3 || g->dim[2] % gates != 0)
         return tl_call_fail(c, TL_ESHAPE, "gates have shape %s; (b, s, %lld*n) is needed",
                             TL_TEXT(g), (long long)gates);
@@ -369,10 +367,11 @@ static tl_status grad_shape(tl_call *c)
     const tl_array *y = c->in[BACK_Y];
     if (y->ndim != 3)
         return tl_call_fail(c, TL_ESHAPE, "y has shape %s; (b, s, n) is needed", TL_TEXT(y));
-    const int64_t b = y->dim[0], n = y->dim[2], gates = gates_of(a->cell) * n,
-                  cells = a->cell == TL_LSTM ? n : 0, acts = a->cell <= TL_GRU ? 4 * n : 0;
+    const bool lstm = a->cell == TL_LSTM, has_gates = a->cell <= TL_GRU;
+    const int64_t b = y->dim[0], n = y->dim[2], gates = tl_recur_gates(a->cell) * n,
+                  cells = lstm ? n : 0, acts = has_gates ? 4 * n : 0;
     const tl_dtype wide = tl_dtype_compute(y->dtype);
-    if ((c->in[BACK_C] == NULL) != (cells == 0) || (c->in[BACK_A] == NULL) != (acts == 0))
+    if ((c->in[BACK_C] != NULL) != lstm || (c->in[BACK_A] != NULL) != has_gates)
         return tl_call_fail(c, TL_ESHAPE, "an LSTM has cells, an LSTM and a GRU have gates");
     TL_TRY(fit_rest(c, BACK_W, BACK_H0, BACK_START, y->dtype, b, n));
     const int64_t some = y->dim[1] > 0; /* without steps there are no last states */

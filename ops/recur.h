@@ -10,6 +10,12 @@ typedef struct {
     bool reverse;
 } tl_recur_attrs;
 
+/* Gates of a cell. */
+static inline int tl_recur_gates(int64_t cell)
+{
+    return cell == TL_LSTM ? 4 : cell == TL_GRU ? 3 : 1;
+}
+
 /* recur(gates, w, bias?, h0?, c0?, start?, end?) -> y, c, a, hn, cn */
 enum { RECUR_GATES, RECUR_W, RECUR_BIAS, RECUR_H0, RECUR_C0, RECUR_START, RECUR_END, RECUR_IN };
 /* recur_grad(dy?, dc?, da?, y, c, a, w, h0?, c0?, start?, end?, dhn?, dcn?) -> dgates, du,

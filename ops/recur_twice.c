@@ -21,7 +21,8 @@ typedef struct {
     tl_tape *t;
     const tl_recur_attrs *at;
     tl_vjp *g;
-    int64_t b, s, n, gates;
+    int64_t b, s, n;
+    int gates;                        /* 4, 3 or 1, of n units each */
     tl_dtype dtype;                   /* the compute type */
     tl_tensor wt, in[BACK_IN], up[4]; /* w^T; recur_grad's inputs; its results' cotangents */
 } twice;
@@ -130,7 +131,7 @@ static moment moment_of(const twice *j, int64_t k)
         m.old = some(j, TL_NONE, j->n);
     if (cell == TL_LSTM)
         m.tc = tl_tanh(t, at_step(j, states, at));
-    for (int i = 0; i < j->gates / j->n; i++)
+    for (int i = 0; i < j->gates; i++)
         m.slope[i] = slope_of(j, i, m.act[i]);
     return m;
 }
@@ -166,7 +167,7 @@ static void again(const twice *j, moment *m)
             keep = tl_mul(t, x->dh, x->act[1]);
         } else
             gate[0] = tl_mul(t, x->dh, x->slope[0]);
-        x->s = where(j, x, joined(j, gate, (int)(j->gates / j->n)), true);
+        x->s = where(j, x, joined(j, gate, j->gates), true);
         p = add(j, add(j, where(j, x, keep, true), tl_matmul(t, x->s, j->in[BACK_W])),
                 where(j, x, x->dh, false));
         q = add(j, where(j, x, stay, true), where(j, x, q, false));
@@ -264,7 +265,7 @@ static void through(const twice *j, const moment *m, sums *o)
                   ug = where(j, x, at_step(j, j->up[0], at), true),
                   uu = where(j, x, at_step(j, j->up[1], at), true);
         of_s = add(j, of_s, uu);
-        for (int i = 0; i < j->gates / j->n; i++)
+        for (int i = 0; i < j->gates; i++)
             u[i] = cell == TL_GRU && i == 2 ? part(j, ug, 2)
                                             : add(j, part(j, ug, i), part(j, of_s, i));
         if (cell == TL_GRU)
@@ -304,8 +305,8 @@ void tl_recur_grad_vjp(tl_vjp *g)
     tl_tape *t = g->t;
     tl_shape y = tl_shape_of(t, g->in[BACK_Y]);
     twice j = {.t = t, .at = g->attrs, .g = g, .b = y.dim[0], .s = y.dim[1], .n = y.dim[2]};
+    j.gates = tl_recur_gates(j.at->cell);
     j.dtype = tl_dtype_compute(tl_dtype_of(t, g->in[BACK_Y]));
-    j.gates = tl_shape_of(t, g->in[BACK_W]).dim[0];
     for (int i = 0; i < BACK_IN; i++)
         j.in[i] = i == BACK_START || i == BACK_END ? g->in[i]
                                                    : tl_in_dtype(TL_AT(t), g->in[i], j.dtype);
@@ -335,7 +336,7 @@ void tl_recur_grad_vjp(tl_vjp *g)
     give(&j, BACK_DHN, o.dhn);
     give(&j, BACK_DCN, o.dcn);
     if (g->wants[BACK_W]) { /* of each sample: the engine adds them up */
-        tl_tensor p = stacked(&j, o.at[P_OF_S], j.n), ds = stacked(&j, o.at[S], j.gates);
+        tl_tensor p = stacked(&j, o.at[P_OF_S], j.n), ds = stacked(&j, o.at[S], j.gates * j.n);
         if (tl_is_none(p) || tl_is_none(ds))
             give(&j, BACK_W, TL_NONE);
         else

@@ -396,9 +396,32 @@ static void what_does_not_fit_is_said(void **unused)
     tl_free(t, m);
 }
 
+/* The op, whose layers need units, takes none: it has a gradient, and that has one. */
+static void no_units_have_gradients(void **unused)
+{
+    (void)unused;
+    for (int k = 0; k < CELLS; k++) {
+        tl_tape *t = tl_tape_new(NULL);
+        const tl_tensor in[] = {tl_zeros(t, TL_F32, TL_DIMS(B, S, 0)),
+                                tl_zeros(t, TL_F32, TL_DIMS(0, 0))};
+        tl_tensor once[2], twice[2];
+        for (int i = 0; i < 2; i++)
+            tl_require_grad(t, in[i]);
+        tl_tensor y = tl_sum(t, tl_recur(t, in[0], in[1], (tl_cell)(TL_LSTM + k)), TL_ALL, false);
+        tl_gradients(t, y, in, 2, TL_NONE, once);
+        y = tl_add(t, tl_sum(t, tl_square(t, once[0]), TL_ALL, false),
+                   tl_sum(t, tl_square(t, once[1]), TL_ALL, false));
+        tl_gradients(t, y, in, 2, TL_NONE, twice);
+        if (tl_failed(t))
+            fail_msg("%s: %s", cell_names[k], tl_error(t));
+        tl_free(t);
+    }
+}
+
 const struct CMUnitTest tl_tests_recurrent[] = {
     cmocka_unit_test(they_are_their_formulas), cmocka_unit_test(samples_are_as_alone),
     cmocka_unit_test(pieces_are_the_whole),    cmocka_unit_test(they_compile),
     cmocka_unit_test(gradients_are_right),     cmocka_unit_test(what_does_not_fit_is_said),
+    cmocka_unit_test(no_units_have_gradients),
 };
 const size_t tl_tests_recurrent_count = sizeof tl_tests_recurrent / sizeof tl_tests_recurrent[0];
