@@ -117,8 +117,7 @@ static tl_attention_args arguments(tl_call *c, const tl_array *q, const tl_array
                                .scale = scale_of(a->scale, q->dim[3])};
 }
 
-/* Sets the samples' ranges of keys, which inputs `at` and `at` + 1 give, as the kernels take them.
- */
+/* Sets the samples' ranges of keys, from inputs `at` and `at` + 1, as the kernels take them. */
 static tl_status ranges(tl_call *c, int at, tl_attention_args *a)
 {
     if (c->in[at] == NULL && c->in[at + 1] == NULL)

@@ -12,8 +12,7 @@
  */
 #include "ops/matmul.h"
 
-/* In one dim: the places of the result, and s, d, b and pad of the card. s and d may be negative.
- */
+/* In one dim: the places of the result; s, d, b and pad of the card. s and d may be negative. */
 typedef struct {
     int64_t out, s, d, b, pad;
 } steps;

@@ -168,8 +168,7 @@ tl_status tl_gemm_batches_run(tl_call *c, const tl_gemm_batches *p, tl_gemm_fn *
     return TL_OK;
 }
 
-/* Where k or a folded dim is 0 there are no terms: one product with k = 0 leaves C, or makes it +0.
- */
+/* Where k or a folded dim is 0 there are no terms: a product with k = 0 keeps C or makes it +0. */
 static void drop_empty_folds(tl_gemm_batches *p)
 {
     for (int i = 0; i < p->nd; i++)
