@@ -14,11 +14,11 @@ enum { UNPROBED, OBEYS, REFUSED };
 
 typedef struct {
     const tl_kernel *k;
-    _Atomic int verdict;
+    int verdict;              /* read and written under the lock of admit() */
     char why[TL_MESSAGE_MAX]; /* it has been refused */
 } entry;
 
-enum { MOST = 256 };
+enum { MOST = 256, KERNEL_TEXT = 256 };
 
 static entry table[MOST];
 static _Atomic int count;
@@ -176,17 +176,16 @@ static tl_status admit(tl_at at, entry *e)
     if (e->k->mode & TL_FAST)
         return TL_OK;
     pthread_mutex_lock(&probing);
-    if (atomic_load(&e->verdict) == UNPROBED) {
-        int bad = tl_kernel_probe(e->k, e->k->dtype, e->why, sizeof e->why);
-        atomic_store(&e->verdict, bad == 0 ? OBEYS : REFUSED);
-    }
+    if (e->verdict == UNPROBED)
+        e->verdict = tl_kernel_probe(e->k, e->k->dtype, e->why, sizeof e->why) == 0 ? OBEYS
+                                                                                    : REFUSED;
+    const bool obeys = e->verdict == OBEYS;
     pthread_mutex_unlock(&probing);
-    if (atomic_load(&e->verdict) == OBEYS)
-        return TL_OK;
-    return tl_tape_fail(at, TL_EUSAGE,
-                        "tl_kernel_push: kernel '%.60s' of %.60s declares the contract's bits and "
-                        "is refused: %.200s",
-                        e->k->name, e->k->op, e->why);
+    return obeys ? TL_OK
+                 : tl_tape_fail(at, TL_EUSAGE,
+                                "tl_kernel_push: kernel '%.60s' of %.60s declares the contract's "
+                                "bits and is refused: %.200s",
+                                e->k->name, e->k->op, e->why);
 }
 
 /* The kernel's name as the table has it, which outlives the caller's; NULL, with an error, if
@@ -218,8 +217,9 @@ static const char *admitted(tl_at at, const char *op, tl_dtype dtype, const char
 /* The op's name as the library or the table has it, which outlives the caller's; NULL: unknown. */
 static const char *known_op(const char *op)
 {
-    if (tl_op_find(op) != NULL)
-        return tl_op_find(op)->name;
+    const tl_op *known = tl_op_find(op);
+    if (known != NULL)
+        return known->name;
     for (int i = 0; record_at(i) != NULL; i++)
         if (strcmp(record_at(i)->k->op, op) == 0)
             return record_at(i)->k->op;
@@ -265,18 +265,15 @@ const char *tl_kernel_of_at(tl_at at, tl_tensor x)
         return "";
     const tl_node *n = &t->node[v->node];
     const char *level = n->kernel == NULL ? n->level : n->kernel->isa == NULL ? "" : n->kernel->isa;
-    char text[256];
-    if (n->op->traits & TL_VIEW || n->mode & TL_TRACE)
-        snprintf(text, sizeof text, "%.60s %s %s", n->op->name, tl_dtype_name(tl_node_dtype(t, n)),
+    char *text = tl_bump_get(&t->bump, KERNEL_TEXT);
+    if (text == NULL)
+        tl_tape_fail(at, TL_ENOMEM, "tl_kernel_of: no memory");
+    else if (n->op->traits & TL_VIEW || n->mode & TL_TRACE)
+        snprintf(text, KERNEL_TEXT, "%.60s %s %s", n->op->name, tl_dtype_name(tl_node_dtype(t, n)),
                  n->op->traits & TL_VIEW ? "view" : "traced");
     else
-        snprintf(text, sizeof text, "%.60s %s %.60s%s%.60s", n->op->name,
+        snprintf(text, KERNEL_TEXT, "%.60s %s %.60s%s%.60s", n->op->name,
                  tl_dtype_name(tl_node_dtype(t, n)),
                  n->kernel == NULL ? "invariant" : n->kernel->name, level[0] ? " " : "", level);
-    char *kept = tl_bump_get(&t->bump, strlen(text) + 1);
-    if (kept == NULL) {
-        tl_tape_fail(at, TL_ENOMEM, "tl_kernel_of: no memory");
-        return NULL;
-    }
-    return memcpy(kept, text, strlen(text) + 1);
+    return text;
 }
