@@ -1,9 +1,10 @@
-/* pattern.h: subgraphs that give way to others when a graph is made. Public.
+/* pattern.h: replaces subgraphs by others when a graph is made. Public.
  *
- * A replacement is two programs of the same arguments and outputs: what to search for, and what to
- * put there. A match is first found by ops alone, without constants; then the search is traced
- * again with the graph's own shapes, strides, dtypes and scalars, and must agree field by field. It
- * is replaced only where every bit stays (NUMERICS 13), unless tl_graph_options.rounds allows more.
+ * A replacement is two programs with the same arguments and outputs: what to search for, and what
+ * to put there. A match is first found by its ops alone. Then the search is traced again with the
+ * graph's own shapes, strides, dtypes and scalars, and must agree field by field. The match is
+ * replaced only where every bit stays the same (NUMERICS 13), unless tl_graph_options.rounds is
+ * set.
  */
 #ifndef TL_PATTERN_H
 #define TL_PATTERN_H
@@ -22,11 +23,11 @@ typedef struct {
     const char *name;
     tl_dtype dtype;
     tl_shape shape;
-    bool fixed;     /* always of this dtype; else of the first argument's, whatever that is */
-    bool or_f32;    /* ... or f32 (a norm's weight, a rotary table) */
-    bool no_grad;   /* takes no gradient (a mask, a table) */
-    bool exclusive; /* may not be the same value as another exclusive argument */
-    int64_t below;  /* i64 examples are 0 .. below - 1 */
+    bool fixed;     /* it always has this dtype; else it has that of the first argument */
+    bool or_f32;    /* it may also be f32 (a norm's weight, a rotary table) */
+    bool no_grad;   /* it takes no gradient (a mask, a table) */
+    bool exclusive; /* it may not be the same value as another exclusive argument */
+    int64_t below;  /* of i64: example values are 0 .. below - 1 */
 } tl_pattern_arg;
 #define TL_ARG(name_, dtype_, shape_, ...)                               \
     {                                                                    \
@@ -48,13 +49,13 @@ typedef struct {
 } tl_pattern_values;
 
 typedef enum {
-    TL_TRACE_FORWARD, /* match the program as written: gradients come from what is put there */
-    /* match it with backward expanded: cotangents of outputs that a gradient comes to are further
-     * inputs, gradients of arguments that take one are further outputs */
+    TL_TRACE_FORWARD, /* match the program as written; the replacement is differentiated */
+    /* match it with backward expanded: the cotangents of outputs are further inputs, the gradients
+     * of arguments are further outputs */
     TL_TRACE_JOINT
 } tl_trace_kind;
 
-/* May say no to a match that is otherwise good. */
+/* May refuse a match that is otherwise good. */
 typedef bool tl_extra_check(const tl_match *m, void *ctx);
 
 #define TL_ALL_FLOATS (TL_BIT(TL_F64) | TL_BIT(TL_F32) | TL_BIT(TL_F16) | TL_BIT(TL_BF16))
@@ -66,24 +67,23 @@ typedef struct {
     int n_in, n_out;
     const tl_pattern_scalar *scalars;
     int n_scalars;
-    int forms; /* spellings of search, by tl_pattern_values.form, which replace sees, too; 0: one */
-    const tl_shape *form_shapes; /* [forms][n_in]: the examples' shapes in each form (a reshape
-                                  * copies or not); NULL: those above */
+    int forms; /* ways to write search, told apart by tl_pattern_values.form; 0: one */
+    const tl_shape *form_shapes; /* [forms][n_in]: of the examples, by form; NULL: those above */
     tl_trace_kind trace;
     tl_extra_check *extra_check;
     void *ctx;            /* borrowed for ever */
-    bool skip_duplicates; /* a pattern that is there already is no error, and is not added */
-    unsigned exact;       /* TL_BIT(dtype of the first argument): same bits forward and backward */
-    unsigned exact_forward;  /* same values, other gradients: made where no gradient passes */
-    uint64_t rounding_forms; /* bit i: form i claims nothing */
+    bool skip_duplicates; /* a form whose pattern is known is left out, and is no error */
+    unsigned exact;       /* TL_BIT(dtype of the first argument): same bits, forward and backward */
+    unsigned exact_forward;  /* same bits of values alone: made where no gradient passes */
+    uint64_t rounding_forms; /* bit i: form i claims neither */
 } tl_replacement;
 
-/* Adds a replacement for all graphs made from now on, in any thread; it is tried after those added
+/* Adds a replacement for all graphs made from now on, in any thread. It is tried after those added
  * before and ahead of the library's. Copies text and arrays. TL_EUSAGE: search cannot be traced,
- * does not use an argument or scalar, draws, or changes something in place; or it is a duplicate
- * (same pattern, same extra_check). TL_ENAME: the name is taken. TL_ESHAPE, TL_EDTYPE: outputs of
- * replace are of another shape or dtype. TL_EDOMAIN: exact or exact_forward does not hold; both are
- * tested on random inputs here. A replace that contains search is made once in a place. */
+ * does not use an argument or scalar, draws random numbers, or changes something in place; or it is
+ * a duplicate (same pattern, same extra_check). TL_ENAME: the name is taken. TL_ESHAPE, TL_EDTYPE:
+ * outputs of replace have another shape or dtype. TL_EDOMAIN: exact or exact_forward does not hold;
+ * both are tested on random inputs here. A replacement is not made again in what it has put. */
 #define tl_register_replacement(err, ...) \
     tl_register_replacement_with(err, TL_MAKE(tl_replacement){__VA_ARGS__})
 tl_status tl_register_replacement_with(tl_err *err, tl_replacement r);
@@ -100,8 +100,8 @@ const char *tl_replacement_at(int i);
  * claimed exact: outputs, gradients of inputs as values, and accumulators, bit for bit. TL_EDOMAIN
  * with the first difference. */
 tl_status tl_replacement_check(const char *name, uint64_t seed, int rounds, tl_err *err);
-/* The same of one form and dtype, claimed or not, at these shapes (NULL: the examples'). TL_ENAME:
- * no such form. */
+/* The same for one form and dtype, claimed or not, with these shapes (NULL: the examples').
+ * TL_ENAME: there is no such form. */
 tl_status tl_replacement_compare(const char *name, int form, tl_dtype dtype, const tl_shape *shapes,
                                  bool backward, uint64_t seed, int rounds, tl_err *err);
 
@@ -109,7 +109,7 @@ tl_status tl_replacement_compare(const char *name, int form, tl_dtype dtype, con
 
 /* Dims, strides and dtype of an argument (data NULL); NULL for an unknown name. */
 const tl_array *tl_match_input(const tl_match *m, const char *name);
-/* The same with data, of an argument that is a tl_constant of the program; NULL for others. */
+/* The same, with data, for an argument that is a tl_constant of the program; NULL for others. */
 const tl_array *tl_match_constant(const tl_match *m, const char *name);
 /* A scalar argument; NaN for an unknown name. */
 double tl_match_scalar(const tl_match *m, const char *name);
