@@ -27,7 +27,8 @@ typedef struct {
     tl_tensor same; /* the value that stands for it, equal bit for bit; itself if none does */
     uint32_t root;
     bool offset_known;
-    int64_t offset; /* bytes from the beginning of the root */
+    int64_t offset;  /* bytes from the beginning of the root */
+    uint32_t number; /* when printed */
 } tl_value_plan;
 
 /* A node changes the memory of one of its inputs in place. */

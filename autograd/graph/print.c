@@ -21,21 +21,14 @@ static const char *bytes_text(size_t bytes, char buf[BYTES_TEXT])
 }
 
 /* Results are numbered in the order in which they are made; leaves have names. */
-typedef struct {
-    tl_graph *g;
-    uint32_t *number; /* by value index */
-} namer;
-
-static bool namer_new(namer *n, tl_graph *g)
+static void number_results(tl_graph *g)
 {
     uint32_t next = 0;
-    *n = (namer){g, tl_calloc(atomic_load(&g->t->values.count) + 1, sizeof *n->number)};
-    for (uint32_t i = 0; n->number != NULL && i < g->n_order; i++) {
-        const tl_node *node = &g->t->node[g->order[i]];
-        for (int j = 0; j < node->n_out; j++)
-            n->number[node->out + (uint32_t)j] = next++;
+    for (uint32_t i = 0; i < g->n_order; i++) {
+        const tl_node *n = &g->t->node[g->order[i]];
+        for (int j = 0; j < n->n_out; j++)
+            g->value[n->out + (uint32_t)j].number = next++;
     }
-    return n->number != NULL;
 }
 
 /* grad(w); grad(w)#1 for its second accumulator; grad(w)'1 for the one in the second part of the
@@ -73,17 +66,17 @@ static tl_tensor shown(const tl_graph *g, tl_tensor x)
     }
 }
 
-static const char *value_text(const namer *n, tl_tensor x, char buf[TEXT])
+static const char *value_text(const tl_graph *g, tl_tensor x, char buf[TEXT])
 {
-    x = shown(n->g, x);
+    x = shown(g, x);
     if (tl_is_none(x))
         return "-";
-    if (x.owner != n->g->t->values.owner)
-        return snprintf(buf, TEXT, "%.250s", tl_leaf_name(n->g->t, x)), buf;
-    const tl_value *v = tl_values_at(&n->g->t->values, x.index);
-    if (v->node < 0)
-        return leaf_text(n->g, tl_leaf_of(n->g->t, x), buf);
-    snprintf(buf, TEXT, "%%%u", n->number[x.index]);
+    if (x.owner != g->t->values.owner)
+        snprintf(buf, TEXT, "%.250s", tl_leaf_name(g->t, x));
+    else if (tl_maker_at(g->t, x) < 0)
+        leaf_text(g, tl_leaf_of(g->t, x), buf);
+    else
+        snprintf(buf, TEXT, "%%%u", g->value[x.index].number);
     return buf;
 }
 
@@ -98,34 +91,32 @@ static tl_status written(tl_graph *g, FILE *f, const char *what)
     return ferror(f) ? tl_fail(&g->head.err, TL_EIO, "the %s could not be written", what) : TL_OK;
 }
 
-static void print_node(const namer *n, FILE *f, uint32_t i)
+static void print_node(const tl_graph *g, FILE *f, uint32_t i)
 {
-    const tl_node *node = &n->g->t->node[i];
+    const tl_node *n = &g->t->node[i];
     char text[TEXT], shape[TL_SHAPE_TEXT];
     int width = 0;
-    for (int j = 0; j < node->n_out; j++)
-        width += fprintf(f, "%s%%%u", j == 0 ? "  " : ", ", n->number[node->out + (uint32_t)j]);
-    fprintf(f, "%*s = %s(", width < 12 ? 12 - width : 0, "", node->op->name);
-    for (int k = 0; k < node->n_in; k++)
-        fprintf(f, "%s%s", k == 0 ? "" : ", ", value_text(n, node->in[k], text));
-    fprintf(f, ")%s", tl_attrs_text(node->op, node->attrs, text));
-    for (int j = 0; j < node->n_out; j++) {
-        const tl_array *a = &tl_values_at(&n->g->t->values, node->out + (uint32_t)j)->a;
+    for (int j = 0; j < n->n_out; j++)
+        width += fprintf(f, "%s%%%u", j == 0 ? "  " : ", ", g->value[n->out + (uint32_t)j].number);
+    fprintf(f, "%*s = %s(", width < 12 ? 12 - width : 0, "", n->op->name);
+    for (int k = 0; k < n->n_in; k++)
+        fprintf(f, "%s%s", k == 0 ? "" : ", ", value_text(g, n->in[k], text));
+    fprintf(f, ")%s", tl_attrs_text(n->op, n->attrs, text));
+    for (int j = 0; j < n->n_out; j++) {
+        const tl_array *a = &tl_values_at(&g->t->values, n->out + (uint32_t)j)->a;
         fprintf(f, "%s %s %s", j == 0 ? " :" : ",", tl_dtype_name(a->dtype),
                 tl_array_shape_text(shape, a));
     }
-    fprintf(f, "%s%s   # %s:%d\n", node->op->traits & TL_VIEW ? "  view" : "",
-            tl_inlined(n->g, i) ? "  inlined" : "", short_file(node->file), node->line);
+    fprintf(f, "%s%s   # %s:%d\n", n->op->traits & TL_VIEW ? "  view" : "",
+            tl_inlined(g, i) ? "  inlined" : "", short_file(n->file), n->line);
 }
 
 tl_status tl_graph_print(tl_graph *g, FILE *f)
 {
     TL_TRY(tl_graph_there(g, __func__));
     TL_TRY(TL_NEED(&g->head.err, f));
-    namer n;
     char text[TEXT], shape[TL_SHAPE_TEXT];
-    if (!namer_new(&n, g))
-        return tl_fail(&g->head.err, TL_ENOMEM, "no memory to print a graph");
+    number_results(g);
     fprintf(
         f, "graph: %d inputs, %d outputs, %d nodes recorded, %d needed, run in %d steps, slab %s\n",
         g->n_in, g->n_out, g->stats.nodes, g->stats.needed, g->stats.steps,
@@ -134,11 +125,10 @@ tl_status tl_graph_print(tl_graph *g, FILE *f)
         fprintf(f, "  in%d : %s %s\n", i, tl_dtype_name(g->signature[i].dtype),
                 tl_array_shape_text(shape, &g->signature[i]));
     for (uint32_t i = 0; i < g->n_order; i++)
-        print_node(&n, f, g->order[i]);
+        print_node(g, f, g->order[i]);
     for (int i = 0; i < g->n_out; i++)
-        fprintf(f, "%s%s%s", i == 0 ? "  return " : ", ", value_text(&n, g->out[i], text),
+        fprintf(f, "%s%s%s", i == 0 ? "  return " : ", ", value_text(g, g->out[i], text),
                 i == g->n_out - 1 ? "\n" : "");
-    tl_free_raw(n.number);
     return written(g, f, "graph");
 }
 
@@ -172,18 +162,17 @@ static const char *quoted(const char *s, char to[2 * TEXT])
 
 /* A leaf is drawn once for each node that reads it: one picture of a parameter would draw lines
  * across the whole graph. */
-static void dot_leaf(const namer *n, FILE *f, uint32_t node, int k, tl_tensor x)
+static void dot_leaf(const tl_graph *g, FILE *f, uint32_t node, int k, tl_tensor x)
 {
     char text[TEXT], safe[2 * TEXT];
     fprintf(f,
             "  l%u_%d [label=\"%s\", shape=plaintext, style=\"\", fontcolor=\"#666666\", "
             "fontsize=9];\n  l%u_%d -> n%u [color=\"#bbbbbb\"];\n",
-            node, k, quoted(value_text(n, x, text), safe), node, k, node);
+            node, k, quoted(value_text(g, x, text), safe), node, k, node);
 }
 
-static void dot_node(const namer *n, FILE *f, uint32_t i)
+static void dot_node(const tl_graph *g, FILE *f, uint32_t i)
 {
-    const tl_graph *g = n->g;
     const tl_node *node = &g->t->node[i];
     char attrs[TEXT], shape[TL_SHAPE_TEXT] = "", safe[3][2 * TEXT];
     if (node->n_out > 0)
@@ -200,7 +189,7 @@ static void dot_node(const namer *n, FILE *f, uint32_t i)
             continue;
         int32_t from = tl_maker_at(g->t, x);
         if (from < 0)
-            dot_leaf(n, f, i, k, x);
+            dot_leaf(g, f, i, k, x);
         else
             fprintf(f, "  n%d -> n%u;\n", from, i);
     }
@@ -210,25 +199,22 @@ tl_status tl_graph_dot(tl_graph *g, FILE *f)
 {
     TL_TRY(tl_graph_there(g, __func__));
     TL_TRY(TL_NEED(&g->head.err, f));
-    namer n;
-    if (!namer_new(&n, g))
-        return tl_fail(&g->head.err, TL_ENOMEM, "no memory to draw a graph");
+    number_results(g);
     fputs("digraph tally {\n  rankdir=TB;\n  node [shape=box, style=\"rounded,filled\", "
           "fontname=\"Helvetica\", fontsize=11];\n  edge [arrowsize=0.6];\n",
           f);
     for (uint32_t i = 0; i < g->n_order; i++)
-        dot_node(&n, f, g->order[i]);
+        dot_node(g, f, g->order[i]);
     for (int i = 0; i < g->n_out; i++) {
         tl_tensor x = tl_graph_resolve(g, g->out[i]);
         int32_t from = tl_maker_at(g->t, x);
         char text[TEXT], safe[2 * TEXT];
         fprintf(f, "  out%d [label=\"output %d%s%s\", shape=ellipse, fillcolor=\"#ffe6cc\"];\n", i,
-                i, from < 0 ? ": " : "", from < 0 ? quoted(value_text(&n, x, text), safe) : "");
+                i, from < 0 ? ": " : "", from < 0 ? quoted(value_text(g, x, text), safe) : "");
         if (from >= 0)
             fprintf(f, "  n%d -> out%d;\n", from, i);
     }
     fputs("}\n", f);
-    tl_free_raw(n.number);
     return written(g, f, "graph");
 }
 
