@@ -86,11 +86,9 @@ static tl_status add_leaf(tl_shadow *s, tl_tensor x, bool checked, const char *n
     const tl_value *v = tl_peek(s->rec, x);
     if (v == NULL || !tl_dtype_is_float(v->a.dtype) || find(s, x) != NULL)
         return TL_OK;
-    tl_shadow_leaf *grown = tl_realloc(s->leaf, (size_t)(s->n_leaves + 1) * sizeof *grown);
-    if (grown == NULL)
+    if (!tl_grow(&s->leaf, &s->cap_leaves, s->n_leaves, sizeof *s->leaf))
         return tl_fail(&s->err, TL_ENOMEM, "no memory for %d leaves", s->n_leaves + 1);
-    s->leaf = grown;
-    tl_shadow_leaf *l = &grown[s->n_leaves++];
+    tl_shadow_leaf *l = &s->leaf[s->n_leaves++];
     *l = (tl_shadow_leaf){.handle = x, .v = v, .checked = checked, .n = tl_array_count(&v->a)};
     snprintf(l->name, sizeof l->name, "%s", name);
     double **arrays[] = {&l->x0,   &l->x,    &l->dir,      &l->found[0], &l->found[1], &l->g[0],

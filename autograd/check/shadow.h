@@ -41,7 +41,7 @@ typedef struct {
     double *cotangent; /* of y */
     int64_t n_y;
     tl_shadow_leaf *leaf;
-    int n_leaves;
+    int n_leaves, cap_leaves;
     double jumps; /* noise of tl_shadow_value, once measured */
     tl_err err;
 } tl_shadow;

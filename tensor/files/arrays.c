@@ -174,13 +174,8 @@ static tl_status fill(tl_arrays *f, const tl_arrays_raw *r, tl_arrays_entry *e)
 tl_status tl_arrays_add(tl_arrays *f, const char *name, size_t length, tl_arrays_entry **out)
 {
     char who[TL_QUOTED];
-    if (f->n == f->room) {
-        tl_arrays_entry *grown = tl_realloc(f->e, (size_t)(f->room * 2 + 1) * sizeof *grown);
-        if (grown == NULL)
-            return tl_fail(f->err, TL_ENOMEM, "%.200s: no memory for %d arrays", f->path, f->n);
-        f->e = grown;
-        f->room = f->room * 2 + 1;
-    }
+    if (!tl_grow(&f->e, &f->cap, f->n, sizeof *f->e))
+        return tl_fail(f->err, TL_ENOMEM, "%.200s: no memory for %d arrays", f->path, f->n);
     tl_arrays_entry *e = &f->e[f->n];
     *e = (tl_arrays_entry){.name = tl_arrays_block(f, length + 1)};
     if (e->name == NULL)

@@ -12,7 +12,7 @@ typedef struct {
 
 struct tl_arrays {
     tl_arrays_entry *e;
-    int n, room;
+    int n, cap;
     char *bytes; /* of the whole file */
     size_t size;
     bool mapped;          /* `bytes` is a mapping; else a block with a NUL behind it */

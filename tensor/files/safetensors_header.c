@@ -192,13 +192,6 @@ static tl_status list_parse(text *x, int64_t *v, int room, int *n, const char *w
     return TL_OK;
 }
 
-/* An array of n items with room for one more: it doubles whenever n is a power of two. NULL when
- * out of memory, and then it is as it was. */
-static void *grown(void *array, int n, size_t size)
-{
-    return (n & (n - 1)) != 0 ? array : tl_realloc(array, (n > 0 ? 2 * (size_t)n : 1) * size);
-}
-
 /* ---- a tensor ---- */
 
 static tl_status dtype_check(const text *x, tl_st_tensor *t, const char *name)
@@ -293,11 +286,9 @@ static tl_status meta_parse(text *x, tl_st_header *h)
         if (peek(x) != '"')
             return bad(x, "metadata \"%.100s\" is not a string", key);
         TL_TRY(string_parse(x, &value));
-        tl_st_meta *meta = grown(h->meta, h->n_meta, sizeof *meta);
-        if (meta == NULL)
+        if (!tl_grow(&h->meta, &h->cap_meta, h->n_meta, sizeof *h->meta))
             return tl_fail(x->err, TL_ENOMEM, "%.200s: no memory for more than %d metadata",
                            x->path, h->n_meta);
-        h->meta = meta;
         h->meta[h->n_meta++] = (tl_st_meta){key, value};
         TL_TRY(more_parse(x, '}', &more));
     }
@@ -351,11 +342,9 @@ static tl_status entries_parse(text *x, tl_st_header *h, uint64_t data_bytes)
             meta = true;
             TL_TRY(meta_parse(x, h));
         } else {
-            tl_st_tensor *tensors = grown(h->tensors, h->n, sizeof *tensors);
-            if (tensors == NULL)
+            if (!tl_grow(&h->tensors, &h->cap, h->n, sizeof *h->tensors))
                 return tl_fail(x->err, TL_ENOMEM, "%.200s: no memory for more than %d tensors",
                                x->path, h->n);
-            h->tensors = tensors;
             h->tensors[h->n] = (tl_st_tensor){.name = key};
             x->tensor = key;
             TL_TRY(tensor_parse(x, &h->tensors[h->n++], data_bytes));

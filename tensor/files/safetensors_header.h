@@ -18,7 +18,7 @@ typedef struct {
     char *text;            /* a copy of the header, which holds every name and value */
     tl_st_tensor *tensors; /* in order of offset when parsed */
     tl_st_meta *meta;      /* in order of key */
-    int n, n_meta;
+    int n, cap, n_meta, cap_meta;
 } tl_st_header;
 
 /* Parses n bytes of header for data of data_bytes bytes; path is for messages. On
