@@ -27,9 +27,9 @@ static tl_status integer_shape(tl_call *c)
 static tl_status divide_forward(tl_call *c)
 {
     const tl_array *b = c->in[1];
-    int64_t n = tl_array_count(&c->out[0]) > 0 ? tl_array_count(b) : 0;
+    int64_t n = tl_array_count(b);
     for (int64_t i = 0; i < n; i++)
-        if (*(const int64_t *)tl_array_at(b, i) == 0)
+        if (tl_i64_at(b, i) == 0)
             return tl_call_fail(c, TL_EDOMAIN, "element %lld of the divisor is 0", (long long)i);
     return tl_pointwise_run(c);
 }

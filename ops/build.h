@@ -22,10 +22,9 @@
 #define TL_NAMED(id, inputs, outputs) .name = #id, .n_in = inputs, .n_out = outputs
 /* Its attributes, of type id_attrs, with the schema id_schema; and a field of such a schema. */
 #define TL_ATTRS(id) .attr = id##_schema, .attr_size = sizeof(id##_attrs)
-#define TL_FIELD(id, field, kind)                           \
-    {                                                       \
-#field, TL_ATTR_##kind, offsetof(id##_attrs, field) \
-    }
+/* clang-format off */
+#define TL_FIELD(id, field, kind) {#field, TL_ATTR_##kind, offsetof(id##_attrs, field)}
+/* clang-format on */
 
 /* A pointwise op over floats; TL_ATTRS(tl_const) if a constant c is its attribute. */
 #define TL_UNARY(id) TL_NAMED(id, 1, 1), .shape = tl_float_shape, .slot = TL_TILE_##id

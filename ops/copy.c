@@ -216,8 +216,7 @@ static tl_status slice_grad_forward(tl_call *c)
     const slice_grad_attrs *a = c->attrs;
     const tl_array *x = c->in[0], *y = &c->out[0];
     const int d = tl_dim_from_front(a->dim, y->ndim);
-    if (tl_array_count(y) > 0)
-        memset(y->data, 0, (size_t)tl_array_count(y) * tl_dtype_size(y->dtype));
+    tl_clear(y);
     if (tl_array_count(x) > 0) {
         tl_array part = tl_part_of(y, d, a->start, a->step, x->dim[d]);
         tl_array_copy(&part, x);

@@ -127,8 +127,8 @@ static tl_status positions_forward(tl_call *c)
 {
     int64_t b = c->in[0]->dim[0], n = ((const positions_attrs *)c->attrs)->n, *y = c->out[0].data;
     for (int64_t i = 0; i < b; i++) {
-        int64_t offset = *(const int64_t *)tl_array_at(c->in[0], i), first, last,
-                start = c->in[1] != NULL ? *(const int64_t *)tl_array_at(c->in[1], i) : 0;
+        int64_t offset = tl_i64_at(c->in[0], i), first, last,
+                start = c->in[1] != NULL ? tl_i64_at(c->in[1], i) : 0;
         if (__builtin_sub_overflow(offset, start, &first) ||
             __builtin_add_overflow(first, n, &last))
             return tl_call_fail(c, TL_EINDEX,

@@ -121,8 +121,8 @@ static tl_status mask_forward(tl_call *c)
     unsigned char *y = c->out[0].data;
     int64_t samples = c->out[0].ndim == 3 ? c->out[0].dim[0] : 1;
     for (int64_t b = 0; b < samples; b++) {
-        int64_t start = c->in[0] != NULL ? *(const int64_t *)tl_array_at(c->in[0], b) : 0;
-        int64_t end = c->in[1] != NULL ? *(const int64_t *)tl_array_at(c->in[1], b) : a->keys;
+        int64_t start = c->in[0] != NULL ? tl_i64_at(c->in[0], b) : 0;
+        int64_t end = c->in[1] != NULL ? tl_i64_at(c->in[1], b) : a->keys;
         if (start < 0 || end > a->keys || start > end)
             return tl_call_fail(
                 c, TL_EINDEX,
