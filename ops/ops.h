@@ -97,10 +97,9 @@
  *                                     handle. TL_EINPLACE if a table needs a gradient
  *   rotary_halves(x1, x2, c, s, conjugate, y2)  of separate halves (..., h): y1 = c*x1 - s*x2 and
  *                                     *y2 = c*x2 + s*x1; the conjugate has -s for s
- *   rotary_ids(x, r1, r2, ids, seq, pairing)  rotary with rows of full tables (positions, d),
- *                                     looked up by ids, i64 (b, s) or (s). seq is x's dim of
- *                                     positions; the batch is axis 0, or axis 1 if seq is 0.
- *                                     TL_EINDEX outside the table
+ *   rotary_ids(x, r1, r2, ids, seq, pairing)  with rows of full tables (positions, d), looked up by
+ *                                     ids, i64 (b, s) or (s). seq is x's dim of positions; the batch
+ *                                     is axis 0, or 1 if seq is 0. TL_EINDEX outside the table
  *   rotary_offsets(x, r1, r2, offset, seq, pairing)  the same for positions offset[i], offset[i] +
  *                                     1, ... of sample i; offset is i64 (b)
  *   rotary_widen(half, pairing)       a half-width table (..., d/2) widened to (..., d)
@@ -118,10 +117,9 @@
  *
  * Recurrence. Options follow as .name = value. The layers in nn.h (tl_lstm, ...) own the weights.
  *   recur(gates, w, cell)             all steps of an LSTM, GRU or RNN of n units (G = 4, 3, 1):
- *                                     what the input gives to the gates, (b, s, G*n), and w (G*n,
- *                                     n), of one float dtype -> states (b, s, n). TL_EDOMAIN: no
- *                                     such cell. TL_ESHAPE, TL_EDTYPE: an operand or option does
- *                                     not fit, or c is given without an LSTM
+ *                                     the input's gates (b, s, G*n), w (G*n, n), of one float dtype
+ *                                     -> states (b, s, n). TL_EDOMAIN: no such cell. TL_ESHAPE,
+ *                                     TL_EDTYPE: an operand or option does not fit (c: LSTMs only)
  *
  * Training. Options follow as .name = value.
  *   cross_entropy(logits, targets, reduction)  -log_softmax(logits) at the targets: logits (...,
@@ -388,13 +386,12 @@ tl_tensor tl_rotary_ids_at(tl_at at, tl_tensor x, tl_tensor r1, tl_tensor r2, tl
 tl_tensor tl_rotary_offsets_at(tl_at at, tl_tensor x, tl_tensor r1, tl_tensor r2, tl_tensor offset,
                                int seq, tl_rotary_pairing pairing);
 /* Writes the tables for positions first .. first + n - 1 (NUMERICS 8.3): cosines into r1 and sines
- * into r2, both (n, dim), f32 or (table64) f64. Scaled, unless scaling is NULL, they have slower
- * long waves for long contexts, as in Llama 3 (NUMERICS 8.6), whose numbers stand at the fields.
- * TL_EDOMAIN: n < 0, dim not even, base, pairing or scaling out of range, a table NULL. */
+ * into r2, both (n, dim), f32 or (table64) f64; scaled, unless scaling is NULL, for long contexts as
+ * in Llama 3 (NUMERICS 8.6). TL_EDOMAIN if an argument is out of range. */
 typedef struct {
-    double factor;                            /* 8: waves longer than original/low turn slower */
-    double low_freq_factor, high_freq_factor; /* 1, 4; low < high */
-    double original;                          /* 8192 positions were trained on */
+    double factor;                            /* Llama 3: 8; long waves turn that much slower */
+    double low_freq_factor, high_freq_factor; /* Llama 3: 1, 4; low < high */
+    double original;                          /* positions that were trained on; Llama 3: 8192 */
 } tl_rotary_scaling;
 tl_status tl_rotary_table(int64_t first, int64_t n, int64_t dim, double base,
                           tl_rotary_pairing pairing, float *r1, float *r2);
