@@ -1,14 +1,14 @@
-/* reveal.c: recovers the tree by taking one term, asking for every other one how large the part is
- * in which the two meet, and doing the same within each group of equal answers. */
+/* reveal.c: recovers the tree of a sum. It takes one term, asks for every other term how large the
+ * part is in which the two meet, and does the same within each group of equal answers. */
 #include "tensor/reveal/reveal.h"
 
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 
-enum { CHECKS = 64 }; /* pairs asked again once the tree stands */
+enum { CHECKS = 64 }; /* pairs that are asked again when the tree is complete */
 
-/* A term, and the size of the part in which it meets the term that was taken. */
+/* A term, and the size of the part in which it meets the term taken. */
 typedef struct {
     int64_t size, term;
 } meeting;
@@ -18,16 +18,16 @@ typedef struct {
     void *ctx;
     tl_dtype dtype;
     int64_t n;
-    void *x; /* the terms: all units but two */
+    void *x; /* the terms: units, except for two during a question */
     double unit;
     meeting *set;
-    int64_t *part, parts; /* values not added yet */
+    int64_t *part, parts; /* the values that are not added yet */
     tl_order *order;
     tl_err *err;
 } search;
 
-/* Bits of the unit and of the huge value; half of the huge value's last place, in any accumulator
- * that swallows, is more than all units together. */
+/* Bits of the unit and of the huge value. In any accumulator that can swallow units, half of the
+ * huge value's last place is more than all units together. */
 static const struct {
     uint64_t unit, huge, sign;
     double unit_value;
@@ -93,10 +93,10 @@ static tl_status no_tree(const search *s, int64_t term, int64_t size, int64_t he
                    term, size, held);
 }
 
-/* Makes the tree over set[0 .. m) (by ascending term) and leaves it as one part; or, if all of it
- * belongs to an addition of `limit` terms that has other parts besides, as several, for the caller
- * to add. Starts from the last term if from_end: a fold that runs down is then as quick as one that
- * runs up. */
+/* Builds the tree over set[0 .. m), sorted by term, and leaves it as one part. If all of it belongs
+ * to an addition of `limit` terms that has other parts as well, it leaves several parts, for the
+ * caller to add. With from_end it starts from the last term, so that a fold that runs down takes no
+ * longer than one that runs up. */
 static tl_status build(search *s, meeting *set, int64_t m, int64_t limit, bool from_end)
 {
     int64_t base = s->parts, held = 1, taken = set[from_end ? m - 1 : 0].term;
@@ -124,7 +124,7 @@ static tl_status build(search *s, meeting *set, int64_t m, int64_t limit, bool f
     return TL_OK;
 }
 
-/* Pairs spread over the terms, the other way round. */
+/* Asks for pairs spread over all terms, in the other direction, and compares with the tree. */
 static tl_status check(const search *s)
 {
     for (int64_t k = 0; k < CHECKS && s->n > 1; k++) {
