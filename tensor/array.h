@@ -32,8 +32,8 @@ size_t tl_dtype_size(tl_dtype d);      /* bytes of one element; 0: no array can 
 bool tl_dtype_is_float(tl_dtype d);    /* f64, f32, f16, bf16 */
 tl_dtype tl_dtype_compute(tl_dtype d); /* f64 for f64; f32 for f32, f16, bf16; else d itself */
 
-/* A list of up to 8 sizes: TL_DIMS(2, 3); TL_SCALAR is 0-d. Its ndim is checked where it enters;
- * the functions below take one out of range for the nearest possible. */
+/* A list of up to 8 sizes: TL_DIMS(2, 3); TL_SCALAR is 0-d. Ops check its ndim; the functions below
+ * take one out of range for the nearest possible. */
 typedef struct {
     int ndim;
     int64_t dim[TL_MAX_DIMS];
@@ -51,7 +51,7 @@ extern "C++" template <class... I> constexpr tl_shape tl_dims(I... size)
 #endif
 #define TL_SCALAR (TL_MAKE(tl_shape){0, {0}})
 
-/* Describes memory that someone else owns; plain data. A 0-d array has one element. */
+/* Describes memory that someone else owns. Plain data. A 0-d array has one element. */
 typedef struct tl_array {
     tl_dtype dtype;
     int ndim;
@@ -75,6 +75,6 @@ void tl_array_put(const tl_array *a, int64_t flat, double x); /* x rounded once 
 /* "[2, 3]" in buf, of at least TL_SHAPE_TEXT bytes; returns buf. */
 enum { TL_SHAPE_TEXT = 192 };
 char *tl_shape_text(char *buf, const tl_shape *s);
-char *tl_array_shape_text(char *buf, const tl_array *a); /* the same of an array's */
+char *tl_array_shape_text(char *buf, const tl_array *a); /* of the array's shape */
 TL_END
 #endif

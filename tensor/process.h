@@ -15,11 +15,10 @@ int tl_threads(void);
 /* What memory comes from: "jemalloc", or "aligned_alloc" where the process has none. */
 const char *tl_allocator(void);
 typedef struct {
-    size_t used;   /* bytes now in use */
-    size_t peak;   /* the most in use at once since the last reset of the tape */
-    size_t blocks; /* in use */
-    size_t mapped; /* bytes that jemalloc holds for them; 0 without it */
-    size_t asked;  /* how often no free block was at hand and a new one was allocated */
+    size_t used, peak; /* bytes in use now, and the most since the last reset of the tape */
+    size_t blocks;     /* in use */
+    size_t mapped;     /* bytes that jemalloc holds for them; 0 without it */
+    size_t asked;      /* how often no free block was at hand and a new one was allocated */
 } tl_memory_stats_t;
 TL_END
 #endif
