@@ -5,10 +5,9 @@
  * single elements, with a random cotangent on every output element (central differences and
  * Ridders' extrapolation, which estimates its own error). The result is compared
  *   - tightly, with the analytic gradient of the f64 run: is the vjp right?
- *   - to the precision of the user's dtypes, with the analytic gradient computed in them: are the
- *     kernels right?
- * What is detached is held constant on both sides. Only a comparison that had something
- * to compare can say "right". After "wrong" each op is checked alone, and the culprit is named. */
+ *   - to the precision of the user's dtypes, with the gradient in them: are the kernels right?
+ * What is detached is held constant on both sides. Only a comparison that had something to compare
+ * can say "right". After "wrong" each op is checked alone, and the culprit is named. */
 #ifndef TL_GRADCHECK_H
 #define TL_GRADCHECK_H
 
@@ -83,9 +82,8 @@ typedef struct {
 tl_verdict tl_gradcheck_at(tl_at at, tl_function *f, const tl_tensor *in, int n, void *ctx,
                            tl_gradcheck_options o, tl_gradcheck_report *report);
 
-/* The same for second derivatives: it checks the function that gives the gradient of f by each
- * input, and takes the cotangent as one more input. Inputs on which the gradient does not depend
- * are no failure. */
+/* The same for second derivatives: of the function that gives the gradient of f by each input, with
+ * the cotangent as one more input. Inputs on which that does not depend are no failure. */
 #define tl_gradgradcheck(t, f, ...) /* in, n, ctx */ \
     tl_gradgradcheck_at(TL_AT(t), f, __VA_ARGS__, TL_MAKE(tl_gradcheck_options){0}, NULL)
 #define tl_gradgradcheck_with(t, f, in, n, ctx, report, ...) \
@@ -93,9 +91,8 @@ tl_verdict tl_gradcheck_at(tl_at at, tl_function *f, const tl_tensor *in, int n,
 tl_verdict tl_gradgradcheck_at(tl_at at, tl_function *f, const tl_tensor *in, int n, void *ctx,
                                tl_gradcheck_options o, tl_gradcheck_report *report);
 
-/* How the error of the numeric derivative depends on the step: a row for each step, with central
- * differences and Ridders' extrapolation beside the analytic derivative, for input `input` of f
- * moved at one element, or along a random direction (element < 0). */
+/* Writes how the error of the numeric derivative by input `input` depends on the step, a row for
+ * each. The input moves at one element, or along a random direction (element < 0). */
 typedef enum { TL_CURVE_TEXT, TL_CURVE_CSV, TL_CURVE_SVG } tl_curve_format;
 #define tl_gradcheck_curve(t, f, in, n, ctx, input, element, file, format) \
     tl_gradcheck_curve_at(TL_AT(t), f, in, n, ctx, input, element, file, format)
