@@ -98,8 +98,8 @@
  *   rotary_halves(x1, x2, c, s, conjugate, y2)  of separate halves (..., h): y1 = c*x1 - s*x2 and
  *                                     *y2 = c*x2 + s*x1; the conjugate has -s for s
  *   rotary_ids(x, r1, r2, ids, seq, pairing)  with rows of full tables (positions, d), looked up by
- *                                     ids, i64 (b, s) or (s). seq is x's dim of positions; the batch
- *                                     is axis 0, or 1 if seq is 0. TL_EINDEX outside the table
+ *                                     ids, i64 (b, s) or (s). seq is x's dim of positions; axis 0
+ *                                     (1 if seq is 0) is the batch. TL_EINDEX outside the table
  *   rotary_offsets(x, r1, r2, offset, seq, pairing)  the same for positions offset[i], offset[i] +
  *                                     1, ... of sample i; offset is i64 (b)
  *   rotary_widen(half, pairing)       a half-width table (..., d/2) widened to (..., d)
@@ -386,8 +386,8 @@ tl_tensor tl_rotary_ids_at(tl_at at, tl_tensor x, tl_tensor r1, tl_tensor r2, tl
 tl_tensor tl_rotary_offsets_at(tl_at at, tl_tensor x, tl_tensor r1, tl_tensor r2, tl_tensor offset,
                                int seq, tl_rotary_pairing pairing);
 /* Writes the tables for positions first .. first + n - 1 (NUMERICS 8.3): cosines into r1 and sines
- * into r2, both (n, dim), f32 or (table64) f64; scaled, unless scaling is NULL, for long contexts as
- * in Llama 3 (NUMERICS 8.6). TL_EDOMAIN if an argument is out of range. */
+ * into r2, both (n, dim), f32 or (table64) f64; scaled, unless scaling is NULL, for long contexts
+ * as in Llama 3 (NUMERICS 8.6). TL_EDOMAIN if an argument is out of range. */
 typedef struct {
     double factor;                            /* Llama 3: 8; long waves turn that much slower */
     double low_freq_factor, high_freq_factor; /* Llama 3: 1, 4; low < high */
