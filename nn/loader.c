@@ -60,7 +60,7 @@ tl_loader tl_loader_new_at(tl_at at, const char *name, const tl_array *arrays, i
     return tl_failed(at.tape) ? (tl_loader){0} : l;
 }
 
-/* The samples of an epoch in their order: Fisher-Yates, from the last place down. */
+/* Puts the samples of an epoch in order, by Fisher-Yates from the last place down. */
 static void shuffle(tl_at at, tl_loader *l, int64_t epoch)
 {
     tl_array a;
@@ -76,8 +76,8 @@ static void shuffle(tl_at at, tl_loader *l, int64_t epoch)
     for (int64_t i = 0; i < l->samples; i++)
         order[i] = i;
     for (int64_t i = l->samples - 1; i > 0; i--) {
-        int64_t k = (int64_t)tl_rng_below(key, (uint64_t)epoch, (uint64_t)i, (uint64_t)i + 1),
-                was = order[i];
+        const uint64_t drawn = tl_rng_below(key, (uint64_t)epoch, (uint64_t)i, (uint64_t)i + 1);
+        const int64_t k = (int64_t)drawn, was = order[i];
         order[i] = order[k];
         order[k] = was;
     }
@@ -85,7 +85,7 @@ static void shuffle(tl_at at, tl_loader *l, int64_t epoch)
     l->seed = seed;
 }
 
-/* Rows `first` and on of the order, of one array. */
+/* The next rows of one array: those at `first` and on in the order. */
 static tl_tensor gathered(tl_at at, const tl_loader *l, const tl_array *from, int64_t first,
                           int64_t rows)
 {
@@ -141,8 +141,10 @@ int64_t tl_loader_next_at(tl_at at, tl_loader *l, int64_t most, tl_tensor *in)
                      epoch, first, place[SAMPLES], place[BATCH], l->samples, l->o.batch);
         return 0;
     }
-    if (first >= kept)
-        epoch++, first = 0;
+    if (first >= kept) {
+        epoch++;
+        first = 0;
+    }
     int64_t begin = first - first % l->o.batch,
             end = kept - begin < l->o.batch ? kept : begin + l->o.batch;
     int64_t rows = end - first < most ? end - first : most;

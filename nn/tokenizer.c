@@ -42,8 +42,8 @@ tl_merge *tl_merge_place(const tl_tokenizer *k, int32_t left, int32_t right)
 
 enum { OTHER, LETTER, NUMBER, SPACE };
 
-/* Of the character at s, of n > 0 bytes; *length of them are its own. A byte that begins none is a
- * symbol. */
+/* The class of the character at s, which has *length of the n > 0 bytes. A byte that begins no
+ * character counts as a symbol. */
 static int class_of(const char *s, size_t n, size_t *length)
 {
     size_t low = 0, high = sizeof tl_unicode_classes / sizeof *tl_unicode_classes;
@@ -67,7 +67,7 @@ static int class_of(const char *s, size_t n, size_t *length)
     return (int)(tl_unicode_classes[low] & 3);
 }
 
-/* Where the run of at most `most` characters of a class ends. */
+/* Where a run of at most `most` characters of one class, which begins at `at`, ends. */
 static size_t run(const char *s, size_t n, size_t at, int class, int most)
 {
     size_t length;
@@ -76,7 +76,8 @@ static size_t run(const char *s, size_t n, size_t at, int class, int most)
     return at;
 }
 
-/* Bytes of 's, 't, 're, 've, 'm, 'll, 'd at s; 0: none. In any case: long s is an s, too. */
+/* The length of a contraction at s: 's, 't, 're, 've, 'm, 'll or 'd; 0: there is none. With
+ * any_case capitals count, and the long s counts as an s. */
 static size_t contraction(const char *s, size_t n, bool any_case)
 {
     static const char *const endings[] = {"s", "t", "re", "ve", "m", "ll", "d"};
@@ -95,8 +96,8 @@ static size_t contraction(const char *s, size_t n, bool any_case)
 
 static bool is_break(char c) { return c == '\n' || c == '\r'; }
 
-/* Space at s up to the character before the last, which goes with what follows it; if there is but
- * one, or nothing follows, all of it. */
+/* The length of a word of white space at s. It leaves the last character of the space to the word
+ * that follows, unless there is only one or nothing follows. */
 static size_t space(const char *s, size_t n, bool llama3)
 {
     size_t end = run(s, n, 0, SPACE, INT32_MAX), last = end, length;
@@ -111,7 +112,7 @@ static size_t space(const char *s, size_t n, bool llama3)
     return last > 0 ? last : length;
 }
 
-/* The bytes of the first word of n > 0. */
+/* The length of the first word of n > 0 bytes. */
 static size_t word(const tl_tokenizer *k, const char *s, size_t n)
 {
     size_t length, end = contraction(s, n, k->llama3), at = *s == ' ';
@@ -143,9 +144,10 @@ static size_t word(const tl_tokenizer *k, const char *s, size_t n)
 /* ---- merging ---- */
 
 typedef struct {
-    int32_t id, before,
-        next; /* neighbours; -1: none. id -1: it has been merged into the one before */
+    int32_t id;           /* -1: it has been merged into the one before */
+    int32_t before, next; /* its neighbours; -1: none */
 } symbol;
+/* A merge that may be made at symbol `at`, unless its symbols are merged otherwise before. */
 typedef struct {
     int32_t rank, at, id;
 } candidate;
@@ -154,7 +156,8 @@ typedef struct {
     int64_t *ids, room, n;
     symbol *symbol;
     candidate *heap; /* the lowest rank first, then the leftmost */
-    size_t most, heaped;
+    size_t most;     /* bytes of the longest word that there is room for */
+    size_t heaped;
 } encoder;
 
 static void give(encoder *e, int64_t id)
@@ -197,7 +200,7 @@ static candidate pop(encoder *e)
     return first;
 }
 
-/* Room for a word of n bytes; each merge adds at most two candidates. */
+/* Makes room for a word of n bytes. Each merge adds at most two candidates. */
 static tl_status grow(encoder *e, size_t n, tl_err *err)
 {
     if (n <= e->most)
@@ -234,7 +237,7 @@ static tl_status encode_word(encoder *e, const char *s, size_t n, tl_err *err)
             continue;
         symbol *right = &e->symbol[left->next];
         const tl_merge *m = tl_merge_place(e->k, left->id, right->id);
-        if (m->id != c.id) /* one of the two has been merged since */
+        if (m->id != c.id) /* one of the two has been merged otherwise */
             continue;
         left->id = m->id;
         left->next = right->next;
@@ -249,7 +252,7 @@ static tl_status encode_word(encoder *e, const char *s, size_t n, tl_err *err)
     return TL_OK;
 }
 
-/* The longest added token at s, of those that are normalized or not; -1: none. */
+/* The longest added token at s, among those that are normalized or those that are not; -1: none. */
 static int64_t added_at(const tl_tokenizer *k, const char *s, size_t n, bool normalized)
 {
     int64_t best = -1;
@@ -263,7 +266,8 @@ static int64_t added_at(const tl_tokenizer *k, const char *s, size_t n, bool nor
     return best;
 }
 
-/* Pass 0 finds added tokens, pass 1 those that are normalized, pass 2 words. */
+/* Pass 0 splits text at added tokens, pass 1 the parts between them at those that are normalized,
+ * and pass 2 what is left into words. */
 static tl_status encode(encoder *e, const char *s, size_t n, int pass, tl_err *err)
 {
     size_t begin = 0;

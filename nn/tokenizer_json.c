@@ -1,5 +1,5 @@
-/* tokenizer_json.c: a tokenizer.json of byte-level BPE is read: tokens, merges, the way to split,
- * what stands around a text. What it asks for besides is refused. */
+/* tokenizer_json.c: reads a tokenizer.json of byte-level BPE: tokens, merges, the way to split
+ * text, and the tokens around a text. A file that asks for anything else is refused. */
 #include <string.h>
 
 #include "nn/files.h"
@@ -10,7 +10,8 @@
 
 enum { FILE_MAX = 1 << 28, MAPPED = 0x144 };
 
-static size_t twice(size_t n) /* the least power of 2 that is at least so much */
+/* The least power of 2 that is at least 2 * n, and 4. */
+static size_t twice(size_t n)
 {
     size_t p = 4;
     while (p < 2 * n)
@@ -22,9 +23,11 @@ typedef struct {
     tl_source file;
     size_t bytes;            /* of the file; every id is below it */
     int16_t byte_of[MAPPED]; /* the byte that a character stands for; -1: none */
+    char *room;              /* for the bytes of a merge: as many as the file has, and one more */
 } reader;
 
-/* Printable bytes stand for themselves, the others are 256 and on. */
+/* In the file, printable bytes stand for themselves, and the others are the characters from 256 on.
+ */
 static void map_bytes(reader *r)
 {
     int next = 256;
@@ -36,8 +39,8 @@ static void map_bytes(reader *r)
     }
 }
 
-/* What the characters at s stand for, to `to` (as long as s); returns how many bytes, -1 where one
- * stands for none. */
+/* Writes the bytes that the characters of s stand for to `to`, which is as long as s. Returns their
+ * number; -1 if a character stands for no byte. */
 static int64_t unmapped(const reader *r, const char *s, size_t n, char *to)
 {
     int64_t count = 0;
@@ -66,7 +69,7 @@ static tl_status read_token(tl_tokenizer *k, const reader *r, const char *s, siz
         return tl_file_fail(&r->file, TL_ENOMEM, "no memory for a token of %zu bytes", n);
     int64_t length = added ? -1 : unmapped(r, s, n, bytes);
     bool of_words = length >= 0;
-    if (!of_words) { /* words are not made of it */
+    if (!of_words) { /* no word can contain it, so it stands for itself */
         memcpy(bytes, s, n);
         length = (int64_t)n;
     }
@@ -114,10 +117,10 @@ static tl_status read_added(tl_tokenizer *k, const reader *r, const json_t *list
     return TL_OK;
 }
 
-/* "a b" or ["a", "b"]. */
-static tl_status read_merge(tl_tokenizer *k, const reader *r, const json_t *x, size_t rank,
-                            char *room)
+/* A merge is "a b" or ["a", "b"]. */
+static tl_status read_merge(tl_tokenizer *k, const reader *r, const json_t *x, size_t rank)
 {
+    char *room = r->room;
     const char *s = json_string_value(x), *gap = s != NULL ? strchr(s, ' ') : NULL;
     const char *part[2] = {s, gap != NULL ? gap + 1 : NULL};
     size_t n[2] = {gap != NULL ? (size_t)(gap - s) : 0,
@@ -154,7 +157,8 @@ static bool is(const json_t *object, const char *key, const char *value)
     return s != NULL && strcmp(s, value) == 0;
 }
 
-/* GPT-2's ByteLevel alone, or a Split by one of the two patterns before it. */
+/* The pre_tokenizer is GPT-2's ByteLevel alone, or a Split by one of two patterns followed by it.
+ */
 static tl_status read_split(tl_tokenizer *k, const reader *r, const json_t *pre)
 {
     static const char gpt2[] =
@@ -179,7 +183,7 @@ static tl_status read_split(tl_tokenizer *k, const reader *r, const json_t *pre)
     return TL_OK;
 }
 
-/* What a TemplateProcessing puts before and after a text. */
+/* Reads the tokens that a TemplateProcessing puts before and after a text. */
 static tl_status read_around(tl_tokenizer *k, const reader *r, const json_t *post)
 {
     const json_t *list = json_object_get(post, "processors"), *of = post;
@@ -214,27 +218,18 @@ static tl_status read_around(tl_tokenizer *k, const reader *r, const json_t *pos
     return TL_OK;
 }
 
-static tl_status read_model(tl_tokenizer *k, reader *r, const json_t *j)
+/* Sizes the tables by the largest id, but by no id that the file is too short for. */
+static tl_status make_tables(tl_tokenizer *k, reader *r, json_t *vocab, const json_t *merges,
+                             const json_t *added)
 {
-    json_t *model = json_object_get(j, "model"), *vocab = json_object_get(model, "vocab");
-    const json_t *merges = json_object_get(model, "merges"),
-                 *added = json_object_get(j, "added_tokens"),
-                 *drop = json_object_get(model, "dropout");
-    if (json_object_get(model, "type") != NULL && !is(model, "type", "BPE"))
-        return unknown(r, "its model is of another type");
-    if (json_is_object(json_object_get(j, "normalizer")))
-        return unknown(r, "it has a normalizer");
-    if (json_number_value(drop) != 0 || json_is_true(json_object_get(model, "byte_fallback")) ||
-        json_string_length(json_object_get(model, "continuing_subword_prefix")) > 0 ||
-        json_string_length(json_object_get(model, "end_of_word_suffix")) > 0)
-        return unknown(r, "its model has dropout, byte_fallback, or parts of words marked");
-    if (!json_is_object(vocab) || !json_is_array(merges))
-        return tl_file_fail(&r->file, TL_EFORMAT, "the model has no vocab, or no merges");
     int64_t most = (int64_t)(r->bytes < INT32_MAX ? r->bytes : INT32_MAX), last = -1;
     const char *key;
     json_t *value;
-    json_object_foreach(vocab, key, value) if (json_integer_value(value) > last)
-        last = json_integer_value(value);
+    json_object_foreach(vocab, key, value)
+    {
+        if (json_integer_value(value) > last)
+            last = json_integer_value(value);
+    }
     for (size_t i = 0; i < json_array_size(added); i++) {
         int64_t id = json_integer_value(json_object_get(json_array_get(added, i), "id"));
         last = id > last ? id : last;
@@ -245,30 +240,47 @@ static tl_status read_model(tl_tokenizer *k, reader *r, const json_t *j)
     k->token = tl_calloc((size_t)k->size + 1, sizeof *k->token);
     k->by_bytes = tl_calloc(k->places, sizeof *k->by_bytes);
     k->merge = tl_calloc(k->merge_places, sizeof *k->merge);
-    char *room = tl_calloc(r->bytes + 1, 1);
-    tl_status s = k->token == NULL || k->by_bytes == NULL || k->merge == NULL || room == NULL
-                      ? tl_file_fail(&r->file, TL_ENOMEM, "no memory for %lld tokens",
-                                     (long long)k->size)
-                      : TL_OK;
-    for (size_t i = 0; i < k->places && s == TL_OK; i++)
+    r->room = tl_calloc(r->bytes + 1, 1);
+    if (k->token == NULL || k->by_bytes == NULL || k->merge == NULL || r->room == NULL)
+        return tl_file_fail(&r->file, TL_ENOMEM, "no memory for %lld tokens", (long long)k->size);
+    for (size_t i = 0; i < k->places; i++)
         k->by_bytes[i] = -1;
-    for (size_t i = 0; i < k->merge_places && s == TL_OK; i++)
+    for (size_t i = 0; i < k->merge_places; i++)
         k->merge[i].id = -1;
+    return TL_OK;
+}
+
+static tl_status read_model(tl_tokenizer *k, reader *r, const json_t *j)
+{
+    json_t *model = json_object_get(j, "model"), *vocab = json_object_get(model, "vocab"), *value;
+    const json_t *merges = json_object_get(model, "merges"),
+                 *added = json_object_get(j, "added_tokens"),
+                 *drop = json_object_get(model, "dropout");
+    const char *key;
+    if (json_object_get(model, "type") != NULL && !is(model, "type", "BPE"))
+        return unknown(r, "its model is of another type");
+    if (json_is_object(json_object_get(j, "normalizer")))
+        return unknown(r, "it has a normalizer");
+    if (json_number_value(drop) != 0 || json_is_true(json_object_get(model, "byte_fallback")) ||
+        json_string_length(json_object_get(model, "continuing_subword_prefix")) > 0 ||
+        json_string_length(json_object_get(model, "end_of_word_suffix")) > 0)
+        return unknown(r, "its model has dropout, byte_fallback, or parts of words marked");
+    if (!json_is_object(vocab) || !json_is_array(merges))
+        return tl_file_fail(&r->file, TL_EFORMAT, "the model has no vocab, or no merges");
+    TL_TRY(make_tables(k, r, vocab, merges, added));
     json_object_foreach(vocab, key, value)
     {
-        if (s == TL_OK)
-            s = read_token(k, r, key, strlen(key), value, false);
+        TL_TRY(read_token(k, r, key, strlen(key), value, false));
     }
-    for (size_t i = 0; i < json_array_size(merges) && s == TL_OK; i++)
-        s = read_merge(k, r, json_array_get(merges, i), i, room);
-    for (int b = 0; b < 256 && s == TL_OK; b++) {
+    for (size_t i = 0; i < json_array_size(merges); i++)
+        TL_TRY(read_merge(k, r, json_array_get(merges, i), i));
+    for (int b = 0; b < 256; b++) {
         k->byte[b] = *tl_token_place(k, (char[]){(char)b}, 1);
         if (k->byte[b] < 0)
-            s = tl_file_fail(&r->file, TL_EDOMAIN, "has no token for the byte %d", b);
+            return tl_file_fail(&r->file, TL_EDOMAIN, "has no token for the byte %d", b);
     }
-    tl_free_raw(room);
     k->whole_words = json_is_true(json_object_get(model, "ignore_merges"));
-    return s == TL_OK ? read_added(k, r, added) : s;
+    return read_added(k, r, added);
 }
 
 tl_status tl_tokenizer_open_memory(tl_tokenizer **out, const void *bytes, size_t n,
@@ -287,6 +299,7 @@ tl_status tl_tokenizer_open_memory(tl_tokenizer **out, const void *bytes, size_t
         (s = read_split(k, &r, json_object_get(j, "pre_tokenizer"))) == TL_OK)
         s = read_around(k, &r, json_object_get(j, "post_processor"));
     json_decref(j);
+    tl_free_raw(r.room);
     if (s == TL_OK)
         *out = k;
     else
