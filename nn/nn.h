@@ -95,11 +95,11 @@ typedef struct {
     tl_tensor *last_h, *last_c; /* unless NULL: set to the states after the last step, as h and c */
     bool shared;
 } tl_recurrent_options;
-/* All steps of an LSTM, a GRU or an RNN (NUMERICS 6.18): x (b, s, inputs) -> y (b, s, hidden), or
+/* All steps of an LSTM, a GRU or an RNN (NUMERICS 6.18): x (b, s, inputs) -> y (b, s, hidden),
  * twice as wide for both directions. tl_recurrent(..., TL_RNN_RELU, ...) is an RNN with relu.
  * NAME.weight_ih_l0, .weight_hh_l0, .bias_ih_l0, .bias_hh_l0, then _l1, ..., each also with
  * _reverse: names, shapes and order of gates are PyTorch's. All start uniform in +-1/sqrt(hidden).
- * TL_ESHAPE (also c without an LSTM), TL_EDTYPE; TL_EDOMAIN: cell; TL_EUSAGE: no .sample. */
+ * TL_ESHAPE (c without an LSTM), TL_EDTYPE; TL_EDOMAIN: cell; TL_EUSAGE: .dropout, no .sample */
 #define tl_lstm(t, m, name, x, hidden, ...) \
     tl_recurrent(t, m, name, x, hidden, TL_LSTM, __VA_ARGS__)
 #define tl_gru(t, m, name, x, hidden, ...) tl_recurrent(t, m, name, x, hidden, TL_GRU, __VA_ARGS__)
@@ -174,8 +174,7 @@ typedef struct {
     tl_tensor start, end;
     /* x follows the columns that the cache holds and is added to it. Needs TL_NO_GRAD. */
     tl_kv_cache *cache;
-    /* With a cache, i64 (b): x is one column, and is written to column at[i] of sample i, its last
-     */
+    /* With a cache, i64 (b): x is one column, written to column at[i] of sample i, its last. */
     tl_tensor at;
 } tl_columns;
 
@@ -267,12 +266,12 @@ typedef struct {
     tl_schedule schedule;
     int part, parts; /* parts > 0: updates only part 0 <= part < parts of the parameters */
 } tl_opt_options;
-/* An optimizer of all parameters that are not frozen: f32 and f64, and f16 and bf16 through f32
- * masters. It borrows m. From the first step on it keeps its state in m, in buffers (adamw.m.NAME,
- * adamw.v.NAME, sgd.b.NAME) that start at zero and are its own: if two live optimizers would share
+/* An optimizer of all parameters that are not frozen: f32, f64, and f16 and bf16 through f32
+ * masters. Its state is kept in m, which it borrows, from the first step on: in buffers
+ * (adamw.m.NAME, adamw.v.NAME, sgd.b.NAME) that start at zero. If two live optimizers would share
  * one, tl_step is TL_EUSAGE. NULL when out of memory. Numbers that make no sense (an lr of 0, a
- * schedule other than TL_CONSTANT without a total, ...) are TL_EDOMAIN, which tl_step reports, too.
- * NUMERICS 12.10 compares the optimizers with PyTorch's. */
+ * schedule without a total, ...) are TL_EDOMAIN, which tl_step reports, too. NUMERICS 12.10:
+ * PyTorch's compared. */
 #define TL_OPT(make, m, ...) make(m, TL_MAKE(tl_opt_options){__VA_ARGS__}, __FILE__, __LINE__)
 #define tl_sgd_new(m, ...) TL_OPT(tl_sgd_new_at, m, __VA_ARGS__)
 #define tl_adam_new(m, ...) TL_OPT(tl_adam_new_at, m, __VA_ARGS__)
@@ -311,9 +310,9 @@ tl_status tl_checkpoint_load(tl_model *m, tl_opt *opt, const char *path, const c
 tl_status tl_checkpoint_notes(tl_model *m, const char *path, const char *const *keys,
                               char (*values)[TL_NOTE_MAX], int n);
 /* The same for the tape's model, including the gradients that micro-batches have left on the tape,
- * so that a run can stop between any two of them. The file has an accumulator grad.CALL.KIND.NAME
- * for each backward, kind of use and parameter (grad.0..NAME for a parameter that was reached, but
- * got nothing). Loading needs a tape without gradients (TL_EUSAGE). */
+ * so that a run can stop between any two of them: an accumulator grad.CALL.KIND.NAME for each
+ * backward, kind of use and parameter (grad.0..NAME: nothing came to a parameter that was reached).
+ * Loading needs a tape without gradients (TL_EUSAGE). */
 tl_status tl_checkpoint_save_tape(tl_tape *t, const tl_opt *opt, const char *path,
                                   const tl_note *notes, int n);
 tl_status tl_checkpoint_load_tape(tl_tape *t, tl_opt *opt, const char *path,
