@@ -1,5 +1,4 @@
-/* nn.h: layers, models, optimizers, schedules and checkpoints, built on the public headers of the
- * rooms below. Public. */
+/* nn.h: layers, models, optimizers, schedules and checkpoints. Public. */
 #ifndef TL_NN_H
 #define TL_NN_H
 
@@ -12,7 +11,6 @@ TL_BEGIN
  *
  * A layer is a function. Its first call makes the parameters NAME.weight, NAME.bias, ... in m,
  * drawn by the model's seed and their names; later calls find them.
- *
  * A name belongs to one layer. Two calls with the same name on different lines of a recording would
  * silently share weights, so they are TL_ENAME unless one of them says .shared = true. A call in a
  * loop, or in a function that is called again, is on one line and uses the layer again; so number
@@ -155,8 +153,8 @@ typedef struct {
 tl_tensor tl_mlp_swiglu_at(tl_at at, tl_model *m, const char *name, tl_tensor x, int64_t hidden,
                            tl_mlp_swiglu_options o);
 
-/* The keys and values of tokens that a decoder has seen, so that later tokens need not compute them
- * again. They live as long as the model and are not saved with it. Set n = 0 to start over. */
+/* The keys and values of tokens that a decoder has seen, for the tokens that follow. They live as
+ * long as the model and are not saved with it. Set n = 0 to start over. */
 typedef struct {
     tl_tensor k, v; /* (layers, b, kv_heads, capacity, d) */
     int64_t n;      /* columns held */
@@ -167,10 +165,10 @@ tl_kv_cache tl_kv_cache_new(tl_model *m, tl_dtype dtype, int64_t layers, int64_t
 
 /* Where the tokens of a batch stand. All fields may be absent. */
 typedef struct {
-    /* i64 (b): sample i's tokens are in the columns start[i] <= c < end[i], and the rest is
-     * padding; absent: 0, all. Positions count from start. No token sees padding, and every bit of
-     * the tokens is as it would be without padding. Results in padding mean nothing, so give it
-     * targets that are ignored. With a cache, start is at most the number of columns so far. */
+    /* i64 (b): sample i's tokens are in columns start[i] <= c < end[i], the rest is padding;
+     * absent: 0, all. Positions count from start. Padding changes no bit of the tokens. Its own
+     * results mean nothing, so let its targets be ignored. With a cache, start is at most the
+     * columns so far. */
     tl_tensor start, end;
     /* x follows the columns that the cache holds and is added to it. Needs TL_NO_GRAD. */
     tl_kv_cache *cache;
@@ -235,8 +233,7 @@ typedef struct {
 } tl_gpt2_config;
 /* A GPT-2: embedding and learned positions, `layers` blocks of x += attention(norm x), x +=
  * mlp(norm x) with LayerNorm, GELU (tanh) and biases, norm, and the embedding again as projection.
- * ids i64 (b, s) -> logits (b, s, vocab). tl_gpt2_cache: an empty cache. Source: Radford et al.
- * 2019. */
+ * ids i64 (b, s) -> logits (b, s, vocab); an empty cache as above. Source: Radford et al. 2019. */
 #define tl_gpt2(t, m, config, ids, ...) \
     tl_gpt2_at(TL_AT(t), m, config, ids, TL_MAKE(tl_decoder_options){__VA_ARGS__})
 tl_tensor tl_gpt2_at(tl_at at, tl_model *m, const tl_gpt2_config *c, tl_tensor ids,
@@ -266,12 +263,11 @@ typedef struct {
     tl_schedule schedule;
     int part, parts; /* parts > 0: updates only part 0 <= part < parts of the parameters */
 } tl_opt_options;
-/* An optimizer of all parameters that are not frozen: f32, f64, and f16 and bf16 through f32
- * masters. Its state is kept in m, which it borrows, from the first step on: in buffers
- * (adamw.m.NAME, adamw.v.NAME, sgd.b.NAME) that start at zero. If two live optimizers would share
- * one, tl_step is TL_EUSAGE. NULL when out of memory. Numbers that make no sense (an lr of 0, a
- * schedule without a total, ...) are TL_EDOMAIN, which tl_step reports, too. NUMERICS 12.10:
- * PyTorch's compared. */
+/* An optimizer of all parameters that are not frozen: f32, f64, and f16 and bf16 by f32 masters.
+ * Its state is kept in m, which it borrows, from the first step on, in buffers that start at zero
+ * (adamw.m.NAME, adamw.v.NAME, sgd.b.NAME); if two live optimizers would share one, tl_step is
+ * TL_EUSAGE. NULL when out of memory. Numbers that make no sense (an lr of 0, a schedule without a
+ * total, ...) are TL_EDOMAIN, which tl_step reports, too. NUMERICS 12.10: PyTorch's compared. */
 #define TL_OPT(make, m, ...) make(m, TL_MAKE(tl_opt_options){__VA_ARGS__}, __FILE__, __LINE__)
 #define tl_sgd_new(m, ...) TL_OPT(tl_sgd_new_at, m, __VA_ARGS__)
 #define tl_adam_new(m, ...) TL_OPT(tl_adam_new_at, m, __VA_ARGS__)
@@ -309,10 +305,9 @@ tl_status tl_checkpoint_load(tl_model *m, tl_opt *opt, const char *path, const c
 /* Reads only the notes, so that a program can look at them before it loads the rest. */
 tl_status tl_checkpoint_notes(tl_model *m, const char *path, const char *const *keys,
                               char (*values)[TL_NOTE_MAX], int n);
-/* The same for the tape's model, including the gradients that micro-batches have left on the tape,
- * so that a run can stop between any two of them: an accumulator grad.CALL.KIND.NAME for each
- * backward, kind of use and parameter (grad.0..NAME: nothing came to a parameter that was reached).
- * Loading needs a tape without gradients (TL_EUSAGE). */
+/* The same for the tape's model and the gradients that micro-batches have left on the tape, to stop
+ * between any two of them: an accumulator grad.CALL.KIND.NAME for each backward, kind of use and
+ * parameter (grad.0..NAME: reached, but given nothing). Loading on top of some is TL_EUSAGE. */
 tl_status tl_checkpoint_save_tape(tl_tape *t, const tl_opt *opt, const char *path,
                                   const tl_note *notes, int n);
 tl_status tl_checkpoint_load_tape(tl_tape *t, tl_opt *opt, const char *path,
