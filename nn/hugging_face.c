@@ -418,7 +418,8 @@ static tl_status save(tl_model *m, const tl_source *folder, const tl_decoder_con
     size_t bytes = 0; /* of what is turned */
     for (int i = 0; i < map->n && turns; i++)
         if (map->e[i].how == TL_TURNED)
-            bytes += (size_t)tl_array_count(&map->e[i].array) * tl_dtype_size(d);
+            bytes += (size_t)tl_array_count(&map->e[i].array) *
+                     tl_dtype_size(map->e[i].array.dtype); /* each may have another dtype */
     char *turned = tl_calloc(bytes + 1, 1), *to = turned;
     tl_st_entry *out = tl_calloc((size_t)map->n, sizeof *out);
     tl_status s = out == NULL || turned == NULL

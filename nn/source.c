@@ -33,11 +33,13 @@ tl_status tl_source_object(json_t **out, const tl_source *file, size_t most)
 {
     char *text;
     size_t n;
+    *out = NULL;
     TL_TRY(tl_file_read(file->path, most, &text, &n, file->err));
     tl_status s = tl_source_json(out, file, text, n);
     tl_free_raw(text);
     if (s != TL_OK || json_is_object(*out))
         return s;
     json_decref(*out);
+    *out = NULL;
     return tl_file_fail(file, TL_EFORMAT, "a JSON object is expected");
 }

@@ -297,7 +297,9 @@ static void running_totals_carry_no_gradient(void **unused)
             int64_t reduction, ignore_index;
             bool ignore;
             double smoothing;
-        } a = {TL_SUM, 0, false, 0};
+            int64_t classes;
+        } a = {TL_SUM, 0, false, 0, 0};
+        assert_int_equal(sizeof a, tl_op_find(names[i])->attr_size);
         tl_tensor z = tl_data(t, ((float[]){1, 2, 3, 4}), TL_F32, TL_DIMS(2, 2)), out[2],
                   y = tl_data(t, ((int64_t[]){0, 1}), TL_I64, TL_DIMS(2));
         tl_require_grad(t, z);

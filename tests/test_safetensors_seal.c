@@ -45,16 +45,19 @@ static void read_back(void)
     assert_int_equal(tl_file_read(path, 1 << 20, &bytes, &n_bytes, &err), TL_OK);
 }
 
-/* Two tensors - one with the name of the seal - and a note that spells the seal inside a string. */
+/* Two tensors - one with the name of the seal - and notes that spell the seal inside strings, one
+ * of them in a key that comes before the seal's. */
 static void write_sealed(void)
 {
     static const float x[6] = {1, 2, 3, 4, 5, 6};
     static const int64_t y[2] = {7, 8};
     tl_st_entry e[2] = {{"w", tl_array_make(TL_F32, &TL_DIMS(2, 3), (void *)(uintptr_t)x)},
                         {TL_ST_SEAL, tl_array_make(TL_I64, &TL_DIMS(2), (void *)(uintptr_t)y)}};
-    tl_st_meta meta[2] = {{TL_ST_SEAL, NULL}, {"note", "\"tally.sha256\":\"0\""}};
+    tl_st_meta meta[3] = {{TL_ST_SEAL, NULL},
+                          {"note", "\"tally.sha256\":\"0\""},
+                          {"a\"tally.sha256", "v"}};
     tl_err err = {0};
-    if (tl_st_write(path, e, 2, meta, 2, &err) != TL_OK)
+    if (tl_st_write(path, e, 2, meta, 3, &err) != TL_OK)
         fail_msg("%s", err.message);
     read_back();
 }
@@ -139,11 +142,26 @@ static void both_digests_are_named(void **unused)
     assert_non_null(strstr(err.message, "is no SHA-256"));
 }
 
-/* Written by others: with spaces, or without a seal. */
+/* Without a seal, a note whose key ends like it is left as it is. */
+static void a_key_that_ends_like_the_seal_is_none(void **unused)
+{
+    tl_st_file *f;
+    (void)unused;
+    assert_int_equal(tl_st_write(path, NULL, 0, &(tl_st_meta){"a\"tally.sha256", "v"}, 1, NULL),
+                     TL_OK);
+    assert_int_equal(tl_st_open(&f, path, NULL), TL_OK);
+    assert_string_equal(tl_st_meta_get(f, "a\"tally.sha256"), "v");
+    assert_null(tl_st_meta_get(f, TL_ST_SEAL));
+    tl_st_close(f);
+}
+
+/* Written by others: with spaces, with an escape in the key, or without a seal. */
 static void files_from_elsewhere_are_read(void **unused)
 {
     static const char *const header[] = {"{\"x\":{\"dtype\":\"I64\",\"shape\":[],\"data_offsets\":["
                                          "0,8]},\"__metadata__\":{\"tally.sha256\" :\n \"%s\"}}",
+                                         "{\"x\":{\"dtype\":\"I64\",\"shape\":[],\"data_offsets\":["
+                                         "0,8]},\"__metadata__\":{\"tally\\u002esha256\":\"%s\"}}",
                                          "{\"x\":{\"dtype\":\"I64\",\"shape\":[],\"data_offsets\":["
                                          "0,8]},\"__metadata__\":{\"other\":\"%s\"}}"};
     static const char zeros[] = "0000000000000000000000000000000000000000000000000000000000000000";
@@ -151,7 +169,7 @@ static void files_from_elsewhere_are_read(void **unused)
     tl_sha256_ctx h;
     tl_st_file *f;
     (void)unused;
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 3; i++) {
         int n = snprintf(file + 8, sizeof file - 8, header[i], zeros);
         file[0] = (char)(unsigned char)n;
         memcpy(file + 8 + n, "\1\2\3\4\5\6\7\10", 8);
@@ -164,7 +182,7 @@ static void files_from_elsewhere_are_read(void **unused)
         tl_st_close(f);
         file[8 + n] = 2;
         assert_int_equal(tl_st_open_memory(&f, file, (size_t)n + 16, "theirs", NULL),
-                         i == 0 ? TL_EFORMAT : TL_OK);
+                         i < 2 ? TL_EFORMAT : TL_OK);
         tl_st_close(f);
     }
 }
@@ -213,6 +231,7 @@ const struct CMUnitTest tl_tests_safetensors_seal[] = {
     cmocka_unit_test_setup_teardown(the_seal_is_the_hash_of_the_file, begin, end),
     cmocka_unit_test_setup_teardown(every_flipped_bit_is_noticed, begin, end),
     cmocka_unit_test_setup_teardown(both_digests_are_named, begin, end),
+    cmocka_unit_test_setup_teardown(a_key_that_ends_like_the_seal_is_none, begin, end),
     cmocka_unit_test_setup_teardown(files_from_elsewhere_are_read, begin, end),
     cmocka_unit_test_setup_teardown(a_damaged_checkpoint_is_refused, begin, end),
 };

@@ -287,7 +287,7 @@ static tl_status open_reader(tl_arrays **out, tl_reader *r, tl_err *err, tl_arra
     if (f == NULL)
         return tl_fail(err, TL_ENOMEM, "%.200s: no memory to open it", r->path);
     *f = (tl_arrays){.as = o.as, .most = o.most, .path = r->path, .err = err};
-    tl_status s = read_all(f, r, o.map && r->memory == NULL);
+    tl_status s = read_all(f, r, o.map);
     f->path = NULL;
     f->err = NULL;
     if (s == TL_OK)
@@ -316,6 +316,7 @@ tl_status tl_arrays_open_memory(tl_arrays **out, const void *bytes, size_t n, co
     TL_TRY(TL_NEED(err, out));
     *out = NULL;
     TL_TRY(TL_NEED_N(err, bytes, n > 0));
+    o.map = false; /* there is no file */
     return open_reader(out, &r, err, o);
 }
 

@@ -174,14 +174,16 @@ static tl_status plan_bytes(const plan *p, tl_bytes_fn *fn, void *ctx)
     return TL_OK;
 }
 
-/* Puts the digest of the file into its header, if that has a seal. Within a string a quote has a
- * backslash before it, so the key with its quotes is found only where it is a key; a tensor of that
- * name has a '{' behind it. */
+/* Puts the digest of the file into its header, if that has a seal: the key that has a string as its
+ * value (a tensor of that name has an object). It begins behind a '{' or a ','; inside of another
+ * string its first quote would have a backslash before it. */
 static tl_status plan_seal(plan *p, tl_err *err)
 {
     static const char key[] = "\"" TL_ST_SEAL "\":\"";
     char *seal = strstr(p->text, key), hex[TL_SHA256_HEX];
     tl_sha256_ctx h;
+    while (seal != NULL && seal[-1] != '{' && seal[-1] != ',')
+        seal = strstr(seal + 1, key);
     if (seal == NULL)
         return TL_OK;
     TL_TRY(tl_sha256_begin(&h, err));

@@ -204,7 +204,8 @@ void judged_seal(void *bytes, size_t n)
         return;
     const size_t whole = sizeof key - 1 + TL_ST_DIGITS;
     unsigned char *digits = b + 8, *end = b + 8 + number_at(b, 8);
-    while ((size_t)(end - digits) >= whole && memcmp(digits, key, sizeof key - 1) != 0)
+    while ((size_t)(end - digits) >= whole &&
+           (memcmp(digits, key, sizeof key - 1) != 0 || digits[-1] == '\\'))
         digits++;
     if ((size_t)(end - digits) < whole)
         return;
