@@ -369,6 +369,7 @@ tl_status tl_op_run(tl_call *c)
         next = scratch->next_free;
         tl_storage_release(scratch);
     }
+    c->scratch = NULL;
     return s;
 }
 

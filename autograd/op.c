@@ -244,11 +244,13 @@ tl_status tl_pointwise_run(tl_call *c)
 
 void *tl_scratch(tl_call *c, size_t bytes, bool zeroed)
 {
-    tl_storage *st = tl_storage_new(c->arena, bytes, zeroed);
-    if (st == NULL) {
+    tl_storage *st = c->scratch == NULL ? NULL : tl_storage_new(c->arena, bytes, zeroed);
+    if (c->scratch == NULL)
+        tl_call_fail(c, TL_EUSAGE, "scratch is for calls that the engine runs, and copies of them");
+    else if (st == NULL)
         tl_call_fail(c, TL_ENOMEM, "no memory for %zu bytes of scratch", bytes);
+    if (st == NULL)
         return NULL;
-    }
     st->next_free = *c->scratch;
     *c->scratch = st;
     return st->data;

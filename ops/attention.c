@@ -96,15 +96,20 @@ static tl_status attention_shape(tl_call *c)
     return TL_OK;
 }
 
-/* A call of its own, which the compiler cannot move out of the floating-point environment. */
-static __attribute__((noinline)) double scale_of(double given, int64_t d)
+/* The factor of scores, and 1 / softcap. A call of its own, which stores its results, so that the
+ * compiler cannot move the divisions out of the floating-point environment. */
+static __attribute__((noinline)) void factors(double given, int64_t d, double softcap,
+                                              double *scale, double *uncap)
 {
-    return given != 0 ? given : 1 / sqrt((double)d);
+    *scale = given != 0 ? given : 1 / sqrt((double)d);
+    *uncap = 1 / softcap;
 }
 
 static tl_attention_args arguments(tl_call *c, const tl_array *q, const tl_array *k)
 {
     const attention_attrs *a = c->attrs;
+    double scale, unused;
+    factors(a->scale, q->dim[3], 1, &scale, &unused);
     return (tl_attention_args){.batch = q->dim[0],
                                /* without queries there are no heads to compute, however many */
                                .q_heads = q->dim[2] == 0 ? k->dim[1] : q->dim[1],
@@ -114,7 +119,7 @@ static tl_attention_args arguments(tl_call *c, const tl_array *q, const tl_array
                                .dim = q->dim[3],
                                .causal = !a->full,
                                .f64 = q->dtype == TL_F64,
-                               .scale = scale_of(a->scale, q->dim[3])};
+                               .scale = scale};
 }
 
 /* Sets the samples' ranges of keys, from inputs `at` and `at` + 1, as the kernels take them. */
@@ -123,9 +128,10 @@ static tl_status ranges(tl_call *c, int at, tl_attention_args *a)
     if (c->in[at] == NULL && c->in[at + 1] == NULL)
         return TL_OK;
     int64_t n = a->batch;
-    int64_t *start = tl_scratch(c, (size_t)(2 * n + 1) * sizeof(int64_t), false), *end = start + n;
+    int64_t *start = tl_scratch(c, (size_t)(2 * n + 1) * sizeof(int64_t), false);
     if (start == NULL)
         return TL_ENOMEM;
+    int64_t *end = start + n;
     for (int64_t i = 0; i < n; i++) {
         start[i] = c->in[at] != NULL ? tl_i64_at(c->in[at], i) : 0;
         end[i] = c->in[at + 1] != NULL ? tl_i64_at(c->in[at + 1], i) : a->kv_len;
@@ -251,8 +257,6 @@ typedef struct {
     double scale, uncap; /* the scores' factor; 1 / softcap */
 } frame;
 
-static __attribute__((noinline)) double inverse(double x) { return 1 / x; }
-
 static frame frame_of(tl_at at, tl_tensor q, tl_tensor k, double scale, double softcap)
 {
     const tl_shape sq = tl_shape_of(at.tape, q), sk = tl_shape_of(at.tape, k);
@@ -265,8 +269,7 @@ static frame frame_of(tl_at at, tl_tensor q, tl_tensor k, double scale, double s
                .d = sq.dim[3],
                .c = tl_dtype_compute(tl_dtype_of(at.tape, q))};
     tl_fpenv saved = tl_fpenv_enter(); /* in a constructor the caller's rounding mode is on */
-    f.scale = scale_of(scale, f.d);
-    f.uncap = inverse(softcap);
+    factors(scale, f.d, softcap, &f.scale, &f.uncap);
     tl_fpenv_leave(saved);
     return f;
 }

@@ -218,7 +218,7 @@ static tl_status slice_grad_forward(tl_call *c)
     const int d = tl_dim_from_front(a->dim, y->ndim);
     tl_clear(y);
     if (tl_array_count(x) > 0) {
-        tl_array part = tl_part_of(y, d, a->start, a->step, x->dim[d]);
+        tl_array part = tl_part_of(y, d, a->start, x->dim[d] > 1 ? a->step : 1, x->dim[d]);
         tl_array_copy(&part, x);
     }
     return TL_OK;

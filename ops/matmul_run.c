@@ -119,15 +119,16 @@ static void task_range(void *ctx, int64_t begin, int64_t end, int thread)
         tl_gemm_task(j->gemm, i, j->scratch + thread * j->scratch_bytes);
 }
 
-/* One gemm by fn, or its tasks divided between the threads. Products of one call are alike and
- * share *scratch, which the first one takes. */
-static tl_status run_one(tl_call *c, const tl_gemm_args *g, tl_gemm_fn *fn, void **scratch)
+/* One gemm by fn, or its tasks divided between up to `most` threads. Products of one call are alike
+ * and share *scratch, which the first one takes. */
+static tl_status run_one(tl_call *c, const tl_gemm_args *g, tl_gemm_fn *fn, int most,
+                         void **scratch)
 {
     if (fn != NULL && fn(g))
         return TL_OK;
     tl_gemm_plan gp;
     double flops = 2.0 * (double)g->m * (double)g->n * (double)g->k;
-    int width = flops < 200000 ? 1 : tl_parallel_width(1 << 20, 1);
+    const int width = flops < 200000 ? 1 : most;
     job j = {.table = tl_isa_now()->gemm, .gemm = &gp};
     int64_t tasks = tl_gemm_plan_make(j.table, g, width, &gp);
     j.scratch_bytes = (gp.scratch_bytes + 63) / 64 * 64;
@@ -159,11 +160,12 @@ tl_status tl_gemm_batches_run(tl_call *c, const tl_gemm_batches *p, tl_gemm_fn *
         tl_parallel_for(batches, grain, batch_range, &j);
         return TL_OK;
     }
+    const int most = tl_parallel_width(1 << 20, 1);
     void *scratch = NULL;
     for (int64_t i = 0; i < batches; i++)
         for (int64_t s = 0; s < steps; s++) {
             const tl_gemm_args g = batch_args(p, i, s);
-            TL_TRY(run_one(c, &g, fn, &scratch));
+            TL_TRY(run_one(c, &g, fn, most, &scratch));
         }
     return TL_OK;
 }

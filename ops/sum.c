@@ -21,7 +21,7 @@ static void sum_range(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const row_job *j = ctx;
     const tl_row_table *k = tl_isa_now()->row;
-    char *buf = j->buf + thread * j->n * (int64_t)tl_dtype_size(j->out->dtype);
+    char *buf = j->direct ? NULL : j->buf + thread * j->n * (int64_t)tl_dtype_size(j->out->dtype);
     for (int64_t r = begin; r < end; r++) {
         const void *x = j->direct ? tl_array_at(j->x, r * j->n) : buf;
         if (!j->direct)

@@ -339,6 +339,8 @@ static void print_node(writer *w, int64_t v, int depth);
 static void TL_PRINTF(3, 4) print_line(writer *w, int depth, const char *form, ...)
 {
     va_list ap;
+    if (w->failed)
+        return;
     va_start(ap, form);
     w->failed |= fprintf(w->file, "%*s", 4 * depth, "") < 0 || vfprintf(w->file, form, ap) < 0 ||
                  fputc('\n', w->file) == EOF;
@@ -355,6 +357,8 @@ static bool print_short(writer *w, const fold *f, int64_t k, int64_t n, int64_t 
     else
         put_node(&s, v);
     w->failed |= s.failed;
+    if (s.failed)
+        return true; /* nothing more is printed */
     if (s.used + 4 * (size_t)depth >= sizeof line && (f != NULL || !leaf(w->o, v)))
         return false;
     print_line(w, depth, "%s", line);
