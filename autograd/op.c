@@ -1,5 +1,5 @@
 /* op.c: what ops rely on: attributes as text and compared; the loop that runs pointwise ops; and
- * operands converted to the compute type and back, the only place where that is done.
+ * whole operands converted to the compute type and back.
  *
  * The loop gathers a tile of each operand (widened, broadcast), calls the tile kernel, and stores
  * the result (rounded). Contiguous operands in a compute type are used in place. */

@@ -66,6 +66,38 @@ static void outputs_stay_what_they_were(void **state)
     }
 }
 
+/* Host memory and constants that the program changes in place: each run begins with what they hold,
+ * and leaves it. */
+static void changes(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int m, void *ctx)
+{
+    static const float cos[2] = {0.5f, 0.5f}, sin[2] = {2, 2};
+    const tl_shape row = TL_DIMS(1, 1, 1, 2);
+    (void)n, (void)m;
+    tl_tensor r1 = tl_constant(t, cos, TL_F32, row), r2 = tl_constant(t, sin, TL_F32, row);
+    out[0] = tl_rotary_(t, tl_bound(t, (float *)ctx, TL_F32, row), r1, r2, TL_ROTARY_HALF);
+    out[1] = tl_rotary_(t, tl_constant(t, (float *)ctx, TL_F32, row), r1, r2, TL_ROTARY_HALF);
+    out[2] = tl_add(t, in[0], r1);
+}
+
+static void what_a_program_changes_begins_anew_at_each_run(void **state)
+{
+    (void)state;
+    float host[2] = {1, 2};
+    tl_tape *t = tl_tape_new(NULL);
+    tl_tensor x = tl_data(t, ((float[2]){3, 4}), TL_F32, TL_DIMS(1, 1, 1, 2)), called[3], out[3];
+    changes(t, &x, 1, called, 3, host);
+    tl_graph *g = tl_trace(t, changes, &x, 1, 3, host, .copy_inputs = false);
+    for (int run = 0; run < 3; run++) {
+        assert_int_equal(tl_graph_run(g, &x, 1, out, 3), TL_OK);
+        for (int i = 0; i < 3; i++)
+            assert_first(t, out[i],
+                         tl_item(t,
+                                 tl_slice(t, tl_reshape(t, called[i], TL_DIMS(-1)), 0, 0, 1, 1)));
+        assert_true(host[0] == 1 && host[1] == 2);
+    }
+    tl_free(g, t);
+}
+
 /* ---- inputs that are not alone ---- */
 
 static void product_gradient(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int m,
@@ -319,6 +351,7 @@ const struct CMUnitTest tl_tests_graph_edges[] = {
     cmocka_unit_test(a_program_whose_tape_is_freed_is_stale),
     cmocka_unit_test(names_are_quoted_in_dot),
     cmocka_unit_test(outputs_stay_what_they_were),
+    cmocka_unit_test(what_a_program_changes_begins_anew_at_each_run),
     cmocka_unit_test(one_tensor_may_be_two_inputs),
     cmocka_unit_test(inputs_that_the_graph_changes_are_refused),
     cmocka_unit_test(what_a_graph_cannot_hold_is_refused),

@@ -245,7 +245,7 @@ static void refused(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, i
     if (p->steps == A_CUT || p->steps == NOT_REACHED)
         tl_require_grad(t, in[0]), y = squared(t, in[0]);
     if (p->steps == A_CUT) { /* the running total of a loss */
-        tl_apply(TL_AT(t), tl_op_find("cross_entropy"), (int64_t[4]){TL_SUM},
+        tl_apply(TL_AT(t), tl_op_find("cross_entropy"), (int64_t[8]){TL_SUM},
                  (tl_tensor[4]){in[0], tl_constant(t, class, TL_I64, TL_DIMS(ROWS))}, 4, made);
         y = tl_cast(t, made[0], TL_F32);
     }

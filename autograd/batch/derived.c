@@ -215,8 +215,11 @@ uint32_t tl_derived_versions(tl_tape *t, tl_tensor x, bool reach)
             const tl_tensor in = l->node[i].in[k];
             if (tl_is_none(in) || in.owner == l->values.owner)
                 continue;
+            const tl_value *v = tl_peek(l, in);
+            if (v == NULL) /* removed from the model since (tl_model_rollback) */
+                continue;
             sum += version(t, in);
-            tl_leaf_grad *g = reach && tl_peek(l, in)->needs_grad ? tl_leaf_grad_get(t, in) : NULL;
+            tl_leaf_grad *g = reach && v->needs_grad ? tl_leaf_grad_get(t, in) : NULL;
             if (g != NULL)
                 g->reached = true;
         }

@@ -32,7 +32,7 @@ static tl_status keep(tl_at at, tl_print x)
     uint64_t *node = x.node == NULL ? NULL : tl_calloc((size_t)x.n + 1, sizeof *node);
     if ((x.node != NULL && node == NULL) || !tl_grow(&p->print, &p->cap, p->n, sizeof *p->print)) {
         tl_free_raw(node);
-        return tl_tape_fail(at, TL_ENOMEM, "tl_backward: no memory for the print of %u nodes", x.n);
+        return tl_tape_fail(at, TL_ENOMEM, "no memory to note a program of %u nodes", x.n);
     }
     if (node != NULL)
         memcpy(node, x.node, x.n * sizeof *node);

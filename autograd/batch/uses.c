@@ -55,6 +55,8 @@ static tl_fold *fold_of(tl_tape *t, int leaf, const tl_node *n, int k)
     if (i < 0)
         return NULL;
     tl_accumulator *acc = &g->acc[i];
+    if (acc->folds != NULL && acc->folds->meets) /* all uses are one fold */
+        return acc->folds;
     tl_fold fresh = {.leaf = leaf, .acc = i, .x = n->in[k], .size = -1, .next = acc->folds};
     for (tl_fold *f = acc->folds; f != NULL; f = f->next) {
         if (tl_same_view(t, f->x, n->in[k]))
@@ -68,14 +70,12 @@ static tl_fold *fold_of(tl_tape *t, int leaf, const tl_node *n, int k)
     return acc->folds = f;
 }
 
-/* The fold of all uses of f's accumulator, if two of its views meet; else f. */
+/* The fold of all uses of f's accumulator, if two of its views meet; else f. The first that met
+ * another was the last to be made. */
 static tl_fold *joined(const tl_tape *t, tl_fold *f)
 {
-    tl_fold *all = t->grad[f->leaf].acc[f->acc].folds;
-    for (const tl_fold *one = all; one != NULL; one = one->next)
-        if (one->meets)
-            return all;
-    return f;
+    tl_fold *last = t->grad[f->leaf].acc[f->acc].folds;
+    return last->meets ? last : f;
 }
 
 tl_status tl_fold_deal(tl_walk *w)

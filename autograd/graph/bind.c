@@ -323,8 +323,8 @@ static tl_status bind_root(tl_graph *g, tl_root *r, const tl_tensor *in)
         a = &tl_peek(g->user, in[r->at])->a;
         return bind_array(g, r, a,
                           g->opt.copy_inputs || !tl_array_contiguous(a) || r->written || r->later);
-    case TL_ROOT_BOUND: return bind_array(g, r, &g->tracing->bound[r->at], r->later);
-    case TL_ROOT_CONSTANT: return bind_array(g, r, &g->tracing->constant[r->at].a, false);
+    case TL_ROOT_BOUND: return bind_array(g, r, &g->tracing->bound[r->at], r->written || r->later);
+    case TL_ROOT_CONSTANT: return bind_array(g, r, &g->tracing->constant[r->at].a, r->written);
     case TL_ROOT_MODEL:
         return bind_array(g, r, &tl_values_at(&g->user->model->values, r->at)->a, false);
     case TL_ROOT_ACC: return r->later && tl_bind_theirs(g, r) ? TL_OK : tl_bind_accumulator(g, r);

@@ -67,7 +67,7 @@ typedef struct tl_root {
     uint32_t at, use; /* as in tl_leaf */
     size_t bytes;
     bool result;          /* an output or a watched value lies here */
-    tl_spot *spots;       /* all that lies here; while steps are planned, later steps first */
+    tl_spot *spots;       /* all that lies here; later steps first, until results are placed */
     bool used, written;   /* by a step */
     uint32_t first, last; /* the first and the last step that uses it */
     /* Steps after this one find the value in root `remade`: it has been computed again there. */
@@ -90,7 +90,7 @@ typedef struct tl_fused tl_fused; /* fused.h */
 /* One call of a run. */
 typedef struct tl_plan_step {
     uint32_t node;   /* for a fused loop, its last node */
-    uint32_t at;     /* its number: g->step[at] */
+    uint32_t at;     /* its number: g->step[at], until later.c orders them */
     tl_fused *fused; /* NULL: one op */
     tl_call call;
     const tl_array **in; /* call.in, for writing */

@@ -313,7 +313,7 @@ static tl_status wait_for(tl_graph *g, const tl_later *l)
     waiting *w = tl_bump_get(&u->bump, sizeof *w);
     if (w == NULL)
         return tl_fail(&u->head.err, TL_ENOMEM, "tl_run: no memory to put a gradient off");
-    *w = (waiting){{.run = accumulate, .axis = l->axis, .acc = tl_bind_their_acc(g, r)},
+    *w = (waiting){{.run = accumulate, .axis = l->axis, .size = -1, .acc = tl_bind_their_acc(g, r)},
                    g,
                    g->later,
                    l};

@@ -122,9 +122,11 @@ static int64_t find_offset(tl_graph *g, tl_tensor x)
     const tl_array *ins = &in;
     in.data = somewhere;
     tl_call c = tl_graph_call(g, n, &ins, &out, &g->head.err);
-    return n->op->shape(&c) == TL_OK
-               ? offset + (int64_t)((uintptr_t)out.data - (uintptr_t)somewhere)
-               : 0;
+    const tl_status s = n->op->shape(&c);
+    if (s == TL_OK)
+        return offset + (int64_t)((uintptr_t)out.data - (uintptr_t)somewhere);
+    tl_fail(&g->head.err, s, "%s: its shape rule fails when the graph is planned", n->op->name);
+    return 0;
 }
 
 /* Chains of views and of changes in place are long, so each offset is worked out once. */

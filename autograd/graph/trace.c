@@ -236,7 +236,8 @@ static tl_tensor bound(tl_at at, tl_tracing *s, const void *data, const tl_array
     if (!room(at, "tl_bound", &s->bound, s->n_bound, sizeof *s->bound))
         return TL_NONE;
     s->bound[s->n_bound] = *a;
-    s->bound[s->n_bound].data = (void *)(uintptr_t)data; /* only read */
+    s->bound[s->n_bound].data = (void *)(uintptr_t)
+        data; /* only read: runs that change it copy it */
     return tl_trace_leaf(at.tape, a, (tl_leaf){TL_LEAF_BOUND, (uint32_t)s->n_bound++, 0});
 }
 
