@@ -29,13 +29,16 @@ tl_decoder_numbers tl_llama_numbers(const tl_llama_config *c)
 
 tl_decoder_numbers tl_gpt2_numbers(const tl_gpt2_config *c)
 {
+    int64_t four; /* times the width; one that is too large is refused later */
+    if (__builtin_mul_overflow(c->width, 4, &four))
+        four = c->width;
     return (tl_decoder_numbers){.name = "tl_gpt2",
                                 .vocab = c->vocab,
                                 .width = c->width,
                                 .layers = c->layers,
                                 .heads = c->heads,
                                 .kv_heads = c->heads,
-                                .hidden = c->hidden != 0 ? c->hidden : 4 * c->width,
+                                .hidden = c->hidden != 0 ? c->hidden : four,
                                 .max_positions = c->max_positions,
                                 .eps = c->eps != 0 ? c->eps : 1e-5,
                                 .dropout = c->dropout,
@@ -63,6 +66,9 @@ static tl_status check_numbers(tl_tape *t, const tl_decoder_numbers *c)
                                 c->name, least[i].name, (long long)least[i].n, (long long)c->vocab,
                                 (long long)c->width, (long long)c->layers, (long long)c->heads,
                                 (long long)c->hidden);
+    if (c->layers > INT32_MAX)
+        return tl_tape_fail(TL_AT(t), TL_ESHAPE, "%s: the config's layers is %lld; %d is the most",
+                            c->name, (long long)c->layers, INT32_MAX);
     if (c->width % c->heads != 0)
         return tl_tape_fail(TL_AT(t), TL_ESHAPE,
                             "%s: the config's width %lld is not a multiple of its heads %lld",
@@ -217,16 +223,16 @@ static tl_tensor logits(tl_at at, tl_model *m, tl_decoder_numbers n, tl_tensor i
     tl_tape *t = at.tape;
     int place = tl_share_push(at, o->shared);
     const tl_shape s = tl_shape_of(t, ids);
-    const double in = n.llama ? tl_inv_sqrt(1, n.width) : draw;
-    const call c = {t, m, n, o, tl_inv_sqrt(1, 2 * n.layers)};
     if (check_call(t, &n, ids, o) != TL_OK)
         return tl_leave(t, place, TL_NONE);
+    const double in = n.llama ? tl_inv_sqrt(1, n.width) : draw;
+    const call c = {t, m, n, o, tl_inv_sqrt(1, 2 * n.layers)};
     tl_tensor x = tl_embed_at(TL_AT(t), m, "embed", ids, n.vocab, n.width, in, n.dtype,
                               (tl_layer_options){0});
     if (!n.llama && n.pairing == 0)
         x = tl_add(t, x, learned_positions(&c, s));
     x = dropped(&c, x, "embed", "dropout");
-    for (int64_t i = 0; i < n.layers; i++)
+    for (int64_t i = 0; i < n.layers && !tl_failed(t); i++)
         x = n.llama ? llama_block(&c, i, x) : gpt2_block(&c, i, x);
     x = n.llama ? tl_norm(t, m, "norm", x, n.eps) : tl_norm_layer(t, m, "norm", x, n.eps);
     tl_tensor z = n.tied ? tl_affine(t, x, tl_model_find(m, "embed.weight"), TL_NONE)
