@@ -15,9 +15,8 @@
 /* (x, gamma?, beta?) -> y, mean, rstd */
 static tl_status layer_norm_shape(tl_call *c)
 {
-    TL_TRY(tl_norm_check(c, c->in[1], c->in[2]));
-    c->out[0] = *c->in[0];
-    c->out[1] = c->out[2] = tl_norm_statistic(c);
+    TL_TRY(tl_norm_shape(c, c->in[1], c->in[2]));
+    c->out[2] = c->out[1];
     return TL_OK;
 }
 

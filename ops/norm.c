@@ -1,5 +1,5 @@
-/* norm.c: what rms_norm and layer_norm share - the check of their shapes, the shape and forward of
- * their fused gradients, and the gradient of mean and rstd. See norm.h. */
+/* norm.c: what rms_norm and layer_norm share - their shape rule, the shape and forward of their
+ * fused gradients, and the gradient of mean and rstd. See norm.h. */
 #include "ops/norm.h"
 
 const tl_attr tl_norm_schema[] = {TL_FIELD(tl_norm, eps, F64),
@@ -9,7 +9,9 @@ const tl_attr tl_norm_schema[] = {TL_FIELD(tl_norm, eps, F64),
 
 static tl_status check_row(tl_call *c, const tl_array *x, int64_t k)
 {
-    TL_TRY(tl_need_float(c, x, "x"));
+    if (!tl_dtype_is_float(x->dtype))
+        return tl_call_fail(c, TL_EDTYPE, "x is %s; floats are needed (cast it)",
+                            tl_dtype_name(x->dtype));
     if (k < 1 || k > x->ndim)
         return tl_call_fail(c, TL_ESHAPE, "%lld dims to normalize, x has %d", (long long)k,
                             x->ndim);
@@ -20,12 +22,12 @@ static tl_status check_row(tl_call *c, const tl_array *x, int64_t k)
 static tl_status check_weight(tl_call *c, const tl_array *x, int64_t k, const char *name,
                               const tl_array *w)
 {
-    tl_shape row = {.ndim = (int)k};
     if (w == NULL)
         return TL_OK;
-    memcpy(row.dim, x->dim + x->ndim - k, (size_t)k * sizeof *x->dim);
-    tl_shape own = tl_array_shape(w);
-    if (!tl_shape_equal(&own, &row))
+    const size_t bytes = (size_t)k * sizeof *x->dim;
+    tl_shape row = {.ndim = (int)k};
+    memcpy(row.dim, x->dim + x->ndim - k, bytes);
+    if (w->ndim != row.ndim || memcmp(w->dim, row.dim, bytes) != 0)
         return tl_call_fail(c, TL_ESHAPE, "%s has shape %s, but x ends in %s", name, TL_TEXT(w),
                             TL_TEXT_OF(&row));
     if (w->dtype != x->dtype && (w->dtype != TL_F32 || x->dtype == TL_F64))
@@ -34,10 +36,11 @@ static tl_status check_weight(tl_call *c, const tl_array *x, int64_t k, const ch
     return TL_OK;
 }
 
-tl_status tl_norm_check(tl_call *c, const tl_array *gamma, const tl_array *beta)
+tl_status tl_norm_shape(tl_call *c, const tl_array *gamma, const tl_array *beta)
 {
     tl_norm_attrs *a = c->attrs;
     const tl_array *x = c->in[0];
+    tl_array *y = &c->out[0], *rstd = &c->out[1];
     if (a->k == TL_BY_WEIGHT)
         a->k = gamma != NULL ? gamma->ndim : beta != NULL ? beta->ndim : 1;
     TL_TRY(check_row(c, x, a->k));
@@ -45,16 +48,11 @@ tl_status tl_norm_check(tl_call *c, const tl_array *gamma, const tl_array *beta)
     TL_TRY(check_weight(c, x, a->k, "beta", beta));
     if (a->eps < 0)
         return tl_call_fail(c, TL_EDOMAIN, "eps is %g; it cannot be negative", a->eps);
+    *y = *rstd = *x;
+    rstd->dtype = tl_dtype_compute(x->dtype);
+    for (int i = x->ndim - (int)a->k; i < x->ndim; i++)
+        rstd->dim[i] = 1;
     return TL_OK;
-}
-
-tl_array tl_norm_statistic(const tl_call *c)
-{
-    tl_array s = *c->in[0];
-    s.dtype = tl_dtype_compute(s.dtype);
-    for (int i = s.ndim - (int)((const tl_norm_attrs *)c->attrs)->k; i < s.ndim; i++)
-        s.dim[i] = 1;
-    return s;
 }
 
 double tl_norm_inverse(tl_tape *t, tl_tensor x, int64_t k)

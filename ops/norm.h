@@ -1,5 +1,5 @@
-/* norm.h: what rms_norm and layer_norm share - the check of their shapes, the shape and forward of
- * their fused gradients, the gradient of mean and rstd (norm.c), and the vjps of those gradients
+/* norm.h: what rms_norm and layer_norm share - their shape rule, the shape and forward of their
+ * fused gradients, the gradient of mean and rstd (norm.c), and the vjps of those gradients
  * (norm_twice.c). Private to ops/. */
 #ifndef TL_OPS_NORM_H
 #define TL_OPS_NORM_H
@@ -13,11 +13,10 @@
 #define TL_BY_WEIGHT INT64_MIN
 extern const tl_attr tl_norm_schema[];
 
-/* Settles attrs.k, then checks input 0 and the attributes against the weights, which may be NULL.
- */
-tl_status tl_norm_check(tl_call *c, const tl_array *gamma, const tl_array *beta);
-/* The shape of mean and rstd: input 0's with the normalized dims as 1, in the compute type. */
-tl_array tl_norm_statistic(const tl_call *c);
+/* Settles attrs.k, checks input 0 and the attributes against the weights, which may be NULL, and
+ * sets the first two outputs: y is like input 0; a statistic of each row has 1 for the normalized
+ * dims, in the compute type. */
+tl_status tl_norm_shape(tl_call *c, const tl_array *gamma, const tl_array *beta);
 
 /* What mean and rstd, if they have cotangents, add to dx (NUMERICS 6.12). dx, dmean, drstd and, for
  * rms_norm, mean may be TL_NONE. */

@@ -13,17 +13,11 @@
 #include "ops/norm.h"
 
 /* (x, gamma?) -> y, rstd */
-static tl_status rms_norm_shape(tl_call *c)
-{
-    TL_TRY(tl_norm_check(c, c->in[1], NULL));
-    c->out[0] = *c->in[0];
-    c->out[1] = tl_norm_statistic(c);
-    return TL_OK;
-}
+static tl_status rms_norm_shape(tl_call *c) { return tl_norm_shape(c, c->in[1], NULL); }
 
 /* Forward is a loop over rows, in tensor/kernels/norm.t.h, which the engine runs on all threads:
  *
- *     rstd[r] = rsqrt(lanes_of_squares(n, x) / n + eps)
+ *     rstd[r] = rsqrt(lanes_of_products(n, x, x) / n + eps)
  *     y[i]    = (x[i] * rstd[r]) * gamma[i]
  */
 
@@ -96,13 +90,12 @@ tl_tensor tl_rms_norm_plus_one_at(tl_at at, tl_tensor x, tl_tensor gamma, double
 static tl_status add_shape(tl_call *c)
 {
     const tl_array *x1 = c->in[0], *x2 = c->in[1];
-    TL_TRY(tl_norm_check(c, c->in[2], NULL));
+    TL_TRY(tl_norm_shape(c, c->in[2], NULL));
     if (!tl_array_same_shape(x1, x2) || x1->dtype != x2->dtype)
         return tl_call_fail(c, x1->dtype != x2->dtype ? TL_EDTYPE : TL_ESHAPE,
                             "x1 is %s %s, x2 %s %s; they must be alike", tl_dtype_name(x1->dtype),
                             TL_TEXT(x1), tl_dtype_name(x2->dtype), TL_TEXT(x2));
-    c->out[0] = c->out[2] = *x1;
-    c->out[1] = tl_norm_statistic(c);
+    c->out[2] = c->out[0];
     return TL_OK;
 }
 

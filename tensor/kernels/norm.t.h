@@ -13,7 +13,7 @@ static void F(rms_norm)(void *rows, int64_t begin, int64_t end, int thread)
     T *y = (T *)j->out[0] + begin * n, *rstd = j->out[1];
     (void)thread;
     for (int64_t r = begin; r < end; r++, x += n, y += n) {
-        const T k = rstd[r] = RSQRT(F(lanes_of_squares)(n, x) / (T)n + eps);
+        const T k = rstd[r] = RSQRT(F(lanes_of_products)(n, x, x) / (T)n + eps);
         if (gamma == NULL)
             for (int64_t i = 0; i < n; i++)
                 y[i] = x[i] * k;

@@ -60,8 +60,6 @@ static inline __attribute__((always_inline)) T F(lanes_of_products)(int64_t n, c
     return F(lanes_finish)(&l, q, n - i);
 }
 
-static T F(lanes_of_squares)(int64_t n, const T *x) { return F(lanes_of_products)(n, x, x); }
-
 /* The greatest of sign * x; sign is 1 or -1. Maximum is associative here (NaN wins, +0 > -0), so
  * the running maxima may meet in any order. They do not tell zeros apart, so if the result is a
  * zero the row is searched again. */
