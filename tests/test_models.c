@@ -171,6 +171,38 @@ static void interleaved_pairs_are_saved_as_halves(void **unused)
     tl_free(m, n);
 }
 
+/* A user's model may hold its tensors in several dtypes: those whose rows change places are wider
+ * here than the first one. */
+static void dtypes_may_differ_in_a_folder(void **unused)
+{
+    static double logits[B * S * VOCAB];
+    tl_decoder_config c = small(TL_FAMILY_LLAMA, 1, TL_BF16), back;
+    tl_model *m = tl_model_new(.seed = 3), *wide = tl_model_new(.seed = 4);
+    tl_model *n = tl_model_new(.seed = 5), *of_wide = tl_model_new(.seed = 6);
+    tl_tape *t = tl_tape_new(wide);
+    char folder[1024];
+    (void)unused;
+    c.llama.pairing = TL_ROTARY_INTERLEAVED;
+    logits_of(m, &c, logits);
+    tl_mode_push(t, TL_NO_GRAD);
+    for (int i = 0; i < tl_model_count(m); i++) {
+        const tl_named e = tl_model_at(m, i);
+        const bool turned = strstr(e.name, "attention.q") || strstr(e.name, "attention.k");
+        tl_tensor x = tl_param(t, wide, e.name, turned ? TL_F64 : TL_BF16, tl_array_shape(&e.array),
+                               .kind = TL_INIT_ZEROS);
+        tl_array to;
+        assert_true(tl_array_of(t, x, &to));
+        for (int64_t k = 0; k < tl_array_count(&to); k++)
+            tl_array_put(&to, k, tl_array_get(&e.array, k)); /* every bf16 is an f64 */
+    }
+    FINE(m, tl_hf_save(m, temp_dir_file(folder, &dir, "alike"), &c));
+    FINE(n, tl_hf_load(n, folder, &back));
+    FINE(wide, tl_hf_save(wide, temp_dir_file(folder, &dir, "mixed"), &c));
+    FINE(of_wide, tl_hf_load(of_wide, folder, &back));
+    same_hash(n, of_wide);
+    tl_free(t, m, wide, n, of_wide);
+}
+
 static void checkpoints_of_llmc_come_back(void **unused)
 {
     static double want[B * S * VOCAB], got[B * S * VOCAB];
@@ -1192,6 +1224,7 @@ static void tokens_are_those_of_tokenizers(void **unused)
 const struct CMUnitTest tl_tests_models[] = {
     TEST(folders_come_back_with_every_bit),
     TEST(interleaved_pairs_are_saved_as_halves),
+    TEST(dtypes_may_differ_in_a_folder),
     TEST(checkpoints_of_llmc_come_back),
     TEST(tokens_of_llmc_come_back),
     TEST(tokens_are_those_that_are_written_down),
