@@ -1073,6 +1073,26 @@ static void sums_of_one_value_have_one_shape(void **unused)
     tl_free(t, m);
 }
 
+/* The tensor that a waiting gradient goes back to has been taken out of the model. */
+static void a_tensor_removed_under_it_gets_no_gradient(void **unused)
+{
+    static const float x[] = {1, 2, 3, 4, 5, 6};
+    (void)unused;
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tape *t = tl_tape_new(m);
+    tl_opt *o = tl_sgd_new(m, .lr = 0.5);
+    const uint32_t mark = tl_model_mark(m);
+    tl_tensor w = tl_tanh(t, tl_param(t, m, "w", TL_F32, TL_DIMS(3), .kind = TL_INIT_ONES));
+    tl_tensor y = tl_mul(t, w, tl_data(t, x, TL_F32, TL_DIMS(2, 3)));
+    assert_int_equal(tl_backward(t, tl_sum(t, y, TL_ALL, false)), TL_OK);
+    tl_tape_reset(t);
+    tl_model_rollback(m, mark);
+    assert_int_equal(tl_model_count(m), 0);
+    assert_int_equal(tl_step(o, t), TL_EUSAGE);
+    expect_error(t, "no parameter has a gradient");
+    tl_free(o, t, m);
+}
+
 const struct CMUnitTest tl_tests_derived[] = {
     TEST(want_of_memory_passes),
     TEST(sums_of_one_value_have_one_shape),
@@ -1089,5 +1109,6 @@ const struct CMUnitTest tl_tests_derived[] = {
     TEST(a_graph_beside_it_keeps_no_more_each_step),
     TEST(a_change_in_a_graph_is_as_it_is_called),
     TEST(other_sizes_make_other_values_and_are_named),
+    TEST(a_tensor_removed_under_it_gets_no_gradient),
 };
 const size_t tl_tests_derived_count = sizeof tl_tests_derived / sizeof *tl_tests_derived;

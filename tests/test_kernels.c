@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "autograd/pointwise.h"
 #include "ops/list.h"
 #include "tensor/isa.h"
 #include "tests/support/own_kernels.h"
@@ -264,6 +265,18 @@ static void a_call_that_does_not_fit_is_the_library_s(void **unused)
     expect_failure(t, TL_EUSAGE, "not pointwise");
 }
 
+/* ---- a call that the engine does not run ---- */
+
+static void it_has_no_scratch(void **unused)
+{
+    tl_err err = {.status = TL_OK};
+    tl_call c = {.op = &tl_op_sum, .err = &err};
+    (void)unused;
+    assert_null(tl_scratch(&c, 64, true));
+    assert_int_equal(err.status, TL_EUSAGE);
+    assert_non_null(strstr(err.message, "calls that the engine runs"));
+}
+
 const struct CMUnitTest tl_tests_kernels[] = {
     TEST(every_op_stands_in_the_table_at_every_level),
     TEST(a_registered_kernel_is_listed_once),
@@ -276,5 +289,6 @@ const struct CMUnitTest tl_tests_kernels[] = {
     TEST(fast_is_a_scope_like_any_other),
     TEST(the_highest_level_that_runs_is_taken),
     TEST(a_call_that_does_not_fit_is_the_library_s),
+    TEST(it_has_no_scratch),
 };
 const size_t tl_tests_kernels_count = sizeof tl_tests_kernels / sizeof *tl_tests_kernels;
