@@ -318,14 +318,14 @@ tl_status tl_storage_lack(size_t bytes, tl_err *err)
 
 tl_storage *tl_storage_new(tl_arena *a, size_t bytes, bool zeroed)
 {
-    if (a == NULL || tl_alloc_fails() || beyond_reason(bytes))
+    if (a == NULL || tl_alloc_fails())
         return NULL;
     size_t size;
     const int bin = class_of(bytes, &size);
     tl_storage *s = bin > 0 ? pop(a, bin) : NULL;
     if (s != NULL)
         a->binned -= size;
-    else if ((s = fresh(a, size)) == NULL)
+    else if (beyond_reason(bytes) || (s = fresh(a, size)) == NULL)
         return NULL;
     if (zeroed)
         memset(s->data, 0, bytes);
