@@ -16,7 +16,8 @@
  * time. Lines from beyond the second cache (far) are copied first, since those that are a power of
  * two apart share sets of the first cache. They are also prefetched, further along the line or at
  * the start of the next columns' lines: they are too many streams for the hardware prefetcher.
- * Inlined, so that rows, groups and far are constants. */
+ * Inlined, so that rows, groups and far are constants. Loops over acc have literal bounds: clang
+ * keeps acc in memory if a bound is a parameter. */
 static inline __attribute__((always_inline)) void G(lines_tile)(const G(tile) * t, const int rows,
                                                                 const int groups, const bool far)
 {
@@ -25,12 +26,13 @@ static inline __attribute__((always_inline)) void G(lines_tile)(const G(tile) * 
     const int64_t line = t->brs, whole = t->k / N * N;
     _Alignas(64) G(elem) copy[G(LANES) * LINE];
     G(vec) acc[TL_GEMM_LINES][4];
-    GEMM_UNROLL for (int i = 0; i < rows; i++) GEMM_UNROLL for (int v = 0; v < groups; v++)
-        acc[i][v] = t->accumulate ? G(load)(t->c + i * t->rsc + v * G(LANES)) : G(spread)(0);
+    GEMM_UNROLL for (int i = 0; i < TL_GEMM_LINES; i++) if (i < rows)
+        GEMM_UNROLL for (int v = 0; v < 4; v++) if (v < groups)
+            acc[i][v] = t->accumulate ? G(load)(t->c + i * t->rsc + v * G(LANES)) : G(spread)(0);
     for (int64_t p = 0; p < whole; p += LINE) {
         const int64_t depth = whole - p < LINE ? whole - p : LINE,
                       ahead = p + AHEAD - (p + AHEAD < t->k ? 0 : t->k - groups * G(LANES) * line);
-        GEMM_UNROLL for (int v = 0; v < groups; v++)
+        GEMM_UNROLL for (int v = 0; v < 4; v++) if (v < groups)
         {
             const G(elem) *b = t->b + v * G(LANES) * line;
             if (far)
@@ -45,23 +47,25 @@ static inline __attribute__((always_inline)) void G(lines_tile)(const G(tile) * 
             for (int64_t q = 0; q < depth; q += N) {
                 wide x[N];
                 G(turn_step)(x, b + q, b == copy ? LINE : line, PIECES);
-                GEMM_UNROLL for (int r = 0; r < N; r++) GEMM_UNROLL for (int i = 0; i < rows; i++)
-                    acc[i][v] = G(fma)(G(spread)(t->a[i * t->ars + (p + q + r) * t->acs]),
-                                       (G(vec))x[r], acc[i][v]);
+                GEMM_UNROLL for (int r = 0; r < N; r++)
+                    GEMM_UNROLL for (int i = 0; i < TL_GEMM_LINES; i++) if (i < rows)
+                        acc[i][v] = G(fma)(G(spread)(t->a[i * t->ars + (p + q + r) * t->acs]),
+                                           (G(vec))x[r], acc[i][v]);
             }
         }
     }
     for (int64_t p = whole; p < t->k; p++)
-        GEMM_UNROLL for (int v = 0; v < groups; v++)
+        GEMM_UNROLL for (int v = 0; v < 4; v++) if (v < groups)
         {
             G(elem) x[G(LANES)];
             for (int l = 0; l < G(LANES); l++)
                 x[l] = t->b[(v * G(LANES) + l) * line + p];
-            GEMM_UNROLL for (int i = 0; i < rows; i++)
+            GEMM_UNROLL for (int i = 0; i < TL_GEMM_LINES; i++) if (i < rows)
                 acc[i][v] = G(fma)(G(spread)(t->a[i * t->ars + p * t->acs]), G(load)(x), acc[i][v]);
         }
-    GEMM_UNROLL for (int i = 0; i < rows; i++) GEMM_UNROLL for (int v = 0; v < groups; v++)
-        G(store)(t->c + i * t->rsc + v * G(LANES), acc[i][v] + G(spread)(0));
+    GEMM_UNROLL for (int i = 0; i < TL_GEMM_LINES; i++) if (i < rows)
+        GEMM_UNROLL for (int v = 0; v < 4; v++) if (v < groups)
+            G(store)(t->c + i * t->rsc + v * G(LANES), acc[i][v] + G(spread)(0));
 }
 
 /* Calls lines_tile with constants. groups is 1, or the most that fits: 4 for up to 2 rows, else 2.
