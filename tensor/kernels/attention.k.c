@@ -9,12 +9,7 @@
 #include "tensor/kernels/attention.h"
 #include "tensor/kernels/fma.h"
 #include "tensor/kernels/math.h"
-
-#if defined(__SSE2__)
-#include <immintrin.h>
-#elif defined(__aarch64__)
-#include <arm_neon.h>
-#endif
+#include "tensor/kernels/vec.t.h"
 
 #if defined(__clang__)
 #define ATTN_UNROLL _Pragma("unroll")
@@ -22,17 +17,11 @@
 #define ATTN_UNROLL _Pragma("GCC unroll 16")
 #endif
 
-#if defined(__AVX512F__)
-#define ATTN_BYTES 64
+#if defined(__AVX512F__) || defined(__aarch64__)
 #define ATTN_ROWS 8
-#elif defined(__AVX2__) && defined(__FMA__)
-#define ATTN_BYTES 32
+#elif VEC_FMA
 #define ATTN_ROWS 4
-#elif defined(__aarch64__)
-#define ATTN_BYTES 16
-#define ATTN_ROWS 8
 #else
-#define ATTN_BYTES 16
 #define ATTN_ROWS 2
 #endif
 #define ATTN_FEW 2

@@ -55,8 +55,8 @@ static void T(fold)(const A(fold) * f, int64_t c, int64_t last)
     T(fold_keys)(ATTN_ROWS, INT64_MAX, i, f, b, acc);
     ATTN_UNROLL for (int r = 0; r < ATTN_ROWS; r++) if (r < f->keys)
         ATTN_UNROLL for (int v = 0; v < VECS; v++)
-            A(store_n)(out + r * f->ld_out + v * LANES, acc[r][v] + A(spread)(0),
-                       v < VECS - 1 ? LANES : last);
+            A(store_last)(out + r * f->ld_out + v * LANES, acc[r][v] + A(spread)(0),
+                          v < VECS - 1 ? LANES : last);
 }
 #undef T
 #undef VECS

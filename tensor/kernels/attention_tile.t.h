@@ -80,7 +80,7 @@ static void T(mix)(const A(tile) * t, const A(elem) * s, const A(elem) * b, int6
     {
         ATTN_UNROLL for (int v = 0; v < VECS - 1; v++)
             A(store)(t->out[r] + c + v * LANES, acc[r][v] + A(spread)(0));
-        A(store_n)(t->out[r] + c + (VECS - 1) * LANES, acc[r][VECS - 1] + A(spread)(0), last);
+        A(store_last)(t->out[r] + c + (VECS - 1) * LANES, acc[r][VECS - 1] + A(spread)(0), last);
     }
 }
 #undef T

@@ -8,12 +8,7 @@
 #include "tensor/kernels/fma.h"
 #include "tensor/kernels/gemm.h"
 #include "tensor/kernels/half.h"
-
-#if defined(__AVX2__)
-#include <immintrin.h>
-#elif defined(__aarch64__)
-#include <arm_neon.h>
-#endif
+#include "tensor/kernels/vec.t.h"
 
 #if defined(__clang__)
 #define GEMM_UNROLL _Pragma("unroll")
@@ -23,33 +18,21 @@
 #define GEMM_TWICE _Pragma("GCC unroll 2")
 #endif
 
-#if defined(__AVX512F__)
+#if defined(__AVX512F__) || defined(__aarch64__)
 #define GEMM_MR 6
 #define GEMM_NV 4
 #define GEMM_TALL 12
 #define GEMM_FEW 2
-#elif defined(__AVX2__) && defined(__FMA__)
+#elif VEC_FMA
 #define GEMM_MR 6
 #define GEMM_NV 2
 #define GEMM_TALL GEMM_MR
 #define GEMM_FEW 1
-#elif defined(__aarch64__)
-#define GEMM_MR 6
-#define GEMM_NV 4
-#define GEMM_TALL 12
-#define GEMM_FEW 2
 #else
 #define GEMM_MR 4
 #define GEMM_NV 2
 #define GEMM_TALL GEMM_MR
 #define GEMM_FEW 1
-#endif
-
-/* gemm_lines.t.h transposes in the registers that it multiplies with. */
-#if (defined(__AVX2__) && defined(__FMA__)) || defined(__aarch64__)
-#define GEMM_LINES 1
-#else
-#define GEMM_LINES 0
 #endif
 
 enum { PREFETCH_K = 64, ROWS_AHEAD = 8 };
@@ -58,7 +41,7 @@ enum { PREFETCH_K = 64, ROWS_AHEAD = 8 };
 #define GEMM_ARITH 32
 #include "tensor/kernels/gemm_block.t.h"
 #include "tensor/kernels/gemm_pack.t.h"
-#if GEMM_LINES
+#if VEC_FMA /* it transposes in the registers that it multiplies with */
 #include "tensor/kernels/gemm_lines.t.h"
 #endif
 #undef GEMM_ARITH
@@ -68,13 +51,13 @@ enum { PREFETCH_K = 64, ROWS_AHEAD = 8 };
 #define GEMM_ARITH 64
 #include "tensor/kernels/gemm_block.t.h"
 #include "tensor/kernels/gemm_pack.t.h"
-#if GEMM_LINES
+#if VEC_FMA /* it transposes in the registers that it multiplies with */
 #include "tensor/kernels/gemm_lines.t.h"
 #endif
 #undef GEMM_ARITH
 #undef G
 
-#if GEMM_LINES
+#if VEC_FMA
 #define LINES(name) .lines = lines_##name
 #else
 #define LINES(name) .lines = NULL
