@@ -109,22 +109,20 @@ static tl_graph *graph_new(tl_tape *user, int n_in, int n_out, tl_graph_options 
     g->n_in = n_in;
     g->n_out = n_out;
     g->in = tl_bump_get(&g->bump, (size_t)n_in * sizeof *g->in);
-    g->twin = tl_bump_get(&g->bump, (size_t)n_in * sizeof *g->twin);
     g->out = tl_bump_get(&g->bump, (size_t)n_out * sizeof *g->out);
-    g->signature = tl_bump_get(&g->bump, (size_t)n_in * sizeof *g->signature);
     g->tracing = tl_tracing_new(user->arena);
     if (g->tracing != NULL)
         g->tracing->user = user;
     g->t = g->tracing == NULL ? NULL : tl_trace_tape(user, g->tracing);
-    if (g->in == NULL || g->twin == NULL || g->out == NULL || g->signature == NULL ||
-        g->t == NULL) {
+    if (g->in == NULL || g->out == NULL || g->t == NULL) {
         tl_object_end(g);
         return NULL;
     }
     return g;
 }
 
-int tl_graph_twin(const tl_tensor *in, int i)
+/* The first input that is the same tensor as input i. */
+static int twin(const tl_tensor *in, int i)
 {
     for (int j = 0; j < i; j++)
         if (tl_same_handle(in[j], in[i]))
@@ -147,11 +145,43 @@ static void set_input(tl_graph *g, int i, tl_tensor x)
     v->fixed = is_fixed(g, x);
 }
 
-bool tl_graph_input_alike(const tl_graph *g, int i, tl_tensor x)
+/* x can be input i, as far as its dependence on the batch goes. */
+static bool depends_alike(const tl_graph *g, int i, tl_tensor x)
 {
     const tl_value *v = tl_peek(g->user, x), *was = tl_peek(g->t, g->in[i]);
     return v->batch == was->batch && v->samples == was->samples && is_fixed(g, x) == was->fixed &&
            (was->print == 0 || was->print == tl_derived_print(g->user, x));
+}
+
+tl_status tl_graph_input_fits(const tl_graph *g, const tl_tensor *in, int i, const tl_at *at)
+{
+    char a[TL_SHAPE_TEXT], b[TL_SHAPE_TEXT];
+    const tl_value *v = tl_peek(g->user, in[i]), *was = tl_peek(g->t, g->in[i]);
+    const int same = twin(in, i), was_same = twin(g->in, i);
+    const bool dtype = v->a.dtype == was->a.dtype;
+    const bool array = dtype && tl_array_same_shape(&v->a, &was->a);
+    const bool depends = array && depends_alike(g, i, in[i]);
+    if (depends && same == was_same)
+        return TL_OK;
+    if (at == NULL)
+        return TL_EUSAGE;
+    if (!array)
+        return tl_tape_fail(*at, dtype ? TL_ESHAPE : TL_EDTYPE,
+                            "tl_graph_run: input %d is %s %s, but the graph was traced with %s %s",
+                            i, tl_dtype_name(v->a.dtype), tl_array_shape_text(a, &v->a),
+                            tl_dtype_name(was->a.dtype), tl_array_shape_text(b, &was->a));
+    if (!depends)
+        return tl_tape_fail(*at, TL_EUSAGE,
+                            "tl_graph_run: input %d depends on the batch otherwise than the one "
+                            "that the graph was traced with (tl_batch_of: %d, %d; of %lld samples, "
+                            "%lld), or is another constant, of which weights are made",
+                            i, v->batch, was->batch, (long long)v->samples,
+                            (long long)was->samples);
+    return tl_tape_fail(*at, TL_EUSAGE,
+                        "tl_graph_run: inputs %d and %d are %s tensor, which they were %s "
+                        "when the graph was traced",
+                        i, same != i ? same : was_same, same != i ? "the same" : "not the same",
+                        same != i ? "not" : "");
 }
 
 /* Calls the program on the graph's tape. */
@@ -161,12 +191,11 @@ static tl_status record(tl_graph *g, tl_at at, tl_program *f, const tl_tensor *i
         const tl_value *v = tl_deref(at, in[i], "tl_trace");
         if (v == NULL)
             return tl_error_status(at.tape);
-        tl_shape s = tl_array_shape(&v->a);
-        g->signature[i] = tl_array_make(v->a.dtype, &s, NULL);
-        g->twin[i] = tl_graph_twin(in, i);
-        g->in[i] = g->twin[i] < i ? g->in[g->twin[i]]
-                                  : tl_trace_leaf(g->t, &g->signature[i],
-                                                  (tl_leaf){TL_LEAF_INPUT, (uint32_t)i, 0});
+        const tl_shape s = tl_array_shape(&v->a);
+        const tl_array a = tl_array_make(v->a.dtype, &s, NULL);
+        const int same = twin(in, i);
+        g->in[i] = same < i ? g->in[same]
+                            : tl_trace_leaf(g->t, &a, (tl_leaf){TL_LEAF_INPUT, (uint32_t)i, 0});
         if (!tl_is_none(g->in[i]))
             set_input(g, i, in[i]);
     }
@@ -317,13 +346,10 @@ static bool fits(tl_graph *g, const tl_tape *t, const tl_tensor *in, int n_in)
 {
     if (g->n_in != n_in || tl_graph_keys_missing(g) || !tl_graph_scope_fits(g, g->traced_mode))
         return false;
-    for (int i = 0; i < n_in; i++) {
-        const tl_value *v = tl_is_none(in[i]) ? NULL : tl_peek(t, in[i]);
-        if (v == NULL || tl_graph_twin(in, i) != g->twin[i] ||
-            v->a.dtype != g->signature[i].dtype || !tl_array_same_shape(&v->a, &g->signature[i]) ||
-            !tl_graph_input_alike(g, i, in[i]))
+    for (int i = 0; i < n_in; i++)
+        if (tl_is_none(in[i]) || tl_peek(t, in[i]) == NULL ||
+            tl_graph_input_fits(g, in, i, NULL) != TL_OK)
             return false;
-    }
     return tl_is_none(tl_bind_misfit(g));
 }
 

@@ -150,8 +150,6 @@ struct tl_graph {
     int line;
     int n_in, n_out;
     tl_tensor *in, *out; /* handles of the trace */
-    tl_array *signature; /* of the inputs: shapes and dtypes */
-    int *twin;           /* by input: the first one that is the same tensor */
     bool needs_grad;     /* an output does */
     /* What the user's tape and model were set to. For other settings it is another graph. */
     const tl_choice *traced_choice;
@@ -203,10 +201,9 @@ static inline tl_tensor *tl_graph_result(const tl_graph *g, int i)
 }
 /* The settings are those of the trace, with that mode. */
 bool tl_graph_scope_fits(const tl_graph *g, unsigned mode);
-/* x can be input i, as far as its dependence on the batch goes. */
-bool tl_graph_input_alike(const tl_graph *g, int i, tl_tensor x);
-/* The first input that is the same tensor as input i. */
-int tl_graph_twin(const tl_tensor *in, int i);
+/* in[i], which is a tensor, is like the input that the program was traced with; else an error, on
+ * the tape at *at unless that is NULL. */
+tl_status tl_graph_input_fits(const tl_graph *g, const tl_tensor *in, int i, const tl_at *at);
 
 /* replace.c; joint: after backward has been recorded op by op. */
 tl_status tl_graph_replace(tl_graph *g, bool joint);

@@ -31,28 +31,15 @@ static tl_status check_alias(tl_graph *g, tl_at at, int i, const tl_value *v)
     return TL_OK;
 }
 
-static tl_status check_input(tl_graph *g, tl_at at, int i, tl_tensor x)
+static tl_status check_input(tl_graph *g, tl_at at, const tl_tensor *in, int i)
 {
-    char a[TL_SHAPE_TEXT], b[TL_SHAPE_TEXT];
-    const tl_array *want = &g->signature[i];
-    const tl_value *v = tl_deref(at, x, "tl_graph_run");
+    const tl_value *v = tl_deref(at, in[i], "tl_graph_run");
     if (v == NULL)
         return tl_error_status(at.tape);
     if (v->st == NULL)
         return tl_tape_fail(at, TL_ETRACED,
                             "tl_graph_run: input %d is part of a trace and has no contents", i);
-    if (!tl_array_same_shape(&v->a, want) || v->a.dtype != want->dtype)
-        return tl_tape_fail(at, v->a.dtype != want->dtype ? TL_EDTYPE : TL_ESHAPE,
-                            "tl_graph_run: input %d is %s %s, but the graph was traced with %s %s",
-                            i, tl_dtype_name(v->a.dtype), tl_array_shape_text(a, &v->a),
-                            tl_dtype_name(want->dtype), tl_array_shape_text(b, want));
-    const tl_value *w = tl_peek(g->t, g->in[i]);
-    if (!tl_graph_input_alike(g, i, x))
-        return tl_tape_fail(at, TL_EUSAGE,
-                            "tl_graph_run: input %d depends on the batch otherwise than the one "
-                            "that the graph was traced with (tl_batch_of: %d, %d; of %lld samples, "
-                            "%lld), or is another constant, of which weights are made",
-                            i, v->batch, w->batch, (long long)v->samples, (long long)w->samples);
+    TL_TRY(tl_graph_input_fits(g, in, i, &at));
     if (v->needs_grad && !(at.tape->mode & TL_NO_GRAD))
         return tl_tape_fail(
             at, TL_ENOGRAD,
@@ -200,16 +187,8 @@ static tl_status check(tl_graph *g, tl_at at, const tl_tensor *in, int n_in, int
             "tl_graph_run: the graph was traced in other scopes (modes %#x, now %#x; or selected "
             "kernels, frozen parameters, optimizers' groups, seed); trace it again",
             g->traced_mode, g->user->mode);
-    for (int i = 0; i < n_in; i++) {
-        const int twin = tl_graph_twin(in, i);
-        TL_TRY(check_input(g, at, i, in[i]));
-        if (twin != g->twin[i])
-            return tl_tape_fail(at, TL_EUSAGE,
-                                "tl_graph_run: inputs %d and %d are %s tensor, which they were %s "
-                                "when the graph was traced",
-                                i, twin != i ? twin : g->twin[i],
-                                twin != i ? "the same" : "not the same", twin != i ? "not" : "");
-    }
+    for (int i = 0; i < n_in; i++)
+        TL_TRY(check_input(g, at, in, i));
     return tl_bind_check_gradients(g, at);
 }
 
