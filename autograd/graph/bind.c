@@ -35,11 +35,6 @@ static tl_status bind_own(tl_graph *g, tl_root *r)
 
 /* ---- gradients ---- */
 
-static int part_of(const tl_graph *g, const tl_leaf_grad *mine)
-{
-    return tl_grad_part(g->t, (int)(mine - g->t->grad));
-}
-
 static tl_grad_note noted(const tl_graph *g, const tl_leaf_grad *mine)
 {
     const tl_part_grads *p = &tl_traced_of(g->t)->grads;
@@ -47,31 +42,28 @@ static tl_grad_note noted(const tl_graph *g, const tl_leaf_grad *mine)
     return record < p->cap_notes ? p->note[record] : (tl_grad_note){0};
 }
 
-/* The gradient of a marked input ends with the run, that of a later part with the part. */
-static bool own(const tl_graph *g, const tl_leaf_grad *mine)
-{
-    return mine->leaf.owner == g->t->values.owner || part_of(g, mine) > 0;
-}
+/* What becomes of a gradient. */
+typedef enum {
+    GOES_ON, /* of the first part: with what waits on the user's tape, where it is added */
+    STAYS,   /* of the last of several parts: it is put on the user's tape when the run ends */
+    ENDS     /* of a part before that, or of a marked input: it ends with the part, or the run */
+} fate;
 
-/* So does what accumulator k sends on below derived values. */
-static bool own_acc(const tl_graph *g, const tl_leaf_grad *mine, int k)
+static fate fate_of(const tl_graph *g, const tl_leaf_grad *mine)
 {
-    return own(g, mine) || mine->acc[k].call >= TL_BELOW;
-}
-
-/* The gradient is left on the user's tape when the program ends: it is of the last part, which is
- * not the first. */
-static bool left(const tl_graph *g, const tl_leaf_grad *mine)
-{
-    return part_of(g, mine) > 0 && part_of(g, mine) == tl_traced_of(g->t)->part &&
-           mine->leaf.owner != g->t->values.owner;
+    const int part = tl_grad_part(g->t, (int)(mine - g->t->grad));
+    if (mine->leaf.owner == g->t->values.owner)
+        return ENDS;
+    if (part == 0)
+        return GOES_ON;
+    return part == tl_traced_of(g->t)->part ? STAYS : ENDS;
 }
 
 /* The number that a call of tl_backward has on the user's tape. The program's first is the next
  * there; calls before it, whose gradients the program has found, keep theirs. */
 static int their_call(const tl_graph *g, const tl_leaf_grad *mine, int call)
 {
-    return part_of(g, mine) > 0 || call < g->tracing->calls ? call : call + g->later;
+    return fate_of(g, mine) != GOES_ON || call < g->tracing->calls ? call : call + g->later;
 }
 
 /* Accumulator k of a record as the user's tape has it; NULL: it has none. */
@@ -90,15 +82,14 @@ static tl_status open_theirs(tl_graph *g, const tl_leaf_grad *mine, int k, tl_ac
     return tl_acc_open(g->user, theirs, (int)(*acc - theirs->acc), mine->acc[k].sum.dtype);
 }
 
-/* The record of the first part for a parameter of the user's tape; NULL if backward does not come
- * to it there. */
-static const tl_leaf_grad *first_part(const tl_graph *g, tl_tensor leaf)
+/* The first part has a gradient for that parameter of the user's tape. */
+static bool in_first_part(const tl_graph *g, tl_tensor leaf)
 {
     for (int i = 0; i < g->t->n_grads; i++)
         if (tl_grad_part(g->t, i) == 0 && g->t->grad[i].leaf.owner == leaf.owner &&
             g->t->grad[i].leaf.index == leaf.index)
-            return &g->t->grad[i];
-    return NULL;
+            return true;
+    return false;
 }
 
 /* The user's record holds accumulators that the graph's does not, while the graph reads the
@@ -110,7 +101,7 @@ static bool reads_less(const tl_graph *g, const tl_leaf_grad *mine, const tl_lea
         open += theirs->acc[k].open && theirs->acc[k].call < TL_BELOW;
     for (int k = 0; k < mine->n_accs; k++) {
         const tl_accumulator *u = their_acc(g, mine, k);
-        open -= !own_acc(g, mine, k) && mine->acc[k].open && u != NULL && u->open;
+        open -= mine->acc[k].call < TL_BELOW && mine->acc[k].open && u != NULL && u->open;
     }
     return noted(g, mine).read && open > 0;
 }
@@ -133,7 +124,7 @@ tl_tensor tl_bind_misfit(tl_graph *g)
     for (int i = 0; i < g->user->n_grads; i++) {
         const tl_leaf_grad *theirs = &g->user->grad[i];
         if (theirs->live && tl_derived(g->user, theirs->leaf) && g->tracing->reads &&
-            first_part(g, theirs->leaf) == NULL)
+            !in_first_part(g, theirs->leaf))
             return theirs->leaf; /* what waits there would not be sent on */
     }
     for (int i = 0; i < g->t->n_grads; i++)
@@ -162,10 +153,10 @@ tl_status tl_bind_check_gradients(tl_graph *g, tl_at at)
             at, TL_ENOGRAD,
             "tl_graph_run: an output needs a gradient, but the graph holds no backward: trace the "
             "backward with it, tl_detach the output, or tl_graph_run it under TL_NO_GRAD");
-    for (int i = 0; i < u->n_grads && g->tracing->clears; i++) {
+    for (int i = 0; i < u->n_grads && tl_clears(g->t); i++) {
         const tl_leaf_grad *theirs = &u->grad[i];
         if (theirs->live && theirs->leaf.owner != u->values.owner &&
-            first_part(g, theirs->leaf) == NULL)
+            !in_first_part(g, theirs->leaf))
             return tl_tape_fail(at, TL_EUSAGE,
                                 "tl_graph_run: parameter '%s' has a gradient that the graph's "
                                 "optimizer step knows nothing of",
@@ -183,18 +174,19 @@ static tl_status bind_records(tl_graph *g)
         g->user->grad[i].reached = false;
     for (int i = 0; i < g->t->n_grads; i++) {
         const tl_leaf_grad *mine = &g->t->grad[i];
-        if (!mine->live || (own(g, mine) && !left(g, mine)))
+        const fate is = fate_of(g, mine);
+        if (!mine->live || is == ENDS)
             continue;
         tl_leaf_grad *theirs = tl_leaf_grad_get(g->user, mine->leaf);
         if (theirs == NULL)
             return g->user->head.err.status;
-        if (theirs->live && !left(g, mine) && mine->born > 1)
+        if (theirs->live && is == GOES_ON && mine->born > 1)
             return tl_derived_waits(g->user, mine->leaf);
         for (int k = 0; k < mine->n_accs; k++)
             if (mine->acc[k].call < TL_BELOW &&
                 tl_acc_get(theirs, their_call(g, mine, mine->acc[k].call), mine->acc[k].kind) < 0)
                 return tl_fail(&g->user->head.err, TL_ENOMEM, "no memory for an accumulator");
-        theirs->reached = !left(g, mine);
+        theirs->reached = is == GOES_ON;
     }
     TL_TRY(tl_derived_reach(g->user));
     if (!g->tracing->strict)
@@ -236,7 +228,8 @@ tl_status tl_bind_accumulator(tl_graph *g, tl_root *r)
 
 bool tl_bind_theirs(const tl_graph *g, const tl_root *r)
 {
-    return r->kind == TL_ROOT_ACC && !own_acc(g, &g->t->grad[r->at], (int)r->use);
+    const tl_leaf_grad *mine = r->kind == TL_ROOT_ACC ? &g->t->grad[r->at] : NULL;
+    return mine != NULL && mine->acc[r->use].call < TL_BELOW && fate_of(g, mine) == GOES_ON;
 }
 
 int tl_bind_their_acc(const tl_graph *g, const tl_root *r)
@@ -250,14 +243,17 @@ tl_storage *tl_bind_accumulated(tl_graph *g, const tl_root *r)
     return r->st != NULL ? r->st : their_acc(g, &g->t->grad[r->at], (int)r->use)->st;
 }
 
-/* The user's record for a gradient that the graph leaves there; NULL if there is none. */
-static void leave_record(tl_graph *g, const tl_leaf_grad *mine)
+/* The user's tape has the gradients of that fate from now on. */
+static void leave_records(tl_graph *g, fate which)
 {
-    tl_leaf_grad *theirs = tl_leaf_grad_find(g->user, mine->leaf);
-    if (theirs == NULL)
-        return;
-    theirs->live = mine->live;
-    tl_derived_left(g->user, theirs, g->t, mine);
+    for (int i = 0; i < g->t->n_grads; i++) {
+        const tl_leaf_grad *mine = &g->t->grad[i];
+        if (!mine->live || fate_of(g, mine) != which)
+            continue;
+        tl_leaf_grad *theirs = tl_leaf_grad_find(g->user, mine->leaf);
+        theirs->live = true;
+        tl_derived_left(g->user, theirs, g->t, mine);
+    }
 }
 
 tl_status tl_bind_gradients_over(tl_graph *g)
@@ -265,21 +261,17 @@ tl_status tl_bind_gradients_over(tl_graph *g)
     for (const tl_root *r = g->outside; r != NULL; r = r->next)
         if (tl_bind_theirs(g, r) && !r->later)
             tl_bind_accumulated(g, r)->version++;
-    for (int i = 0; i < g->t->n_grads; i++)
-        if (!own(g, &g->t->grad[i]) && g->t->grad[i].live)
-            leave_record(g, &g->t->grad[i]);
+    leave_records(g, GOES_ON);
     tl_derived_unsettle(g->user);
-    if (g->tracing->clears)
+    if (tl_clears(g->t))
         tl_grads_drop(g->user);
-    g->user->calls = g->t->calls + (g->tracing->clears ? 0 : g->later);
+    g->user->calls = g->t->calls + (tl_clears(g->t) ? 0 : g->later);
     /* What the last part leaves goes where the user's gradients are, which have been consumed. */
-    for (int i = 0; i < g->t->n_grads; i++)
-        if (left(g, &g->t->grad[i]))
-            leave_record(g, &g->t->grad[i]);
+    leave_records(g, STAYS);
     for (const tl_root *r = g->outside; r != NULL; r = r->next) {
         const tl_leaf_grad *mine = r->kind == TL_ROOT_ACC ? &g->t->grad[r->at] : NULL;
         tl_accumulator *acc;
-        if (mine == NULL || !left(g, mine) || mine->acc[r->use].call >= TL_BELOW)
+        if (mine == NULL || fate_of(g, mine) != STAYS || mine->acc[r->use].call >= TL_BELOW)
             continue;
         TL_TRY(open_theirs(g, mine, (int)r->use, &acc));
         memcpy(acc->st->data, r->st->data, r->bytes);

@@ -5,10 +5,6 @@
 #include "autograd/graph/internal.h"
 
 typedef struct {
-    bool retain, partial, put_off;
-} backward_attrs;
-
-typedef struct {
     int64_t owner, index;
     tl_shape shape;
     tl_dtype dtype;
@@ -27,7 +23,7 @@ const tl_op tl_op_mark_backward = {.name = "backward",
                                    .optional = TL_BIT(1),
                                    .traits = TL_NONDIFF,
                                    .shape = mark_shape,
-                                   .attr_size = sizeof(backward_attrs)};
+                                   .attr_size = sizeof(tl_backward_options)};
 const tl_op tl_op_mark_grad = {.name = "grad",
                                .n_in = 0,
                                .n_out = 1,
@@ -45,14 +41,13 @@ static tl_status mark_backward(tl_at at, tl_tensor y, const tl_backward_options 
 {
     tl_tape *t = at.tape;
     tl_walk w = {.t = t, .at = at, .y = y, .asked = y, .opt = *o};
-    const backward_attrs a = {o->retain, o->partial, o->put_off};
     tl_tracing *s = tl_tracing_of(t);
     if (s->has_backward && s->put_off != o->put_off)
         return tl_tape_fail(at, TL_ETRACED,
                             "tl_backward: %s .put_off, unlike one before in this trace; a run puts "
                             "off all of its gradients or none",
                             o->put_off ? "with" : "without");
-    if (o->put_off && (s->clears || s->clears_first || s->reads))
+    if (o->put_off && (tl_clears(t) || s->clears_first || s->reads))
         return tl_tape_fail(at, TL_ETRACED,
                             "tl_backward: .put_off in a trace that has read or dropped gradients; "
                             "call tl_step, tl_grad and tl_grad_clear outside of it");
@@ -61,7 +56,7 @@ static tl_status mark_backward(tl_at at, tl_tensor y, const tl_backward_options 
     TL_TRY(tl_prints_check(&w));
     for (int i = t->first_grad; i < t->n_grads; i++)
         t->grad[i].live |= t->grad[i].reached;
-    tl_apply(at, &tl_op_mark_backward, &a, (tl_tensor[]){w.y, o->cotangent}, 2, NULL);
+    tl_apply(at, &tl_op_mark_backward, o, (tl_tensor[]){w.y, o->cotangent}, 2, NULL);
     s->has_backward = true;
     s->put_off = o->put_off;
     s->strict |= t->mode & TL_STRICT;
@@ -183,7 +178,6 @@ void tl_trace_clear(void *ctx, tl_tape *t)
     }
     if (k->tracing->whole)
         tl_apply(TL_AT(t), &tl_op_mark_clear, NULL, NULL, 0, NULL);
-    k->tracing->clears = true;
     tl_trace_part(t, k->part + 1);
 }
 
@@ -192,11 +186,8 @@ tl_status tl_mark_expand(tl_tape *dst, const tl_node *n, const tl_tensor *in, tl
 {
     tl_at at = {dst, n->file, n->line, NULL};
     if (n->op == &tl_op_mark_backward) {
-        const backward_attrs *a = n->attrs;
-        tl_backward_options o = {.cotangent = in[1],
-                                 .retain = a->retain,
-                                 .partial = a->partial,
-                                 .put_off = a->put_off};
+        tl_backward_options o = *(const tl_backward_options *)n->attrs;
+        o.cotangent = in[1];
         TL_TRY(tl_backward_at(at, in[0], o));
         TL_TRY(tl_fold_recorded(dst));
         for (int i = 0; i < dst->n_grads; i++) {

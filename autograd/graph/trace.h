@@ -45,7 +45,6 @@ typedef struct tl_tracing {
     tl_arena *arena;        /* of that tape: for constants, the slab, copies */
     bool whole;             /* backward is recorded as one node; else op by op */
     bool clears_first;      /* the program drops gradients before its first backward */
-    bool clears;            /* it consumes gradients after a backward (tl_grad_clear, tl_step) */
     bool has_backward;      /* it calls tl_backward */
     bool put_off;           /* ... with .put_off: gradients wait when a run is over */
     bool strict;            /* ... under TL_STRICT */
@@ -93,6 +92,8 @@ typedef struct {
 
 static inline tl_traced_tape *tl_traced_of(const tl_tape *t) { return t->recorder_ctx; }
 static inline tl_tracing *tl_tracing_of(const tl_tape *t) { return tl_traced_of(t)->tracing; }
+/* The program consumes gradients after a backward (tl_grad_clear, tl_step). */
+static inline bool tl_clears(const tl_tape *t) { return tl_traced_of(t)->part > 0; }
 /* What x, of any owner, stands for. */
 tl_leaf tl_leaf_of(const tl_tape *t, tl_tensor x);
 /* The number of the node of t that made x; -1: none has. */
