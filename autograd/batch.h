@@ -45,7 +45,7 @@ struct tl_fold {
     tl_tensor x;          /* the input of the first use that was met */
     bool meets;           /* its view overlaps that of a fold before it */
     int n, visited;       /* uses; those whose nodes have been visited */
-    struct tl_use *use;   /* those that are deferred (fold.h); NULL: none */
+    struct tl_use *use;   /* those that are deferred (internal.h); NULL: none */
     struct tl_fold *next; /* of the same accumulator */
 
     /* While it waits for tl_accumulate. A graph has folds of its own (graph/later.c). */
@@ -115,6 +115,8 @@ static inline bool tl_derived(const tl_tape *t, tl_tensor leaf)
 bool tl_derived_there(tl_tape *t, const tl_call *c, const tl_tensor *in, const tl_value **before);
 /* For a graph: the number on the lasting tape of the value of that print; -1: none. */
 int64_t tl_derived_number(const tl_tape *t, uint64_t print);
+/* Two arrays of one dtype, shape and layout. */
+bool tl_laid_alike(const tl_array *a, const tl_array *b);
 /* Memory that keeps value `number`, laid out as a. The graph fills it unless it is full. NULL, with
  * an error, without memory. */
 void *tl_derived_room(tl_tape *t, uint32_t number, const tl_array *a, bool *full);

@@ -302,6 +302,11 @@ tl_tensor tl_bottom(const tl_tape *t, tl_tensor x);
 /* The value that a leaf was detached from, however often; x itself if it was not. */
 tl_tensor tl_attached(const tl_tape *t, tl_tensor x);
 
+/* The bytes of all elements, stored side by side. */
+static inline size_t tl_array_room(const tl_array *a)
+{
+    return (size_t)tl_array_count(a) * tl_dtype_size(a->dtype);
+}
 /* Row-major, and of a dtype that is computed in. */
 static inline bool tl_array_plain(const tl_array *a)
 {
@@ -322,6 +327,17 @@ static inline void tl_batch_like(tl_value *x, const tl_value *y)
     x->samples = y->samples;
 }
 
+/* The number of the node of t that made x; -1: none has. */
+static inline int32_t tl_maker_at(const tl_tape *t, tl_tensor x)
+{
+    return x.owner == t->values.owner ? tl_values_at(&t->values, x.index)->node : -1;
+}
+/* The node itself, or NULL. */
+static inline const tl_node *tl_maker(const tl_tape *t, tl_tensor x)
+{
+    const int32_t at = tl_maker_at(t, x);
+    return at < 0 ? NULL : &t->node[at];
+}
 /* The handle of a node's output j. */
 static inline tl_tensor tl_node_out(const tl_tape *t, const tl_node *n, int j)
 {
@@ -396,8 +412,7 @@ int64_t tl_row_dims(const tl_call *c);
  * filled with zeros first - if the op's own kernel runs and nobody watches. */
 static inline bool tl_may_begin(const tl_op *op, const tl_array *a, const tl_storage *st)
 {
-    return op->traits & TL_BEGINS &&
-           (size_t)tl_array_count(a) * tl_dtype_size(a->dtype) == st->bytes;
+    return op->traits & TL_BEGINS && tl_array_room(a) == st->bytes;
 }
 
 /* ---- kernel.c: selections of kernels ---- */

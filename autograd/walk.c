@@ -5,8 +5,7 @@
 
 const tl_node *tl_view_at(const tl_tape *t, tl_tensor x)
 {
-    const tl_value *v = x.owner == t->values.owner ? tl_peek(t, x) : NULL;
-    const tl_node *n = v == NULL || v->node < 0 ? NULL : &t->node[v->node];
+    const tl_node *n = tl_maker(t, x);
     return n != NULL && (n->op->traits & (TL_VIEW | TL_REPEATS)) == TL_VIEW ? n : NULL;
 }
 
@@ -85,15 +84,15 @@ static void mark_leads(tl_walk *w)
 static tl_status refuse_cut(const tl_walk *w, tl_tensor x)
 {
     const tl_tape *t = w->t;
-    const tl_value *v = tl_peek(t, x);
-    const tl_node *n = v->node < 0 ? NULL : &t->node[v->node];
-    if (n == NULL || !(n->op->traits & TL_NONDIFF || n->op->nodiff_out & TL_BIT(v->out)) ||
-        (w->target != NULL && !leads(w, v->node)))
+    const tl_node *n = tl_maker(t, x);
+    const int out = n == NULL ? 0 : tl_peek(t, x)->out;
+    if (n == NULL || !(n->op->traits & TL_NONDIFF || n->op->nodiff_out & TL_BIT(out)) ||
+        (w->target != NULL && !leads(w, (int32_t)(n - t->node))))
         return TL_OK;
     return tl_tape_fail(w->at, TL_ENOGRAD,
                         "tl_backward: the result depends on output %d of %s (%.90s:%d), which "
                         "carries no gradient, though its inputs need one; tl_detach it",
-                        v->out, n->op->name, n->file == NULL ? "?" : n->file, n->line);
+                        out, n->op->name, n->file == NULL ? "?" : n->file, n->line);
 }
 
 /* Decides for each input of each node where its gradient goes - to a leaf's record, or into the

@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "autograd/batch/derived.h"
+#include "autograd/batch/internal.h"
 
 static tl_tensor on(const tl_tape *l, uint32_t i)
 {
@@ -130,7 +130,7 @@ uint64_t tl_derived_constant(tl_tape *t, const tl_array *a)
 {
     tl_tape *l = lasting(t);
     tl_shape s = tl_array_shape(a);
-    const size_t bytes = (size_t)tl_array_count(a) * tl_dtype_size(a->dtype);
+    const size_t bytes = tl_array_room(a);
     const uint64_t print = print_constant(a);
     if (l == NULL || !tl_is_none(known(l, print, true)))
         return print;
@@ -265,12 +265,14 @@ int64_t tl_derived_number(const tl_tape *t, uint64_t print)
     return tl_is_none(x) || tl_peek(t->lasting, x)->node < 0 ? -1 : (int64_t)x.index;
 }
 
-static bool laid_alike(const tl_array *a, const tl_array *b)
+bool tl_laid_alike(const tl_array *a, const tl_array *b)
 {
-    bool alike = a->dtype == b->dtype && tl_array_same_shape(a, b);
-    for (int i = 0; alike && i < a->ndim; i++)
-        alike = a->stride[i] == b->stride[i];
-    return alike;
+    if (a->dtype != b->dtype || !tl_array_same_shape(a, b))
+        return false;
+    for (int i = 0; i < a->ndim; i++)
+        if (a->dim[i] != 1 && a->stride[i] != b->stride[i])
+            return false;
+    return true;
 }
 
 void *tl_derived_room(tl_tape *t, uint32_t number, const tl_array *a, bool *full)
@@ -278,8 +280,8 @@ void *tl_derived_room(tl_tape *t, uint32_t number, const tl_array *a, bool *full
     const tl_tensor x = on(t->lasting, number);
     tl_value *v = tl_peek(t->lasting, x);
     const uint32_t versions = tl_derived_versions(t, x, false);
-    const size_t bytes = (size_t)tl_array_count(a) * tl_dtype_size(a->dtype);
-    *full = there(v, versions) && laid_alike(&v->a, a);
+    const size_t bytes = tl_array_room(a);
+    *full = there(v, versions) && tl_laid_alike(&v->a, a);
     if (*full)
         return v->st->data;
     tl_derived_drop(v);

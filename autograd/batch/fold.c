@@ -14,7 +14,7 @@
  *     sample   0         1         2
  *     use      u0 u1 u2  u0 u1 u2  u0 u1 u2  -> accumulator
  */
-#include "autograd/batch/fold.h"
+#include "autograd/batch/internal.h"
 #include "tensor/threads.h"
 
 enum { SCRATCH = 1 << 20 }; /* bytes that are stacked for one call */

@@ -17,21 +17,21 @@ tl_batch tl_batch_of(tl_tape *t, tl_tensor x)
 /* The program may say how v depends on the batch, as nothing else tells: v shows, perhaps through
  * views, a leaf, a draw or a result without inputs; or the axis is one along which expand repeats.
  */
-static bool may_be_told(const tl_tape *t, const tl_value *v, int axis)
+static bool may_be_told(const tl_tape *t, tl_tensor x, int axis)
 {
-    const tl_node *n = v->node < 0 ? NULL : &t->node[v->node];
+    const tl_node *n = tl_maker(t, x);
+    const tl_value *v = tl_peek(t, x);
     if (n != NULL && n->op->traits & TL_REPEATS && axis >= 0 && axis < v->a.ndim)
         return tl_peek(t, n->in[0])->batch == TL_FREE &&
                (v->a.stride[axis] == 0 || v->a.dim[axis] == 1);
-    while (n != NULL && n->n_in > 0) {
+    for (; n != NULL && n->n_in > 0; n = tl_maker(t, x)) {
         if (n->op->traits & TL_RANDOM && n->op->traits & TL_NONDIFF)
             return true;
         if (!(n->op->traits & TL_VIEW))
             return false;
-        v = tl_peek(t, n->in[0]);
-        n = v->node < 0 ? NULL : &t->node[v->node];
+        x = n->in[0];
     }
-    return !v->needs_grad;
+    return !tl_peek(t, x)->needs_grad;
 }
 
 /* v's only sample lies along that axis as well as along its own: all dims between them are 1. */
@@ -67,7 +67,7 @@ tl_status tl_batch_axis_tape_at(tl_tape *t, tl_tensor x, int axis, const char *f
     tl_value *v = tl_deref_view(at, x, "tl_batch_axis");
     if (v == NULL)
         return tl_error_status(t);
-    const bool own = x.owner == t->values.owner, told = own && may_be_told(t, v, axis);
+    const bool own = x.owner == t->values.owner, told = own && may_be_told(t, x, axis);
     if (own && !told && lies_along(v, axis)) {
         tl_batch_set(v, axis);
         return TL_OK;
@@ -112,12 +112,10 @@ static void say(text *s, const char *fmt, ...)
 /* The leaf or derived value that x shows; TL_NONE: it shows another value. */
 static tl_tensor shown(const tl_tape *t, tl_tensor x)
 {
-    const tl_value *v = tl_peek(t, x);
-    while (v->node >= 0 && t->node[v->node].op->traits & TL_VIEW) {
-        x = t->node[v->node].in[0];
-        v = tl_peek(t, x);
-    }
-    return v->node < 0 || v->fixed ? x : TL_NONE;
+    const tl_node *n;
+    while ((n = tl_maker(t, x)) != NULL && n->op->traits & TL_VIEW)
+        x = n->in[0];
+    return n == NULL || tl_peek(t, x)->fixed ? x : TL_NONE;
 }
 
 static void say_inputs(text *s, tl_value *const *value, int n_in)

@@ -2,7 +2,7 @@
  * step; and micro-batches of a step are noticed that make different derived values in one place. */
 #include <stdio.h>
 
-#include "autograd/batch/derived.h"
+#include "autograd/batch/internal.h"
 
 tl_status tl_derived_waits(tl_tape *t, tl_tensor leaf)
 {

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "autograd/batch/fold.h"
+#include "autograd/batch/internal.h"
 
 /* ---- which fold takes a use ---- */
 

@@ -7,7 +7,7 @@
  * where another input has them), then the vjp of the whole is the vjp of each part. */
 #include <string.h>
 
-#include "autograd/batch/fold.h"
+#include "autograd/batch/internal.h"
 #include "tensor/threads.h"
 
 /* ---- how a fold is cut into parts ---- */

@@ -4,7 +4,7 @@
  * ops that compute it in one loop (its body) and the values in memory that this loop reads (its
  * leaves). A value is inlined if every user is a pointwise loop that walks it element by element,
  * if no leaf changes before the last user, and if tl_cost_decide does not want it kept. */
-#include "autograd/graph/fused.h"
+#include "autograd/graph/internal.h"
 
 /* ---- the decision (internal.h says how), as a function of numbers alone ---- */
 

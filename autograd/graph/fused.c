@@ -1,5 +1,5 @@
-/* fused.c: the loop of several pointwise ops - how it is made from nodes, and run (fused.h). */
-#include "autograd/graph/fused.h"
+/* fused.c: the loop of several pointwise ops - how it is made from nodes, and run (internal.h). */
+#include "autograd/graph/internal.h"
 
 #include <string.h>
 

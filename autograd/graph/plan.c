@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "autograd/graph/fused.h"
+#include "autograd/graph/internal.h"
 #include "autograd/kernel.h"
 
 /* ---- steps ---- */

@@ -7,7 +7,7 @@
  * give the value besides (tl_op.result_of). Source: Chen et al. 2016. */
 #include <string.h>
 
-#include "autograd/graph/fused.h"
+#include "autograd/graph/internal.h"
 
 /* ---- steps that are added and moved ---- */
 

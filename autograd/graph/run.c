@@ -3,7 +3,6 @@
  * Nothing is recorded, no shape is computed, and no memory is asked for unless the caller still
  * holds what the last run gave out. */
 #include "autograd/graph/internal.h"
-#include "autograd/graph/fused.h"
 #include "tensor/threads.h"
 
 /* ---- what a run needs from outside, checked before anything changes ---- */

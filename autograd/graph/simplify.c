@@ -140,17 +140,6 @@ static bool uniform(const simplifier *s, tl_tensor x, double *value)
     return false;
 }
 
-/* Two arrays of one dtype, shape and layout. */
-static bool alike(const tl_array *a, const tl_array *b)
-{
-    if (a->dtype != b->dtype || !tl_array_same_shape(a, b))
-        return false;
-    for (int d = 0; d < a->ndim; d++)
-        if (a->dim[d] != 1 && a->stride[d] != b->stride[d])
-            return false;
-    return true;
-}
-
 /* ---- the same op on the same inputs ---- */
 
 static bool may_share(const tl_node *n)
@@ -218,7 +207,7 @@ static bool equal(simplifier *s, uint32_t ia, uint32_t ib)
     for (int j = 0; j < a->n_out; j++) {
         tl_tensor x = tl_node_out(g->t, a, j), y = tl_node_out(g->t, b, j);
         bool view = j == 0 && b->op->traits & TL_VIEW; /* of one memory, both */
-        if (!alike(array_of(g, x), array_of(g, y)) || !unchanging(s, x) ||
+        if (!tl_laid_alike(array_of(g, x), array_of(g, y)) || !unchanging(s, x) ||
             (view ? !unchanging(s, y) : !is_free(s, y)))
             return false;
     }
@@ -254,7 +243,7 @@ static bool share(simplifier *s, uint32_t i)
 static bool may_stand_for(simplifier *s, tl_tensor y, tl_tensor x)
 {
     x = tl_graph_resolve(s->g, x);
-    const bool may = alike(array_of(s->g, x), array_of(s->g, y)) && unchanging(s, x) &&
+    const bool may = tl_laid_alike(array_of(s->g, x), array_of(s->g, y)) && unchanging(s, x) &&
                      is_free(s, y);
     if (may)
         stand_for(s, y, x);
@@ -271,7 +260,7 @@ static void see_through(simplifier *s, const tl_node *n)
         return;
     for (const tl_node *v = n; v != NULL && v->op->traits & TL_VIEW; v = tl_maker(g->t, x)) {
         x = tl_graph_resolve(g, v->in[0]);
-        if (at == tl_graph_offset(g, x) && alike(array_of(g, x), array_of(g, y))) {
+        if (at == tl_graph_offset(g, x) && tl_laid_alike(array_of(g, x), array_of(g, y))) {
             stand_for(s, y, x);
             return;
         }

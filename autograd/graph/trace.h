@@ -96,22 +96,6 @@ static inline tl_tracing *tl_tracing_of(const tl_tape *t) { return tl_traced_of(
 static inline bool tl_clears(const tl_tape *t) { return tl_traced_of(t)->part > 0; }
 /* What x, of any owner, stands for. */
 tl_leaf tl_leaf_of(const tl_tape *t, tl_tensor x);
-/* The number of the node of t that made x; -1: none has. */
-static inline int32_t tl_maker_at(const tl_tape *t, tl_tensor x)
-{
-    return x.owner == t->values.owner ? tl_values_at(&t->values, x.index)->node : -1;
-}
-/* The node itself, or NULL. */
-static inline const tl_node *tl_maker(const tl_tape *t, tl_tensor x)
-{
-    int32_t at = tl_maker_at(t, x);
-    return at < 0 ? NULL : &t->node[at];
-}
-/* The bytes of all elements, stored side by side. */
-static inline size_t tl_array_room(const tl_array *a)
-{
-    return (size_t)tl_array_count(a) * tl_dtype_size(a->dtype);
-}
 int tl_node_part(const tl_tape *t, uint32_t node);
 int tl_grad_part(const tl_tape *t, int record);
 /* The note of a record, for writing; NULL, with t's error, if there is no memory. */

@@ -1,11 +1,11 @@
-/* fold.h: the uses of a leaf, and what is saved of those that are deferred. Private to
- * autograd/batch/; fold.c has the picture.
+/* internal.h: what the files of autograd/batch/ call of each other; fold.c has the picture of uses
+ * and folds.
  *
  * A use is one input of one node that is the leaf (a parameter, say) or a view of it. A use is
  * deferred where its gradient cannot be added when the walk back meets it: then what the gradient
  * is made of is held until it can. */
-#ifndef TL_AUTOGRAD_BATCH_FOLD_H
-#define TL_AUTOGRAD_BATCH_FOLD_H
+#ifndef TL_BATCH_INTERNAL_H
+#define TL_BATCH_INTERNAL_H
 
 #include "autograd/batch.h"
 
@@ -57,5 +57,21 @@ void tl_fold_ends(tl_tape *t, tl_fold *f);
 
 /* The fold waits for tl_accumulate. */
 void tl_fold_wait(tl_tape *t, tl_fold *f);
+
+/* ---- derived.c: derived values, as settle.c finds them ---- */
+
+/* The value of the lasting tape that shows how `leaf` was made; TL_NONE: none does. */
+tl_tensor tl_derived_made(const tl_tape *t, tl_tensor leaf);
+/* 1 + the versions of all parameters that x of the lasting tape is made of. Versions only grow, so
+ * an equal sum tells that nothing has changed. reach: t's records of these are marked as reached.
+ */
+uint32_t tl_derived_versions(tl_tape *t, tl_tensor x, bool reach);
+/* A tl_follow (walk.h) that stays on the lasting tape l. */
+int32_t tl_derived_inside(void *l, const tl_node *n, int k);
+/* Gives back the memory that v of the lasting tape keeps. */
+void tl_derived_drop(tl_value *v);
+/* The print of x; 0 for an absent one. */
+uint64_t tl_print_of(const tl_tape *t, tl_tensor x);
+uint64_t tl_mix_text(uint64_t h, const char *text);
 
 #endif
