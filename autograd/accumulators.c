@@ -256,34 +256,24 @@ tl_tensor tl_leaf_grad_sum(tl_at at, const tl_leaf_grad *g, tl_dtype dtype)
 
 /* ---- accumulators in checkpoints: a step may be saved between two micro-batches ---- */
 
-/* The i-th of the entries that a checkpoint holds: an open accumulator *use of a parameter or
- * derived value, or (*use is -1) a parameter that was reached without receiving anything. NULL: no
- * more. */
-static tl_leaf_grad *nth(const tl_tape *t, int i, int *use)
+/* How many entries of a record a checkpoint holds: its accumulators, or one that says that the
+ * parameter was reached without receiving anything. */
+static int entries(const tl_tape *t, const tl_leaf_grad *g)
 {
-    for (int k = 0; tl_lives(t) && t->model != NULL && k < t->n_grads; k++) {
-        tl_leaf_grad *g = &t->grad[k];
-        bool any = false;
-        const bool derived = tl_derived(t, g->leaf);
-        if (!g->live || (!derived && g->leaf.owner != t->model->values.owner))
-            continue;
-        for (*use = -1; (*use = next_use(g, *use)) >= 0;) {
-            const bool open = g->acc[*use].open && g->acc[*use].call < TL_BELOW;
-            any |= open;
-            if (open && i-- == 0)
-                return g;
-        }
-        if (!any && !derived && i-- == 0)
-            return g;
-    }
-    return NULL;
+    const bool derived = tl_derived(t, g->leaf);
+    int n = 0;
+    if (!g->live || (!derived && g->leaf.owner != t->model->values.owner))
+        return 0;
+    for (int k = 0; k < g->n_accs; k++)
+        n += tl_acc_holds(&g->acc[k]);
+    return n > 0 || derived ? n : 1;
 }
 
 int tl_accumulating_count(const tl_tape *t)
 {
-    int n = 0, use;
-    while (nth(t, n, &use) != NULL)
-        n++;
+    int n = 0;
+    for (int k = 0; tl_lives(t) && t->model != NULL && k < t->n_grads; k++)
+        n += entries(t, &t->grad[k]);
     return n;
 }
 
@@ -322,15 +312,21 @@ tl_status tl_check_waiting(tl_at at, const char *who)
 
 tl_accumulating tl_accumulating_at(const tl_tape *t, int i)
 {
-    int use;
-    tl_leaf_grad *g = i < 0 ? NULL : nth(t, i, &use);
+    int use = -1;
+    tl_leaf_grad *g = i < 0 || i >= tl_accumulating_count(t) ? NULL : t->grad;
     if (g == NULL)
         return (tl_accumulating){NULL, 0, NULL, {0}};
+    for (int n; i >= (n = entries(t, g)); g++)
+        i -= n;
     const char *param = tl_leaf_grad_name(t, g);
-    if (use >= 0 && g->acc[use].st != NULL)
+    while ((use = next_use(g, use)) >= 0)
+        if (tl_acc_holds(&g->acc[use]) && i-- == 0)
+            break;
+    if (use < 0)
+        return (tl_accumulating){param, 0, "", {0}};
+    if (g->acc[use].st != NULL)
         tl_storage_settle(g->acc[use].st);
-    return use < 0 ? (tl_accumulating){param, 0, "", {0}}
-                   : (tl_accumulating){param, g->acc[use].call, g->acc[use].kind, g->acc[use].sum};
+    return (tl_accumulating){param, g->acc[use].call, g->acc[use].kind, g->acc[use].sum};
 }
 
 uint64_t tl_accumulated(const tl_tape *t)

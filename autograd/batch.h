@@ -67,6 +67,8 @@ tl_status tl_fold_deliver(tl_walk *w, uint32_t i, int k, const tl_tensor *dy, tl
                           tl_tensor acc);
 /* Node n, order[i], has been visited. Folds of which it was the last use are added, or wait. */
 tl_status tl_fold_visited(tl_walk *w, uint32_t i, const tl_node *n);
+/* Which axis of x, a view of the leaf, is that axis of the leaf, and longer than 1; -1: none. */
+int tl_axis_of_view(const tl_array *x, const tl_array *leaf, int axis);
 /* In a trace: records all that waits, parameter by parameter. */
 tl_status tl_fold_recorded(tl_tape *t);
 

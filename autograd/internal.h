@@ -109,6 +109,8 @@ typedef struct {
     struct tl_fold *folds; /* of the current backward */
 } tl_accumulator;
 enum { TL_BELOW = 1 << 30 };
+/* It holds part of a gradient, and not what was sent on below derived values. */
+static inline bool tl_acc_holds(const tl_accumulator *u) { return u->open && u->call < TL_BELOW; }
 
 /* The gradient of one leaf: a parameter, a marked leaf of the tape, or a derived value. */
 typedef struct {

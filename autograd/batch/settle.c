@@ -162,7 +162,7 @@ static uint64_t outline(tl_tape *t, tl_tensor x)
 static bool met(const tl_leaf_grad *g, int call)
 {
     for (int k = 0; k < g->n_accs; k++)
-        if (g->acc[k].open && g->acc[k].call >= call && g->acc[k].call < TL_BELOW)
+        if (tl_acc_holds(&g->acc[k]) && g->acc[k].call >= call)
             return true;
     return false;
 }

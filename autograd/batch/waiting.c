@@ -14,8 +14,7 @@
 
 enum { MOST = 8 }; /* inputs, or outputs, of an op whose sums are cut */
 
-/* Which axis of x, a view of the leaf, is that axis of the leaf; -1: none. */
-static int axis_of_view(const tl_array *x, const tl_array *leaf, int axis)
+int tl_axis_of_view(const tl_array *x, const tl_array *leaf, int axis)
 {
     int j = x->ndim - 1;
     while (j >= 0 && (x->dim[j] != leaf->dim[axis] || x->stride[j] != leaf->stride[axis]))
@@ -89,7 +88,7 @@ static bool cut_use(const tl_tape *t, const tl_array *leaf, tl_use *u, int axis)
 {
     const tl_node *n = &t->node[u->node];
     const tl_array *x = &tl_peek(t, n->in[u->input])->a;
-    u->leaf_axis = axis_of_view(x, leaf, axis);
+    u->leaf_axis = tl_axis_of_view(x, leaf, axis);
     if (u->leaf_axis < 0)
         return false;
     if (u->by_op)

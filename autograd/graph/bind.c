@@ -98,10 +98,10 @@ static bool reads_less(const tl_graph *g, const tl_leaf_grad *mine, const tl_lea
 {
     int open = 0;
     for (int k = 0; k < theirs->n_accs; k++)
-        open += theirs->acc[k].open && theirs->acc[k].call < TL_BELOW;
+        open += tl_acc_holds(&theirs->acc[k]);
     for (int k = 0; k < mine->n_accs; k++) {
         const tl_accumulator *u = their_acc(g, mine, k);
-        open -= mine->acc[k].call < TL_BELOW && mine->acc[k].open && u != NULL && u->open;
+        open -= tl_acc_holds(&mine->acc[k]) && u != NULL && u->open;
     }
     return noted(g, mine).read && open > 0;
 }

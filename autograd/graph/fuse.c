@@ -228,7 +228,6 @@ static void decide(const fuser *s, uint32_t i)
     const expression *e = &s->of[i];
     const char *why = obstacle(s, i);
     tl_decision *d = &g->decision[i];
-    d->asked = true;
     d->question = question_of(g, e, array_of(g, tl_node_out(g->t, &g->t->node[i], 0)));
     d->answer = tl_cost_decide(d->question, g->opt.limits);
     if (why != NULL) {

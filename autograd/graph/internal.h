@@ -130,9 +130,8 @@ typedef struct {
 
 tl_cost_answer tl_cost_decide(tl_cost_question q, tl_cost_limits limits);
 
-/* What was asked about a value, and answered; tl_graph_explain prints it. */
+/* What was asked about a value, and answered; tl_graph_explain prints it. No rule: nothing was. */
 typedef struct {
-    bool asked;
     tl_cost_question question;
     tl_cost_answer answer;
 } tl_decision;
@@ -248,7 +247,7 @@ tl_status tl_graph_simplify(tl_graph *g); /* value[].same */
 tl_status tl_graph_fuse(tl_graph *g);     /* decision[] */
 static inline bool tl_inlined(const tl_graph *g, uint32_t node)
 {
-    return g->decision[node].asked && !g->decision[node].answer.keep;
+    return g->decision[node].answer.rule != NULL && !g->decision[node].answer.keep;
 }
 
 /* Several pointwise ops in one loop, which goes over its elements tile by tile. Each op in turn

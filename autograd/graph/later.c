@@ -96,32 +96,21 @@ static bool find_cut(const tl_call *c, cut *how)
     return false;
 }
 
-/* The axis of the step's sums, which are all of the accumulator seen in some way, that is that axis
- * of the leaf; -1. */
-static int axis_there(const tl_plan_step *s, const tl_array *leaf, int axis)
-{
-    const tl_array *x = &s->call.out[0];
-    int64_t stride = 1;
-    for (int i = axis + 1; i < leaf->ndim; i++)
-        stride *= leaf->dim[i];
-    if (s->fused != NULL || s->n_out != 1 || tl_array_count(x) != tl_array_count(leaf))
-        return -1;
-    int j = x->ndim - 1;
-    while (j >= 0 && (x->dim[j] != leaf->dim[axis] || x->stride[j] != stride))
-        j--;
-    return j;
-}
-
-/* The first axis of the leaf along which all steps of l can be cut, with how; TL_WHOLE. */
+/* The first axis of the accumulator along which all steps of l can be cut, with how; TL_WHOLE. */
 static int find_axis(const tl_graph *g, const tl_later *l)
 {
-    const tl_array *leaf = &tl_peek(g->t, g->t->grad[g->roots[l->sums].at].leaf)->a;
-    for (int axis = 0; axis < leaf->ndim; axis++) {
-        bool can = leaf->dim[axis] > 1;
+    const tl_root *r = &g->roots[l->sums];
+    const tl_array *sum = &g->t->grad[r->at].acc[r->use].sum;
+    for (int axis = 0; axis < sum->ndim; axis++) {
+        bool can = true;
         for (uint32_t i = l->first; i < l->end && can; i++) {
+            const tl_plan_step *s = g->step[i];
             cut *how = &l->cut[i - l->first];
-            how->axis = axis_there(g->step[i], leaf, axis);
-            can = how->axis >= 0 && find_cut(&g->step[i]->call, how);
+            const tl_array *x = &s->call.out[0];
+            const bool whole = s->fused == NULL && s->n_out == 1 &&
+                               tl_array_count(x) == tl_array_count(sum);
+            how->axis = whole ? tl_axis_of_view(x, sum, axis) : -1;
+            can = how->axis >= 0 && find_cut(&s->call, how);
         }
         if (can)
             return axis;
@@ -158,41 +147,35 @@ static bool changes_model(const tl_graph *g, const tl_plan_step *s)
     return false;
 }
 
-/* A step that is put off. */
-typedef struct {
-    tl_plan_step *step;
-    uint32_t sums, from; /* how many of the other steps stand before it */
-} put_off;
-
-static tl_status check_order(tl_graph *g, const put_off *later, uint32_t n, const tl_plan_step *now)
+static tl_status check_order(tl_graph *g, tl_plan_step **later, uint32_t n, const tl_plan_step *now)
 {
     const tl_node *node = &g->t->node[now->node];
     for (uint32_t k = 0; k < n; k++)
-        if (!tl_steps_may_swap(later[k].step, now))
+        if (!tl_steps_may_swap(later[k], now))
             return tl_tape_fail((tl_at){g->user, node->file, node->line, NULL}, TL_ETRACED,
                                 "%s changes what the gradient by %s reads, which .put_off leaves "
                                 "until after the run; call this part of the program",
-                                node->op->name, g->t->node[later[k].step->node].op->name);
+                                node->op->name, g->t->node[later[k]->node].op->name);
     return TL_OK;
 }
 
 /* Puts the n steps that are put off behind the others, those of an accumulator together, in the
  * order in which the accumulators are complete. least: so many others must have run in any case. */
-static tl_status group(tl_graph *g, const put_off *later, uint32_t n, uint32_t least)
+static tl_status group(tl_graph *g, tl_plan_step **later, uint32_t n, uint32_t least)
 {
     uint32_t at = g->n_now;
     for (uint32_t k = 0; k < n; k++) {
+        const uint32_t sums = sums_of(g, later[k]), from = later[k]->at - k; /* of the others */
         uint32_t more = k + 1;
-        while (more < n && later[more].sums != later[k].sums)
+        while (more < n && sums_of(g, later[more]) != sums)
             more++;
         if (more < n)
             continue; /* a later step adds to it, too */
         tl_later *l = &g->fold[g->n_folds++];
-        *l = (tl_later){.sums = later[k].sums, .from = later[k].from, .first = at};
-        l->from = l->from > least ? l->from : least;
+        *l = (tl_later){.sums = sums, .from = from > least ? from : least, .first = at};
         for (uint32_t i = 0; i <= k; i++)
-            if (later[i].sums == l->sums)
-                g->step[at++] = later[i].step;
+            if (sums_of(g, later[i]) == sums)
+                g->step[at++] = later[i];
         l->end = at;
         l->cut = tl_graph_room(g, l->end - l->first, sizeof *l->cut);
         if (l->cut == NULL)
@@ -208,15 +191,14 @@ tl_status tl_later_order(tl_graph *g)
     g->n_now = g->n_steps;
     if (!g->tracing->put_off)
         return TL_OK;
-    put_off *later = tl_graph_room(g, g->n_steps, sizeof *later);
+    tl_plan_step **later = tl_graph_room(g, g->n_steps, sizeof *later);
     g->fold = tl_graph_room(g, g->n_steps, sizeof *g->fold);
     if (g->head.err.status != TL_OK)
         return g->head.err.status;
     for (uint32_t i = 0; i < g->n_steps; i++) {
         tl_plan_step *s = g->step[i];
-        const uint32_t sums = sums_of(g, s);
-        if (sums != UINT32_MAX) {
-            later[n_later++] = (put_off){s, sums, n};
+        if (sums_of(g, s) != UINT32_MAX) {
+            later[n_later++] = s;
             continue;
         }
         TL_TRY(check_order(g, later, n_later, s));

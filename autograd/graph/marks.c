@@ -86,7 +86,7 @@ static tl_status take_earlier(tl_tape *t, const tl_leaf_grad *theirs, tl_leaf_gr
 {
     for (int k = 0; k < theirs->n_accs; k++) {
         const tl_accumulator *u = &theirs->acc[k];
-        if (!u->open || u->call >= TL_BELOW)
+        if (!tl_acc_holds(u))
             continue;
         const int mine = tl_acc_get(g, u->call, u->kind);
         if (mine < 0)

@@ -243,7 +243,7 @@ static void explain_all(const tl_graph *g, const tl_decision *list, const char *
     *kept = *not_kept = 0;
     for (uint32_t i = 0; i < g->n_order && list != NULL; i++) {
         const tl_decision *d = &list[g->order[i]];
-        if (!d->asked)
+        if (d->answer.rule == NULL)
             continue;
         explain_one(g, g->order[i], d, otherwise, f);
         *(d->answer.keep ? kept : not_kept) += 1;

@@ -254,7 +254,6 @@ static tl_cost_question question_of(const tl_plan_step *s, const tl_node *n)
 static tl_status settle(tl_graph *g, const tl_plan_step *s, uint32_t after)
 {
     tl_decision *d = &g->rest[s->node];
-    d->asked = true;
     d->question = question_of(s, &g->t->node[s->node]);
     d->answer = tl_cost_decide(d->question, g->opt.limits);
     if (!d->answer.keep) {
