@@ -188,7 +188,7 @@ breaks 5.8 "rows of a kernel before channels" reference ops/conv.c 'for (int64_t
 
 # 6: rows
 breaks 6.1 "rstd * gamma first" reference tensor/kernels/norm.t.h 'y[i] = (x[i] * k) * gamma[i];' 'y[i] = x[i] * (k * gamma[i]);'
-breaks 6.2 "rstd multiplied in first" reference tensor/kernels/norm.t.h 'dx[k] = rstd * (F(scaled_by)(dy[k], gamma, k) - (x[k] * rstd) * m);' 'dx[k] = rstd * F(scaled_by)(dy[k], gamma, k) - rstd * ((x[k] * rstd) * m);'
+breaks 6.2 "rstd multiplied in first" reference tensor/kernels/norm.t.h 'dx[k] = rstd * ((F(scaled_by)(dy[k], gamma, k) - a) - ((x[k] - mean) * rstd) * b);' 'dx[k] = rstd * (F(scaled_by)(dy[k], gamma, k) - a) - rstd * (((x[k] - mean) * rstd) * b);'
 breaks 6.3 "softmax divides" reference tensor/kernels/softmax.t.h 'T r = 1 / F(exp_row)(n, x, F(max)(n, x), y);
         for (int64_t i = 0; i < n; i++)
             y[i] = y[i] * r;' 'T r = F(exp_row)(n, x, F(max)(n, x), y);

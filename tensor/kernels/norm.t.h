@@ -26,37 +26,6 @@ static void F(rms_norm)(void *rows, int64_t begin, int64_t end, int thread)
     }
 }
 
-/* gamma may be NULL. */
-static inline T F(scaled_by)(T dy, const T *gamma, int64_t i) { return gamma ? dy * gamma[i] : dy; }
-
-/* m = mean(g*h), dx = rstd*(g - h*m), with g = dy*gamma and h = x*rstd */
-static void F(rms_norm_grad_row)(int64_t n, const T *dy, const T *x, const T *gamma, T rstd, T *dx)
-{
-    F(lanes_t) l = {0};
-    T q[32];
-    int64_t i = 0;
-    for (; i + 32 <= n; i += 32) {
-        for (int k = 0; k < 32; k++)
-            q[k] = F(scaled_by)(dy[i + k], gamma, i + k) * (x[i + k] * rstd);
-        F(lanes_add)(&l, q);
-    }
-    for (int64_t k = i; k < n; k++)
-        q[k - i] = F(scaled_by)(dy[k], gamma, k) * (x[k] * rstd);
-    T m = F(lanes_finish)(&l, q, n - i) / (T)n;
-    for (int64_t k = 0; k < n; k++)
-        dx[k] = rstd * (F(scaled_by)(dy[k], gamma, k) - (x[k] * rstd) * m);
-}
-
-static void F(rms_norm_grad)(void *rows, int64_t begin, int64_t end, int thread)
-{
-    const tl_norm_rows *j = rows;
-    (void)thread;
-    for (int64_t r = begin; r < end; r++)
-        F(rms_norm_grad_row)
-    (j->n, (const T *)j->dy + r * j->n, (const T *)j->x + r * j->n, j->gamma,
-     ((const T *)j->rstd)[r], (T *)j->dx + r * j->n);
-}
-
 /* sum of (x - mean)^2 */
 static T F(lanes_of_deviations)(int64_t n, const T *x, T mean)
 {
@@ -97,28 +66,47 @@ static void F(layer_norm)(void *rows, int64_t begin, int64_t end, int thread)
     }
 }
 
-/* a = mean(g), b = mean(g*h), dx = rstd*((g - a) - h*b), with g = dy*gamma, h = (x - mean)*rstd */
-static void F(layer_norm_grad_row)(int64_t n, const T *dy, const T *x, const T *gamma, T mean,
-                                   T rstd, T *dx)
+/* gamma may be NULL. */
+static inline T F(scaled_by)(T dy, const T *gamma, int64_t i) { return gamma ? dy * gamma[i] : dy; }
+
+/* With g = dy*gamma, h = (x - mean)*rstd, b = mean(g*h): dx = rstd*((g - a) - h*b). For
+ * layer_norm a = mean(g); for rms_norm, which is not centered, mean and a are 0: nothing is
+ * subtracted. */
+static inline __attribute__((always_inline)) void F(norm_grad_row)(const bool centered, int64_t n,
+                                                                   const T *dy, const T *x,
+                                                                   const T *gamma, T mean, T rstd,
+                                                                   T *dx)
 {
-    F(lanes_t) l = {0}, lh = {0};
     T q[32], qh[32];
+    F(lanes_t) l = {0}, lh = {0};
     int64_t i = 0;
     for (; i + 32 <= n; i += 32) {
         for (int k = 0; k < 32; k++) {
             q[k] = F(scaled_by)(dy[i + k], gamma, i + k);
             qh[k] = q[k] * ((x[i + k] - mean) * rstd);
         }
-        F(lanes_add)(&l, q);
+        if (centered)
+            F(lanes_add)(&l, q);
         F(lanes_add)(&lh, qh);
     }
     for (int64_t k = i; k < n; k++) {
         q[k - i] = F(scaled_by)(dy[k], gamma, k);
         qh[k - i] = q[k - i] * ((x[k] - mean) * rstd);
     }
-    T a = F(lanes_finish)(&l, q, n - i) / (T)n, b = F(lanes_finish)(&lh, qh, n - i) / (T)n;
+    const T a = centered ? F(lanes_finish)(&l, q, n - i) / (T)n : 0,
+            b = F(lanes_finish)(&lh, qh, n - i) / (T)n;
     for (int64_t k = 0; k < n; k++)
         dx[k] = rstd * ((F(scaled_by)(dy[k], gamma, k) - a) - ((x[k] - mean) * rstd) * b);
+}
+
+static void F(rms_norm_grad)(void *rows, int64_t begin, int64_t end, int thread)
+{
+    const tl_norm_rows *j = rows;
+    (void)thread;
+    for (int64_t r = begin; r < end; r++)
+        F(norm_grad_row)
+    (false, j->n, (const T *)j->dy + r * j->n, (const T *)j->x + r * j->n, j->gamma, 0,
+     ((const T *)j->rstd)[r], (T *)j->dx + r * j->n);
 }
 
 static void F(layer_norm_grad)(void *rows, int64_t begin, int64_t end, int thread)
@@ -126,7 +114,7 @@ static void F(layer_norm_grad)(void *rows, int64_t begin, int64_t end, int threa
     const tl_norm_rows *j = rows;
     (void)thread;
     for (int64_t r = begin; r < end; r++)
-        F(layer_norm_grad_row)
-    (j->n, (const T *)j->dy + r * j->n, (const T *)j->x + r * j->n, j->gamma,
+        F(norm_grad_row)
+    (true, j->n, (const T *)j->dy + r * j->n, (const T *)j->x + r * j->n, j->gamma,
      ((const T *)j->mean)[r], ((const T *)j->rstd)[r], (T *)j->dx + r * j->n);
 }
