@@ -60,11 +60,11 @@ static tl_status loss_shape(tl_call *c)
 typedef struct {
     const tl_loss_attrs *a;
     const tl_array *values, *targets;
-    int64_t rows, n; /* n classes */
-    double count;    /* that a mean divides by */
-    double *loss;    /* of each row */
-    void *dz;        /* the gradient */
-    double dy;       /* what comes to each row's loss */
+    int64_t rows, n;    /* n classes */
+    double count;       /* that a mean divides by */
+    double *loss;       /* of each row */
+    const tl_array *dz; /* the gradient */
+    double dy;          /* what comes to each row's loss */
 } job;
 
 /* Sets up j. Every target must be a class or ignored; without a given count those that are not
@@ -144,16 +144,15 @@ static void entropy_rows(void *ctx, int64_t begin, int64_t end, int thread)
     (void)thread;
     for (int64_t r = begin; r < end; r++) {
         const int64_t t = tl_i64_at(j->targets, r);
-        const double *z64 = (const double *)j->values->data + r * j->n;
-        const float *z32 = (const float *)j->values->data + r * j->n;
+        const void *z = tl_flat_at(j->values, r * j->n);
         if (ignored(j->a, t))
             j->loss[r] = 0;
         else if (smoothing != 0)
-            j->loss[r] = f64 ? k->smooth_entropy64(j->n, z64, t, smoothing)
-                             : (double)k->smooth_entropy32(j->n, z32, t, smoothing);
+            j->loss[r] = f64 ? k->smooth_entropy64(j->n, z, t, smoothing)
+                             : (double)k->smooth_entropy32(j->n, z, t, smoothing);
         else
-            j->loss[r] = f64 ? k->cross_entropy64(j->n, z64, t)
-                             : (double)k->cross_entropy32(j->n, z32, t);
+            j->loss[r] = f64 ? k->cross_entropy64(j->n, z, t)
+                             : (double)k->cross_entropy32(j->n, z, t);
     }
 }
 
@@ -219,14 +218,13 @@ static void grad_rows(void *ctx, int64_t begin, int64_t end, int thread)
     const tl_row_table *k = tl_isa_now()->row;
     const double smoothing = j->a->smoothing;
     const bool f64 = j->values->dtype == TL_F64;
-    const size_t size = tl_dtype_size(j->values->dtype);
     (void)thread;
     for (int64_t r = begin; r < end; r++) {
         const int64_t t = tl_i64_at(j->targets, r);
-        const void *z = (const char *)j->values->data + (size_t)(r * j->n) * size;
-        void *dz = (char *)j->dz + (size_t)(r * j->n) * size;
+        const void *z = tl_flat_at(j->values, r * j->n);
+        void *dz = tl_flat_at(j->dz, r * j->n);
         if (ignored(j->a, t))
-            memset(dz, 0, (size_t)j->n * size);
+            memset(dz, 0, (size_t)j->n * tl_dtype_size(j->dz->dtype));
         else if (smoothing != 0 && f64)
             k->smooth_entropy_grad64(j->n, z, t, smoothing, j->dy, dz);
         else if (smoothing != 0)
@@ -241,7 +239,7 @@ static void grad_rows(void *ctx, int64_t begin, int64_t end, int thread)
 static tl_status grad_forward(tl_call *c)
 {
     const tl_array *z = c->in[1];
-    job j = {.values = z, .targets = c->in[2], .n = z->dim[z->ndim - 1], .dz = c->out[0].data};
+    job j = {.values = z, .targets = c->in[2], .n = z->dim[z->ndim - 1], .dz = &c->out[0]};
     TL_TRY(begin(c, &j, c->in[3]));
     j.dy = row_dy(&j, c->in[0]);
     tl_parallel_for(j.rows, 1 + 4096 / (j.n + 1), grad_rows, &j);

@@ -43,8 +43,7 @@ static double block(const job *j, int64_t row, int64_t at, int64_t m, double acc
                                     : (double)((const float *)j->x.data)[first + i];
         part[i] = acc + 0;
     }
-    tl_isa_now()->convert->cast(m, TL_F64, part, j->y->dtype,
-                                (char *)j->y->data + first * (int64_t)tl_dtype_size(j->y->dtype));
+    tl_isa_now()->convert->cast(m, TL_F64, part, j->y->dtype, tl_flat_at(j->y, first));
     return acc;
 }
 

@@ -40,17 +40,17 @@ static tl_status extreme(tl_call *c, bool min)
 {
     const tl_row_table *k = tl_isa_now()->row;
     const tl_array *y = &c->out[0];
-    const int64_t count = tl_array_count(y), size = (int64_t)tl_dtype_size(y->dtype);
+    const int64_t count = tl_array_count(y);
     tl_array rows;
     int64_t n;
     TL_TRY(as_rows(c, &rows, &n));
     for (int64_t r = 0; r < count; r++) {
-        void *to = (char *)y->data + r * size;
+        const void *x = tl_flat_at(&rows, r * n);
         if (rows.dtype == TL_F64) {
-            *(double *)to = (min ? k->min64 : k->max64)(n, (const double *)rows.data + r * n);
+            ((double *)y->data)[r] = (min ? k->min64 : k->max64)(n, x);
         } else {
-            float m = (min ? k->min32 : k->max32)(n, (const float *)rows.data + r * n);
-            tl_isa_now()->convert->narrow(1, y->dtype, &m, to, 1);
+            float m = (min ? k->min32 : k->max32)(n, x);
+            tl_isa_now()->convert->narrow(1, y->dtype, &m, tl_flat_at(y, r), 1);
         }
     }
     return TL_OK;

@@ -23,10 +23,8 @@ static tl_status square_sum_shape(tl_call *c)
 static tl_status square_sum_forward(tl_call *c)
 {
     const tl_array *x = c->in[0];
-    int64_t n = tl_array_count(x);
-    const tl_row_table *k = tl_isa_now()->row;
-    *(double *)c->out[0].data = x->dtype == TL_F64 ? k->square_sum64(n, x->data)
-                                                   : k->square_sum32(n, x->data);
+    *(double *)c->out[0].data = TL_ROW(tl_isa_now()->row, x->dtype == TL_F64, square_sum,
+                                       tl_array_count(x), x->data);
     return TL_OK;
 }
 
@@ -84,28 +82,20 @@ typedef struct {
     const tl_sgd_step *sgd;
 } job;
 
-/* Array i of the call from element `from` on; NULL if it is absent. */
-static void *array_from(const tl_call *c, int i, int64_t from)
-{
-    const tl_array *x = c->in[i];
-    return x == NULL ? NULL : (char *)x->data + (size_t)from * tl_dtype_size(x->dtype);
-}
-
 static void update_range(void *ctx, int64_t from, int64_t end, int thread)
 {
     const job *j = ctx;
     const tl_row_table *k = tl_isa_now()->row;
-    const bool f64 = j->c->in[0]->dtype == TL_F64;
+    const tl_array *const *in = j->c->in;
+    const bool f64 = in[0]->dtype == TL_F64;
     const int64_t n = end - from;
-    void *p = array_from(j->c, 0, from), *g = array_from(j->c, 1, from),
-         *m = array_from(j->c, 2, from); /* sgd's b, or NULL */
+    void *p = tl_flat_at(in[0], from), *g = tl_flat_at(in[1], from),
+         *m = in[2] != NULL ? tl_flat_at(in[2], from) : NULL; /* sgd's b, or NULL */
     (void)thread;
-    if (j->adamw == NULL) {
-        f64 ? k->sgd64(n, p, g, m, j->sgd) : k->sgd32(n, p, g, m, j->sgd);
-        return;
-    }
-    void *v = array_from(j->c, 3, from);
-    f64 ? k->adamw64(n, p, g, m, v, j->adamw) : k->adamw32(n, p, g, m, v, j->adamw);
+    if (j->adamw == NULL)
+        TL_ROW(k, f64, sgd, n, p, g, m, j->sgd);
+    else
+        TL_ROW(k, f64, adamw, n, p, g, m, tl_flat_at(in[3], from), j->adamw);
 }
 
 enum { GRAIN = 4096 };
@@ -232,12 +222,11 @@ static tl_status master_forward(tl_call *c)
     const tl_array *w = c->in[0], *p = c->in[1];
     const tl_convert_table *k = tl_isa_now()->convert;
     unsigned char tile[1024 * 8];
-    int64_t n = tl_array_count(w), size = (int64_t)tl_dtype_size(p->dtype),
-            wide = (int64_t)tl_dtype_size(w->dtype), step = 1024;
+    int64_t n = tl_array_count(w), size = (int64_t)tl_dtype_size(p->dtype), step = 1024;
     for (int64_t i = 0; i < n; i += step) {
         int64_t m = n - i < step ? n - i : step;
-        k->narrow(m, p->dtype, (const char *)w->data + i * wide, tile, 1);
-        if (memcmp(tile, (const char *)p->data + i * size, (size_t)(m * size)) != 0) {
+        k->narrow(m, p->dtype, tl_flat_at(w, i), tile, 1);
+        if (memcmp(tile, tl_flat_at(p, i), (size_t)(m * size)) != 0) {
             k->widen(n, p->dtype, p->data, 1, w->data);
             return TL_OK;
         }

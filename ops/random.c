@@ -96,13 +96,12 @@ static int64_t blocks_of(const places *p) { return (p->n + BLOCK - 1) / BLOCK; }
 static void draw_range(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const places *p = ctx;
-    size_t size = tl_dtype_size(p->y->dtype);
     (void)thread;
     for (int64_t i = begin; i < end; i++) {
         int64_t row = i / blocks_of(p), e = i % blocks_of(p) * BLOCK,
                 m = p->n - e < BLOCK ? p->n - e : BLOCK;
         int64_t pad = skipped(p, row) - e, zeros = pad < 0 ? 0 : pad < m ? pad : m;
-        memset((char *)p->y->data + (size_t)(row * p->n + e) * size, 0, (size_t)zeros * size);
+        memset(tl_flat_at(p->y, row * p->n + e), 0, (size_t)zeros * tl_dtype_size(p->y->dtype));
         p->block(p, row, e + zeros, m - zeros);
     }
 }
@@ -258,7 +257,6 @@ static tl_status draw_shape(tl_call *c)
 static void fill_block(const places *p, int64_t row, int64_t e, int64_t m)
 {
     const draw_attrs *a = p->c->attrs;
-    const tl_dtype to = p->y->dtype;
     union {
         double f64[BLOCK];
         float f32[BLOCK];
@@ -271,8 +269,8 @@ static void fill_block(const places *p, int64_t row, int64_t e, int64_t m)
         tl_rng_fill_normal64(u.f64, (size_t)m, p->key, sample, place);
     else
         tl_rng_fill_uniform64(u.f64, (size_t)m, p->key, sample, place);
-    char *y = (char *)p->y->data + (row * p->n + e) * (int64_t)tl_dtype_size(to);
-    tl_isa_now()->convert->cast(m, narrow ? TL_F32 : TL_F64, &u, to, y);
+    tl_isa_now()->convert->cast(m, narrow ? TL_F32 : TL_F64, &u, p->y->dtype,
+                                tl_flat_at(p->y, row * p->n + e));
 }
 
 static tl_status draw_forward(tl_call *c)

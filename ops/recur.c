@@ -143,7 +143,7 @@ static void clear_row(const job *j, void *to, int64_t n)
 }
 static void add_row(const job *j, const tl_row_table *r, const void *x, void *to)
 {
-    j->f64 ? r->accumulate64(j->n, x, to) : r->accumulate32(j->n, x, to);
+    TL_ROW(r, j->f64, accumulate, j->n, x, to);
 }
 
 /* Rounds the row x to the states' dtype. */
@@ -239,15 +239,14 @@ static void forward_step(const job *j, int64_t i, int64_t t, const void *u, void
     const tl_row_table *k = tl_isa_now()->row;
     const void *g = step(j, &j->x[RECUR_GATES], i, t), *b = j->x[RECUR_BIAS].data;
     void *a = j->at.cell <= TL_GRU ? step(j, &j->x[A], i, t) : NULL;
-    const bool relu = j->at.cell == TL_RNN_RELU;
     if (j->at.cell == TL_LSTM) {
-        j->f64 ? k->lstm64(j->n, g, u, b, a, cell) : k->lstm32(j->n, g, u, b, a, cell);
+        TL_ROW(k, j->f64, lstm, j->n, g, u, b, a, cell);
         rounded(j, cell);
-        j->f64 ? k->lstm_out64(j->n, a, cell, h) : k->lstm_out32(j->n, a, cell, h);
+        TL_ROW(k, j->f64, lstm_out, j->n, a, cell, h);
     } else if (j->at.cell == TL_GRU)
-        j->f64 ? k->gru64(j->n, g, u, b, a, h) : k->gru32(j->n, g, u, b, a, h);
+        TL_ROW(k, j->f64, gru, j->n, g, u, b, a, h);
     else
-        j->f64 ? k->rnn64(j->n, g, u, b, relu, h) : k->rnn32(j->n, g, u, b, relu, h);
+        TL_ROW(k, j->f64, rnn, j->n, g, u, b, j->at.cell == TL_RNN_RELU, h);
     rounded(j, h);
 }
 
@@ -401,23 +400,17 @@ static void back_step(const job *j, int64_t i, int64_t k, void *dh, void *q)
     const tl_row_table *r = tl_isa_now()->row;
     const tl_array *x = j->x;
     const int64_t t = time_of(j, k), n = j->n;
-    const bool relu = j->at.cell == TL_RNN_RELU;
     const void *a = j->at.cell <= TL_GRU ? step(j, &x[BACK_A], i, t) : NULL,
-               *da = x[BACK_DA].data == NULL ? NULL : step(j, &x[BACK_DA], i, t), *old;
+               *da = x[BACK_DA].data == NULL ? NULL : step(j, &x[BACK_DA], i, t);
     void *ds = step(j, &x[j->at.cell == TL_GRU ? DU : DG], i, t), *dg = step(j, &x[DG], i, t);
-    if (j->at.cell == TL_LSTM) {
-        const void *c = step(j, &x[BACK_C], i, t);
-        old = before(j, &x[BACK_C], &x[BACK_C0], i, k);
-        j->f64 ? r->lstm_grad64(n, dh, q, a, c, old, da, ds)
-               : r->lstm_grad32(n, dh, q, a, c, old, da, ds);
-    } else if (j->at.cell == TL_GRU) {
-        old = before(j, &x[BACK_Y], &x[BACK_H0], i, k);
-        j->f64 ? r->gru_grad64(n, dh, a, old, da, dg, ds)
-               : r->gru_grad32(n, dh, a, old, da, dg, ds);
-    } else {
-        const void *h = step(j, &x[BACK_Y], i, t);
-        j->f64 ? r->rnn_grad64(n, dh, h, relu, ds) : r->rnn_grad32(n, dh, h, relu, ds);
-    }
+    if (j->at.cell == TL_LSTM)
+        TL_ROW(r, j->f64, lstm_grad, n, dh, q, a, step(j, &x[BACK_C], i, t),
+               before(j, &x[BACK_C], &x[BACK_C0], i, k), da, ds);
+    else if (j->at.cell == TL_GRU)
+        TL_ROW(r, j->f64, gru_grad, n, dh, a, before(j, &x[BACK_Y], &x[BACK_H0], i, k), da, dg, ds);
+    else
+        TL_ROW(r, j->f64, rnn_grad, n, dh, step(j, &x[BACK_Y], i, t), j->at.cell == TL_RNN_RELU,
+               ds);
 }
 
 /* The cotangent of the last state. */

@@ -102,11 +102,8 @@ static void next_row(const job *j, tl_cursor at[MOST])
 static void rotate_row(const job *j, int64_t n, const void *x, const void *r1, const void *r2,
                        void *y)
 {
-    const tl_row_table *k = tl_isa_now()->row;
-    if (j->compute == TL_F64)
-        k->rotary64(n, x, r1, r2, j->interleaved, j->turned, y);
-    else
-        k->rotary32(n, x, r1, r2, j->interleaved, j->turned, y);
+    TL_ROW(tl_isa_now()->row, j->compute == TL_F64, rotary, n, x, r1, r2, j->interleaved, j->turned,
+           y);
 }
 
 /* Where x does not fit the second cache we prefetch this many bytes ahead: rows of x, of the result

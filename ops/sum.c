@@ -171,28 +171,27 @@ static void fold_into(const tl_array *x, const tl_array *acc)
 /* Rounds x (f64, contiguous), divided by *n unless that is NULL, once to out (contiguous). */
 static void round_from_f64(const double *x, const double *n, const tl_array *out)
 {
-    const int64_t count = tl_array_count(out), size = (int64_t)tl_dtype_size(out->dtype);
+    const int64_t count = tl_array_count(out);
     double part[GATHER];
     for (int64_t at = 0; at < count; at += GATHER) {
         const int64_t m = count - at < GATHER ? count - at : GATHER;
         for (int64_t i = 0; n != NULL && i < m; i++)
             part[i] = x[at + i] / *n + 0;
         tl_isa_now()->convert->cast(m, TL_F64, n != NULL ? part : x + at, out->dtype,
-                                    (char *)out->data + at * size);
+                                    tl_flat_at(out, at));
     }
 }
 
 /* The fold of one term for each element, rounded to out: both contiguous, of as many elements. */
 static void fold_one(const tl_array *x, const tl_array *out)
 {
-    const int64_t count = tl_array_count(out), size = (int64_t)tl_dtype_size(out->dtype),
-                  from = (int64_t)tl_dtype_size(x->dtype);
+    const int64_t count = tl_array_count(out);
     const tl_array flat = {.dtype = x->dtype};
     for (int64_t at = 0; at < count; at += GATHER) {
         double part[GATHER] = {0};
         const int64_t m = count - at < GATHER ? count - at : GATHER;
-        fold_rows(&flat, (const char *)x->data + at * from, 1, 0, m, part);
-        tl_isa_now()->convert->cast(m, TL_F64, part, out->dtype, (char *)out->data + at * size);
+        fold_rows(&flat, tl_flat_at(x, at), 1, 0, m, part);
+        tl_isa_now()->convert->cast(m, TL_F64, part, out->dtype, tl_flat_at(out, at));
     }
 }
 

@@ -58,18 +58,13 @@ static tl_status grad_shape(tl_call *c)
 static void grad_range(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const tl_call *c = ctx;
-    const tl_row_table *k = tl_isa_now()->row;
-    const void *dy = c->in[0]->data, *a = c->in[1]->data, *b = c->in[2]->data;
-    void *da = c->out[0].data, *db = c->out[1].data, *y = c->n_out > 2 ? c->out[2].data : NULL;
+    const void *dy = tl_flat_at(c->in[0], begin), *a = tl_flat_at(c->in[1], begin),
+               *b = tl_flat_at(c->in[2], begin);
+    void *da = tl_flat_at(&c->out[0], begin), *db = tl_flat_at(&c->out[1], begin),
+         *y = c->n_out > 2 ? tl_flat_at(&c->out[2], begin) : NULL;
     (void)thread;
-    if (c->in[0]->dtype == TL_F64)
-        k->swiglu_grad64(end - begin, (const double *)dy + begin, (const double *)a + begin,
-                         (const double *)b + begin, (double *)da + begin, (double *)db + begin,
-                         y == NULL ? NULL : (double *)y + begin);
-    else
-        k->swiglu_grad32(end - begin, (const float *)dy + begin, (const float *)a + begin,
-                         (const float *)b + begin, (float *)da + begin, (float *)db + begin,
-                         y == NULL ? NULL : (float *)y + begin);
+    TL_ROW(tl_isa_now()->row, c->in[0]->dtype == TL_F64, swiglu_grad, end - begin, dy, a, b, da, db,
+           y);
 }
 
 static tl_status grad_forward(tl_call *c)

@@ -213,7 +213,7 @@ breaks 6.17 "group_norm's weight before its rounding" layers nn/norms.c 'y = tl_
             y = tl_cast(t, y, tl_dtype_of(t, x));'
 breaks 6.18 "a gate's bias last" reference tensor/kernels/recur.t.h 'g[i] + (u[i] + b[i])' '(g[i] + u[i]) + b[i]'
 breaks 6.18 "the tanh of a cell that is not rounded" reference ops/recur.c 'rounded(j, cell);
-        j->f64 ? k->lstm_out64(j->n, a, cell, h) : k->lstm_out32(j->n, a, cell, h);' 'j->f64 ? k->lstm_out64(j->n, a, cell, h) : k->lstm_out32(j->n, a, cell, h);
+        TL_ROW(k, j->f64, lstm_out, j->n, a, cell, h);' 'TL_ROW(k, j->f64, lstm_out, j->n, a, cell, h);
         rounded(j, cell);'
 breaks 6.18 "a step that is left out clears the state" recurrent ops/recur.c 'clear_row(j, step(j, &j->x[A], i, t), j->x[A].dim[2]);' 'clear_row(j, step(j, &j->x[A], i, t), j->x[A].dim[2]), clear_row(j, h, j->n);'
 breaks 6.19 "a gate's slope multiplied in from the left" reference tensor/kernels/recur.t.h 'df[i] * (f[i] * (1 - f[i]))' '(df[i] * f[i]) * (1 - f[i])'

@@ -61,53 +61,65 @@ enum {
         TL_ROW_COUNT
 };
 
-/* T is float for the f32 table and double for the f64 one. */
-#define TL_ROW_FUNCTIONS(T, S)                                                                     \
-    T (*lanes##S)(int64_t n, const T *x);                                                          \
-    T (*max##S)(int64_t n, const T *x);                                                            \
-    /* Kernels of a tl_rows, by slot: (x, gamma?) -> (y, rstd) of NUMERICS 6.1; (x, gamma?, beta?) \
-     * -> (y, mean, rstd) of 6.6; x -> y of 6.3 and 6.4, and (dy, y) -> dx of these. */            \
-    tl_range_fn *rows##S[TL_ROW_COUNT];                                                            \
+/* The kernels of one compute type T, once: X(result, name, operands); names end in S. In ops TL_ROW
+ * calls one of them by dtype. */
+/* clang-format off */
+#define TL_ROW_FUNCTIONS(X, T, S)                                                                 \
+    X(T, lanes##S, (int64_t n, const T *x))                                                       \
+    X(T, max##S, (int64_t n, const T *x))                                                         \
+    X(T, min##S, (int64_t n, const T *x))                                                         \
+    /* lanes' sum of squares, in f64 */                                                           \
+    X(double, square_sum##S, (int64_t n, const T *x))                                             \
+    /* y[i] += x[i], in T */                                                                      \
+    X(void, accumulate##S, (int64_t n, const T *x, T *y))                                         \
     /* Of a tl_norm_rows: dx of 6.2 for rows [begin, end), and for columns [begin, end) fold[i] += \
-     * (double)(dy[i] * (x[i] * rstd)), over all rows in order. */                                 \
-    tl_range_fn *rms_norm_grad##S, *rms_norm_fold##S;                                              \
-    /* The same of 6.7; and fold[i] += (double)(dy[i] * ((x[i] - mean) * rstd)) */                 \
-    tl_range_fn *layer_norm_grad##S, *layer_norm_fold##S;                                          \
+     * (double)(dy[i] * (x[i] * rstd)), over all rows in order. */                                \
+    X(void, rms_norm_grad##S, (void *rows, int64_t begin, int64_t end, int thread))               \
+    X(void, rms_norm_fold##S, (void *columns, int64_t begin, int64_t end, int thread))            \
+    /* The same of 6.7; and fold[i] += (double)(dy[i] * ((x[i] - mean) * rstd)) */                \
+    X(void, layer_norm_grad##S, (void *rows, int64_t begin, int64_t end, int thread))             \
+    X(void, layer_norm_fold##S, (void *columns, int64_t begin, int64_t end, int thread))          \
     /* The plain fold of a tl_norm_rows with x, n, rows and fold alone: fold[i] += (double)x[i] */ \
-    tl_range_fn *fold##S;                                                                          \
-    /* loss of one row with target t (6.5) */                                                      \
-    T (*cross_entropy##S)(int64_t n, const T *z, int64_t t);                                       \
-    void (*cross_entropy_grad##S)(int64_t n, const T *z, int64_t t, T w, T *dz);                   \
-    /* y = r1*x + r2*R(x) over n dims (NUMERICS 8.1), or, turned, y = r1*x - R(r2*x) */            \
-    void (*rotary##S)(int64_t n, const T *x, const T *r1, const T *r2, bool interleaved,           \
-                      bool turned, T *y);                                                          \
-    /* lanes' sum of squares, in f64 */                                                            \
-    double (*square_sum##S)(int64_t n, const T *x);                                                \
-    /* y[i] += x[i], in T */                                                                       \
-    void (*accumulate##S)(int64_t n, const T *x, T *y);                                            \
-    T (*min##S)(int64_t n, const T *x);                                                            \
-    /* loss of one row with target t and smoothing eps (6.9), and its gradient */                  \
-    T (*smooth_entropy##S)(int64_t n, const T *z, int64_t t, double eps);                          \
-    void (*smooth_entropy_grad##S)(int64_t n, const T *z, int64_t t, double eps, T w, T *dz);      \
-    /* da, db of 2.8 for dy, a, b */                                                               \
-    void (*swiglu_grad##S)(int64_t n, const T *dy, const T *a, const T *b, T *da, T *db, T *y);    \
-    /* a step of a recurrent layer, and its gradient (recur.t.h) */                                \
-    void (*lstm##S)(int64_t n, const T *g, const T *u, const T *b, T *a, T *c);                    \
-    void (*lstm_out##S)(int64_t n, const T *a, const T *c, T *h);                                  \
-    void (*gru##S)(int64_t n, const T *g, const T *u, const T *b, T *a, T *h);                     \
-    void (*rnn##S)(int64_t n, const T *g, const T *u, const T *b, bool relu, T *h);                \
-    void (*lstm_grad##S)(int64_t n, const T *dh, T *dc, const T *a, const T *c, const T *old,      \
-                         const T *da, T *ds);                                                      \
-    void (*gru_grad##S)(int64_t n, T * dh, const T *a, const T *old, const T *da, T *dg, T *ds);   \
-    void (*rnn_grad##S)(int64_t n, const T *dh, const T *h, bool relu, T *ds);                     \
-    void (*adamw##S)(int64_t n, T * p, const T *g, T *m, T *v, const tl_adamw_step *s);            \
-    void (*sgd##S)(int64_t n, T * p, const T *g, T *b,                                             \
-                   const tl_sgd_step *s); /* b NULL: no momentum */
+    X(void, fold##S, (void *columns, int64_t begin, int64_t end, int thread))                     \
+    /* loss of one row with target t (6.5), and its gradient */                                   \
+    X(T, cross_entropy##S, (int64_t n, const T *z, int64_t t))                                    \
+    X(void, cross_entropy_grad##S, (int64_t n, const T *z, int64_t t, T w, T *dz))                \
+    /* the same with smoothing eps (6.9) */                                                       \
+    X(T, smooth_entropy##S, (int64_t n, const T *z, int64_t t, double eps))                       \
+    X(void, smooth_entropy_grad##S,                                                               \
+      (int64_t n, const T *z, int64_t t, double eps, T w, T *dz))                                 \
+    /* y = r1*x + r2*R(x) over n dims (NUMERICS 8.1), or, turned, y = r1*x - R(r2*x) */           \
+    X(void, rotary##S, (int64_t n, const T *x, const T *r1, const T *r2, bool interleaved,        \
+                        bool turned, T *y))                                                       \
+    /* da, db of 2.8 for dy, a, b */                                                              \
+    X(void, swiglu_grad##S, (int64_t n, const T *dy, const T *a, const T *b, T *da, T *db, T *y)) \
+    /* a step of a recurrent layer, and its gradient (recur.t.h) */                               \
+    X(void, lstm##S, (int64_t n, const T *g, const T *u, const T *b, T *a, T *c))                 \
+    X(void, lstm_out##S, (int64_t n, const T *a, const T *c, T *h))                               \
+    X(void, gru##S, (int64_t n, const T *g, const T *u, const T *b, T *a, T *h))                  \
+    X(void, rnn##S, (int64_t n, const T *g, const T *u, const T *b, bool relu, T *h))             \
+    X(void, lstm_grad##S, (int64_t n, const T *dh, T *dc, const T *a, const T *c, const T *old,   \
+                           const T *da, T *ds))                                                   \
+    X(void, gru_grad##S,                                                                          \
+      (int64_t n, T *dh, const T *a, const T *old, const T *da, T *dg, T *ds))                    \
+    X(void, rnn_grad##S, (int64_t n, const T *dh, const T *h, bool relu, T *ds))                  \
+    X(void, adamw##S, (int64_t n, T *p, const T *g, T *m, T *v, const tl_adamw_step *s))          \
+    /* b NULL: no momentum */                                                                     \
+    X(void, sgd##S, (int64_t n, T *p, const T *g, T *b, const tl_sgd_step *s))
+/* clang-format on */
 
 typedef struct {
-    TL_ROW_FUNCTIONS(float, 32)
-    TL_ROW_FUNCTIONS(double, 64)
+#define X(result, name, operands) result(*name) operands;
+    TL_ROW_FUNCTIONS(X, float, 32)
+    TL_ROW_FUNCTIONS(X, double, 64)
+#undef X
+    /* Kernels of a tl_rows, by slot: (x, gamma?) -> (y, rstd) of NUMERICS 6.1; (x, gamma?, beta?)
+     * -> (y, mean, rstd) of 6.6; x -> y of 6.3 and 6.4, and (dy, y) -> dx of these. */
+    tl_range_fn *rows32[TL_ROW_COUNT], *rows64[TL_ROW_COUNT];
 } tl_row_table;
+
+/* Calls the kernel of f64, or that of f32, of table k. Operands are void pointers. */
+#define TL_ROW(k, f64, name, ...) ((f64) ? (k)->name##64(__VA_ARGS__) : (k)->name##32(__VA_ARGS__))
 
 extern const tl_row_table tl_row_table_scalar, tl_row_table_v2, tl_row_table_v3, tl_row_table_v4,
     tl_row_table_neon;

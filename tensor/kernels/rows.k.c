@@ -27,8 +27,8 @@ typedef float half32 __attribute__((vector_size(VECTOR_BYTES / 2)));
 
 /* As many elements in f64. By itself gcc would convert a vector of floats in halves and join them.
  */
-static inline vec64 widen_f64(vec64 v) { return v; }
-static inline vec64 widen_f32(half32 v)
+static inline vec64 widen64(vec64 v) { return v; }
+static inline vec64 widen32(half32 v)
 {
 #if defined(__AVX512F__)
     return (vec64)_mm512_cvtps_pd((__m256)v);
@@ -48,7 +48,7 @@ static inline vec64 widen_f32(half32 v)
 #define V vec64
 #define H vec64
 #define EPSILON 0x1p-52
-#define F(name) name##_f64
+#define F(name) name##64
 #define M(stem) TL_K(tl_math_table).stem##64
 #define SQRT(x) sqrt(x)
 #define RSQRT(x) tl_rsqrt64(x)
@@ -77,7 +77,7 @@ static inline vec64 widen_f32(half32 v)
 #define V vec32
 #define H half32
 #define EPSILON 0x1p-23f
-#define F(name) name##_f32
+#define F(name) name##32
 #define M(stem) TL_K(tl_math_table).stem##32
 #define SQRT(x) sqrtf(x)
 #define RSQRT(x) tl_rsqrt32(x)
@@ -91,23 +91,14 @@ static inline vec64 widen_f32(half32 v)
 #include "tensor/kernels/recur.t.h"
 #include "tensor/kernels/optimize.t.h"
 
-#define ROWS(S, s)                                                                              \
-    .lanes##S = lanes_##s, .max##S = max_##s,                                                   \
-    .rows##S = {[TL_ROW_rms_norm] = rms_norm_##s,                                               \
-                [TL_ROW_layer_norm] = layer_norm_##s,                                           \
-                [TL_ROW_softmax] = softmax_##s,                                                 \
-                [TL_ROW_softmax_grad] = softmax_grad_##s,                                       \
-                [TL_ROW_log_softmax] = log_softmax_##s,                                         \
-                [TL_ROW_log_softmax_grad] = log_softmax_grad_##s},                              \
-    .rms_norm_grad##S = rms_norm_grad_##s, .rms_norm_fold##S = rms_norm_fold_##s,               \
-    .fold##S = fold_##s, .cross_entropy##S = cross_entropy_##s,                                 \
-    .cross_entropy_grad##S = cross_entropy_grad_##s, .rotary##S = rotary_##s,                   \
-    .square_sum##S = square_sum_##s, .accumulate##S = accumulate_##s, .min##S = min_##s,        \
-    .layer_norm_grad##S = layer_norm_grad_##s, .layer_norm_fold##S = layer_norm_fold_##s,       \
-    .smooth_entropy##S = smooth_entropy_##s, .smooth_entropy_grad##S = smooth_entropy_grad_##s, \
-    .swiglu_grad##S = swiglu_grad_##s, .lstm##S = lstm_##s, .lstm_out##S = lstm_out_##s,        \
-    .gru##S = gru_##s, .rnn##S = rnn_##s, .lstm_grad##S = lstm_grad_##s,                        \
-    .gru_grad##S = gru_grad_##s, .rnn_grad##S = rnn_grad_##s, .adamw##S = adamw_##s,            \
-    .sgd##S = sgd_##s
-
-const tl_row_table TL_K(tl_row_table) = {ROWS(32, f32), ROWS(64, f64)};
+const tl_row_table TL_K(tl_row_table) = {
+#define X(result, name, operands) .name = name,
+    TL_ROW_FUNCTIONS(X, float, 32) TL_ROW_FUNCTIONS(X, double, 64)
+#undef X
+#define X(name) [TL_ROW_##name] = name##32,
+        .rows32 = {TL_ROW_LIST(X)},
+#undef X
+#define X(name) [TL_ROW_##name] = name##64,
+    .rows64 = {TL_ROW_LIST(X)}
+#undef X
+};

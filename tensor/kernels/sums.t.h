@@ -106,15 +106,15 @@ static void F(accumulate)(int64_t n, const T *x, T *y)
 /* The sum of squares of the widened values; both types use the lanes of f64. */
 static double F(square_sum)(int64_t n, const T *x)
 {
-    lanes_t_f64 l = {0};
+    lanes_t64 l = {0};
     double q[32];
     int64_t i = 0;
     for (; i + 32 <= n; i += 32) {
         for (int k = 0; k < 32; k++)
             q[k] = (double)x[i + k] * (double)x[i + k];
-        lanes_add_f64(&l, q);
+        lanes_add64(&l, q);
     }
     for (int64_t k = i; k < n; k++)
         q[k - i] = (double)x[k] * (double)x[k];
-    return lanes_finish_f64(&l, q, n - i);
+    return lanes_finish64(&l, q, n - i);
 }
