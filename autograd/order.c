@@ -14,14 +14,9 @@
  * detached only if asked: a re-run depends on its source, gradients do not. */
 static int32_t producer(const tl_tape *t, tl_tensor x, bool through_detached)
 {
-    for (;;) {
-        if (x.owner != t->values.owner || x.generation != t->generation)
-            return -1;
-        const tl_value *v = tl_values_at(&t->values, x.index);
-        if (v->node >= 0 || !through_detached || tl_is_none(v->source))
-            return v->node;
-        x = v->source;
-    }
+    if (x.generation != t->generation)
+        return -1;
+    return tl_maker_at(t, through_detached ? tl_attached(t, x) : x);
 }
 
 void tl_postorder_begin(tl_postorder *o, tl_tape *t, tl_follow *follow, void *ctx)

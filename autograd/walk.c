@@ -20,8 +20,7 @@ static tl_tensor shown(const tl_tape *t, tl_tensor x)
 tl_tensor tl_leaf_under(const tl_tape *t, tl_tensor x)
 {
     x = shown(t, x);
-    const tl_value *v = tl_peek(t, x);
-    return v == NULL || v->node < 0 ? x : TL_NONE;
+    return tl_maker_at(t, x) < 0 ? x : TL_NONE;
 }
 
 tl_tensor tl_accumulates(const tl_tape *t, const tl_node *n, int k)

@@ -190,11 +190,7 @@ static tl_status note_node(tl_tape *t, const tl_node *n)
 
 /* ---- the memory of derived values ---- */
 
-int32_t tl_derived_inside(void *l, const tl_node *n, int k)
-{
-    const bool own = n->in[k].owner == ((tl_tape *)l)->values.owner;
-    return own ? tl_peek(l, n->in[k])->node : -1;
-}
+int32_t tl_derived_inside(void *l, const tl_node *n, int k) { return tl_maker_at(l, n->in[k]); }
 
 /* How often a tensor of the model has been changed; in a trace, by which of its nodes. */
 static uint32_t version(tl_tape *t, tl_tensor x)

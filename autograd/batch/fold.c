@@ -259,8 +259,7 @@ bool tl_fold_asks(tl_walk *w, const tl_node *n, int k, tl_fold *f, tl_tensor *ac
     tl_use u;
     if (!tl_op_folds(n->op, k))
         return true;
-    if (put_off(w, f) || tl_use_of(w, n, k, NULL, TL_NONE, &u) != TL_OK ||
-        !tl_use_is_simple(w->t, f, n, &u))
+    if (put_off(w, f) || tl_use_of(w, n, k, NULL, TL_NONE, &u) != TL_OK || !tl_use_is_simple(f, &u))
         return false;
     *acc = accumulator(w, f, n, k);
     return true;
@@ -290,7 +289,7 @@ tl_status tl_fold_deliver(tl_walk *w, uint32_t i, int k, const tl_tensor *dy, tl
         return check_added(w, n, k, dx, acc);
     TL_TRY(tl_use_of(w, n, k, dy, dx, &u));
     u.node = w->order[i];
-    const bool simple = tl_use_is_simple(w->t, e->fold, n, &u);
+    const bool simple = tl_use_is_simple(e->fold, &u);
     if (simple)
         u.samples = -1; /* no need to split them */
     if (u.by_op || put_off(w, e->fold) || !simple)

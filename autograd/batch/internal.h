@@ -40,7 +40,10 @@ tl_status tl_use_of(tl_walk *w, const tl_node *n, int k, const tl_tensor *dy, tl
                     tl_use *u);
 /* It can be added while its node is visited: it is the only use of its fold, and nothing is summed
  * before its samples. */
-bool tl_use_is_simple(const tl_tape *t, const tl_fold *f, const tl_node *n, const tl_use *u);
+static inline bool tl_use_is_simple(const tl_fold *f, const tl_use *u)
+{
+    return f->n == 1 && !u->to_front;
+}
 /* One call can fold samples of both. */
 bool tl_uses_alike(const tl_tape *t, const tl_use *u, const tl_use *v);
 /* Bytes of a sample in all that has to be stacked. */

@@ -47,11 +47,9 @@ static uint64_t print_of_input(const tl_walk *w, tl_tensor x, const tl_value *y,
                                const uint32_t *place)
 {
     const tl_tape *t = w->t;
+    for (const tl_node *n; (n = tl_maker(t, x)) != NULL && tl_passes_on(n);)
+        x = n->in[0];
     const tl_value *v = tl_is_none(x) ? NULL : tl_peek(t, x);
-    while (v != NULL && v->node >= 0 && tl_passes_on(&t->node[v->node])) {
-        x = t->node[v->node].in[0];
-        v = tl_peek(t, x);
-    }
     if (v == NULL)
         return 1;
     if (v->needs_grad && x.owner != t->values.owner) /* a parameter */

@@ -145,7 +145,8 @@ static void split_samples(const tl_node *n, const tl_value *leaf, tl_use *u)
         u->each = each;
         full |= s->axis > 0 && s->like->a.ndim == TL_MAX_DIMS;
     }
-    u->to_front = !samples_lead(u, &leaf->a);
+    /* Where the leaf has samples itself, the gradient of each is its own. */
+    u->to_front = leaf->batch == TL_FREE && !samples_lead(u, &leaf->a);
     u->one_by_one = u->to_front && full;
     if (leaf->batch != TL_FREE || (!u->by_op && has_samples_of(&leaf->a, &u->saved[0])))
         u->samples = -1;
@@ -185,13 +186,6 @@ tl_status tl_use_of(tl_walk *w, const tl_node *n, int k, const tl_tensor *dy, tl
     }
     split_samples(n, tl_peek(t, n->in[k]), u);
     return TL_OK;
-}
-
-bool tl_use_is_simple(const tl_tape *t, const tl_fold *f, const tl_node *n, const tl_use *u)
-{
-    const tl_value *leaf = tl_peek(t, n->in[u->input]);
-    /* Where the leaf has samples itself, the gradient of each is its own. */
-    return f->n == 1 && (leaf->batch != TL_FREE || !u->to_front);
 }
 
 size_t tl_use_sample_bytes(const tl_use *u)

@@ -5,8 +5,6 @@
  * only a part of each saved tensor. The op's rule for the batch tells: if elements of the parameter
  * along the axis were samples, and the results had these samples, too (or were totals over them,
  * where another input has them), then the vjp of the whole is the vjp of each part. */
-#include <string.h>
-
 #include "autograd/batch/internal.h"
 #include "tensor/threads.h"
 
@@ -216,10 +214,8 @@ tl_status tl_accumulator_axis(tl_tape *t, const char *param, int call, const cha
     TL_TRY(TL_NEED_AT(tl_nowhere(t), axis));
     const tl_leaf_grad *g = record_of(t, param);
     TL_TRY(t->head.err.status);
-    *axis = TL_ANY_AXIS;
-    for (int k = 0; g != NULL && k < g->n_accs; k++)
-        if (g->acc[k].call == call && strcmp(g->acc[k].kind, kind) == 0)
-            *axis = axis_of(g, k);
+    const int k = g == NULL ? -1 : tl_acc_find(g, call, kind);
+    *axis = k < 0 ? TL_ANY_AXIS : axis_of(g, k);
     return TL_OK;
 }
 

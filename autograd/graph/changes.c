@@ -114,7 +114,7 @@ static tl_status check(const checker *c, tl_tensor x, uint32_t reader, int input
         if (c->born[x.index] >= (int64_t)k->node)
             break;
         if ((k->node != reader || k->input != input) &&
-            tl_arrays_overlap_apart(&tl_peek(g->t, x)->a, &tl_peek(g->t, y)->a,
+            tl_arrays_overlap_apart(tl_graph_array(g, x), tl_graph_array(g, y),
                                     tl_graph_offset(g, y) - tl_graph_offset(g, x)))
             return tl_fail(&g->head.err, TL_EINPLACE,
                            "%s (%.90s:%d) reads a value that was changed in place by %s "

@@ -56,8 +56,6 @@ typedef struct {
     expression *of; /* by node: of its first result, the only one that may be inlined */
 } fuser;
 
-static const tl_array *array_of(const tl_graph *g, tl_tensor x) { return &tl_peek(g->t, x)->a; }
-
 tl_tensor tl_fuse_whole(const tl_graph *g, tl_tensor x)
 {
     for (;;) {
@@ -69,7 +67,7 @@ tl_tensor tl_fuse_whole(const tl_graph *g, tl_tensor x)
         tl_tensor below = n != NULL && (tl_node_mutates(n) || n->op->traits & TL_REPEATS)
                               ? TL_NONE
                               : tl_below(g->t, x);
-        const tl_array *a = tl_is_none(below) ? NULL : array_of(g, below);
+        const tl_array *a = tl_is_none(below) ? NULL : tl_graph_array(g, below);
         if (a == NULL || (n != NULL && (!tl_array_contiguous(&v->a) || !tl_array_contiguous(a) ||
                                         tl_array_count(&v->a) != tl_array_count(a))))
             return x;
@@ -110,10 +108,10 @@ static void note_use(const fuser *s, uint32_t i, int k)
     reader *u = tl_graph_room(g, 1, sizeof *u);
     if (u == NULL)
         return;
-    const tl_array *a = array_of(g, x),
+    const tl_array *a = tl_graph_array(g, x),
                    *out = n->n_out > 0 ? &tl_values_at(&g->t->values, n->out)->a : a;
     const bool walks = tl_fusable(n) && tl_array_count(a) == tl_array_count(out) &&
-                       tl_array_contiguous(array_of(g, tl_graph_resolve(g, n->in[k]))) &&
+                       tl_array_contiguous(tl_graph_array(g, tl_graph_resolve(g, n->in[k]))) &&
                        tl_tile_dtype(g, n, k) == tl_dtype_compute(a->dtype);
     *u = (reader){i, walks, e->readers};
     e->readers = u;
@@ -191,7 +189,7 @@ static tl_cost_question question_of(tl_graph *g, const expression *e, const tl_a
     for (const reader *u = e->readers; u != NULL; u = u->next)
         q.users++;
     for (int i = 0; i < e->n_leaves; i++) {
-        const tl_array *a = array_of(g, e->leaf[i]);
+        const tl_array *a = tl_graph_array(g, e->leaf[i]);
         q.inputs_only &= from_outside(g, tl_graph_root(g, e->leaf[i]));
         if (tl_array_count(a) == 1)
             continue;
@@ -207,7 +205,7 @@ static const char *obstacle(const fuser *s, uint32_t i)
     tl_graph *g = s->g;
     const expression *e = &s->of[i];
     bool walked = e->readers != NULL &&
-                  tl_array_contiguous(array_of(g, tl_node_out(g->t, &g->t->node[i], 0)));
+                  tl_array_contiguous(tl_graph_array(g, tl_node_out(g->t, &g->t->node[i], 0)));
     uint32_t last = i;
     if (e->pinned)
         return "must lie in memory";
@@ -228,7 +226,7 @@ static void decide(const fuser *s, uint32_t i)
     const expression *e = &s->of[i];
     const char *why = obstacle(s, i);
     tl_decision *d = &g->decision[i];
-    d->question = question_of(g, e, array_of(g, tl_node_out(g->t, &g->t->node[i], 0)));
+    d->question = question_of(g, e, tl_graph_array(g, tl_node_out(g->t, &g->t->node[i], 0)));
     d->answer = tl_cost_decide(d->question, g->opt.limits);
     if (why != NULL) {
         d->answer.keep = true;

@@ -191,8 +191,11 @@ struct tl_graph {
 tl_status tl_graph_there(tl_graph *g, const char *func);
 /* n zeroed elements in g's bump memory; NULL, with g's error, if there is no memory. */
 void *tl_graph_room(tl_graph *g, size_t n, size_t size);
-/* Value i of the trace. */
-tl_tensor tl_graph_handle(const tl_graph *g, uint32_t i);
+/* The shape and layout of x, of the trace or the model. */
+static inline const tl_array *tl_graph_array(const tl_graph *g, tl_tensor x)
+{
+    return &tl_peek(g->t, x)->a;
+}
 /* What is read when the steps have run: outputs, then what is watched. */
 static inline int tl_graph_results(const tl_graph *g) { return g->n_out + g->tracing->n_watch; }
 static inline tl_tensor *tl_graph_result(const tl_graph *g, int i)
@@ -217,6 +220,8 @@ tl_tensor tl_graph_resolve(const tl_graph *g, tl_tensor x);
 uint32_t tl_graph_root(tl_graph *g, tl_tensor x);
 /* A leaf that was recorded later has a root, too; false if there is no room. */
 bool tl_graph_adopt(tl_graph *g, tl_tensor leaf);
+/* Adds r to roots[]; 0, with g's error, if there is no room. */
+uint32_t tl_root_new(tl_graph *g, tl_root r);
 /* Values 0 .. n-1 that lie in the memory of others lie in that of what stands for those now. */
 void tl_graph_move_roots(tl_graph *g, uint32_t n);
 /* Bytes from the beginning of x's root to its first element; 0, with g's error, if that cannot be
@@ -365,8 +370,6 @@ tl_status tl_graph_run_call(tl_graph *g, const tl_plan_step *p, tl_call *c);
 
 /* Puts the steps that add to them behind all others. */
 tl_status tl_later_order(tl_graph *g);
-/* Marks the roots that those steps use. */
-void tl_later_mark(tl_graph *g);
 /* So many of the other steps have run: what is complete by then waits on the user's tape. */
 tl_status tl_later_wait(tl_graph *g, uint32_t n);
 /* A run is over: everything waits, with the operands that are there now. */

@@ -210,16 +210,6 @@ tl_status tl_later_order(tl_graph *g)
     return group(g, later, n_later, least);
 }
 
-void tl_later_mark(tl_graph *g)
-{
-    for (uint32_t i = g->n_now; i < g->n_steps; i++)
-        for (int k = 0; k < g->step[i]->n_in + g->step[i]->n_out; k++) {
-            tl_root *r = &g->roots[g->step[i]->spot[k].root];
-            r->later = true;
-            r->last = g->n_steps;
-        }
-}
-
 /* ---- runs ---- */
 
 /* What waits on the user's tape for tl_accumulate. */
@@ -230,12 +220,10 @@ typedef struct {
     const tl_later *l;
 } waiting;
 
-/* The storage of a root that others may change between the run and tl_accumulate; NULL: none. */
+/* The storage of a root that nobody may change between the run and tl_accumulate; NULL: none. */
 static tl_storage *shared(tl_graph *g, const tl_root *r)
 {
-    const bool is = r->kind == TL_ROOT_MODEL || r->kind == TL_ROOT_OUTPUT ||
-                    r->kind == TL_ROOT_DERIVED;
-    return is ? tl_graph_storage(g, r) : NULL;
+    return r->kind == TL_ROOT_ACC ? NULL : tl_graph_storage(g, r);
 }
 
 static tl_status check_unchanged(tl_graph *g, const tl_plan_step *s)

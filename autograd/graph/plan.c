@@ -227,6 +227,7 @@ static void mark_derived(tl_graph *g)
 
 /* ---- how long values live ---- */
 
+/* What steps that are put off use lives on when a run is over. */
 static void note_lives(tl_graph *g)
 {
     for (uint32_t i = 0; i < g->n_steps; i++) {
@@ -237,7 +238,8 @@ static void note_lives(tl_graph *g)
             if (!r->used)
                 r->first = i;
             r->used = true;
-            r->last = i;
+            r->later |= i >= g->n_now;
+            r->last = r->later ? g->n_steps : i;
             *(p->written ? &g->stats.written : &g->stats.read) += tl_array_room(p->a);
         }
     }
@@ -410,7 +412,6 @@ tl_status tl_graph_plan(tl_graph *g)
     TL_TRY(tl_plan_recompute(g));
     TL_TRY(tl_later_order(g));
     note_lives(g);
-    tl_later_mark(g);
     TL_TRY(place_results(g));
     TL_TRY(make_slab(g));
     bind_slab(g);

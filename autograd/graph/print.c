@@ -122,7 +122,7 @@ tl_status tl_graph_print(tl_graph *g, FILE *f)
         g->n_in, g->n_out, g->stats.nodes, g->stats.needed, g->stats.steps,
         bytes_text(g->stats.slab, text));
     for (int i = 0; i < g->n_in; i++) {
-        const tl_array *a = &tl_peek(g->t, g->in[i])->a;
+        const tl_array *a = tl_graph_array(g, g->in[i]);
         fprintf(f, "  in%d : %s %s\n", i, tl_dtype_name(a->dtype), tl_array_shape_text(shape, a));
     }
     for (uint32_t i = 0; i < g->n_order; i++)

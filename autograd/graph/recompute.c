@@ -75,8 +75,7 @@ static bool sink(tl_graph *g, tl_plan_step *s, uint32_t below)
 
 static uint32_t new_root(tl_graph *g, uint32_t like)
 {
-    g->roots[g->n_roots] = (tl_root){.kind = TL_ROOT_SLAB, .bytes = g->roots[like].bytes};
-    return g->n_roots++;
+    return tl_root_new(g, (tl_root){.kind = TL_ROOT_SLAB, .bytes = g->roots[like].bytes});
 }
 
 /* ---- a value computed by a second step ---- */

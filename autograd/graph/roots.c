@@ -16,7 +16,13 @@ void *tl_graph_room(tl_graph *g, size_t n, size_t size)
 
 /* ---- roots ---- */
 
-static uint32_t new_root(tl_graph *g, tl_root r)
+/* Value i of the trace. */
+static tl_tensor handle(const tl_graph *g, uint32_t i)
+{
+    return (tl_tensor){g->t->values.owner, i, g->t->generation};
+}
+
+uint32_t tl_root_new(tl_graph *g, tl_root r)
 {
     if (g->n_roots == g->cap_roots) {
         tl_fail(&g->head.err, TL_ENOMEM, "a graph of %u memories has no room for more", g->n_roots);
@@ -40,15 +46,10 @@ uint32_t tl_graph_root(tl_graph *g, tl_tensor x)
         return g->value[x.index].root;
     uint32_t *known = &g->model_root[x.index];
     if (*known == 0)
-        *known = 1 + new_root(g, (tl_root){.kind = TL_ROOT_MODEL,
-                                           .at = x.index,
-                                           .bytes = tl_array_room(&tl_peek(g->t, x)->a)});
+        *known = 1 + tl_root_new(g, (tl_root){.kind = TL_ROOT_MODEL,
+                                              .at = x.index,
+                                              .bytes = tl_array_room(tl_graph_array(g, x))});
     return *known - 1;
-}
-
-tl_tensor tl_graph_handle(const tl_graph *g, uint32_t i)
-{
-    return (tl_tensor){g->t->values.owner, i, g->t->generation};
 }
 
 /* Leaves that stand for the same accumulator share a root. */
@@ -61,10 +62,10 @@ static uint32_t root_of_value(tl_graph *g, tl_tensor x)
     uint32_t *known = l.kind == TL_LEAF_ACC ? &g->acc_root[l.at][l.use] : NULL;
     if (known != NULL && *known != 0)
         return *known - 1;
-    const uint32_t r = new_root(g, (tl_root){.kind = (tl_root_kind)l.kind,
-                                             .at = l.at,
-                                             .use = l.use,
-                                             .bytes = tl_array_room(&tl_peek(g->t, x)->a)});
+    const uint32_t r = tl_root_new(g, (tl_root){.kind = (tl_root_kind)l.kind,
+                                                .at = l.at,
+                                                .use = l.use,
+                                                .bytes = tl_array_room(tl_graph_array(g, x))});
     if (known != NULL)
         *known = r + 1;
     return r;
@@ -84,7 +85,7 @@ tl_status tl_graph_find_roots(tl_graph *g)
     for (int i = 0; g->acc_root != NULL && i < t->n_grads; i++)
         g->acc_root[i] = tl_graph_room(g, (size_t)t->grad[i].n_accs, sizeof **g->acc_root);
     for (uint32_t i = 0; i < n && g->head.err.status == TL_OK; i++) {
-        g->value[i].same = tl_graph_handle(g, i);
+        g->value[i].same = handle(g, i);
         g->value[i].root = root_of_value(g, g->value[i].same);
     }
     for (int i = 0; i < tl_graph_results(g) && g->head.err.status == TL_OK; i++)
@@ -102,7 +103,7 @@ bool tl_graph_adopt(tl_graph *g, tl_tensor leaf)
 void tl_graph_move_roots(tl_graph *g, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++) {
-        tl_tensor below = tl_below(g->t, tl_graph_handle(g, i));
+        tl_tensor below = tl_below(g->t, handle(g, i));
         if (!tl_is_none(below))
             g->value[i].root = tl_graph_root(g, below);
     }
@@ -118,7 +119,7 @@ static int64_t find_offset(tl_graph *g, tl_tensor x)
     if (tl_is_none(below) || n == NULL || !(n->op->traits & TL_VIEW))
         return offset;
     char *somewhere = (char *)g; /* a view's shape rule only moves an address, which is not NULL */
-    tl_array in = tl_peek(g->t, n->in[0])->a, out = {0};
+    tl_array in = *tl_graph_array(g, n->in[0]), out = {0};
     const tl_array *ins = &in;
     in.data = somewhere;
     tl_call c = tl_graph_call(g, n, &ins, &out, &g->head.err);

@@ -17,8 +17,6 @@ typedef struct {
     uint32_t *bucket, *next, mask; /* nodes by hash, ended by END */
 } simplifier;
 
-static const tl_array *array_of(const tl_graph *g, tl_tensor x) { return &tl_peek(g->t, x)->a; }
-
 static bool unchanging(simplifier *s, tl_tensor x)
 {
     return !tl_root_changes(s->g, tl_graph_root(s->g, x));
@@ -91,7 +89,7 @@ static bool fold(simplifier *s, const tl_node *n)
     }
     for (int j = 0; j < n->n_out; j++) {
         tl_tensor y = tl_node_out(g->t, n, j);
-        out[j] = *array_of(g, y);
+        out[j] = *tl_graph_array(g, y);
         if (tl_array_room(&out[j]) > MOST || !tl_array_contiguous(&out[j]) || !is_free(s, y) ||
             (out[j].data = tl_graph_room(g, tl_array_room(&out[j]), 1)) == NULL)
             return false;
@@ -207,7 +205,7 @@ static bool equal(simplifier *s, uint32_t ia, uint32_t ib)
     for (int j = 0; j < a->n_out; j++) {
         tl_tensor x = tl_node_out(g->t, a, j), y = tl_node_out(g->t, b, j);
         bool view = j == 0 && b->op->traits & TL_VIEW; /* of one memory, both */
-        if (!tl_laid_alike(array_of(g, x), array_of(g, y)) || !unchanging(s, x) ||
+        if (!tl_laid_alike(tl_graph_array(g, x), tl_graph_array(g, y)) || !unchanging(s, x) ||
             (view ? !unchanging(s, y) : !is_free(s, y)))
             return false;
     }
@@ -243,8 +241,8 @@ static bool share(simplifier *s, uint32_t i)
 static bool may_stand_for(simplifier *s, tl_tensor y, tl_tensor x)
 {
     x = tl_graph_resolve(s->g, x);
-    const bool may = tl_laid_alike(array_of(s->g, x), array_of(s->g, y)) && unchanging(s, x) &&
-                     is_free(s, y);
+    const bool may = tl_laid_alike(tl_graph_array(s->g, x), tl_graph_array(s->g, y)) &&
+                     unchanging(s, x) && is_free(s, y);
     if (may)
         stand_for(s, y, x);
     return may;
@@ -260,7 +258,8 @@ static void see_through(simplifier *s, const tl_node *n)
         return;
     for (const tl_node *v = n; v != NULL && v->op->traits & TL_VIEW; v = tl_maker(g->t, x)) {
         x = tl_graph_resolve(g, v->in[0]);
-        if (at == tl_graph_offset(g, x) && tl_laid_alike(array_of(g, x), array_of(g, y))) {
+        if (at == tl_graph_offset(g, x) &&
+            tl_laid_alike(tl_graph_array(g, x), tl_graph_array(g, y))) {
             stand_for(s, y, x);
             return;
         }
