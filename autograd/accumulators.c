@@ -56,7 +56,7 @@ int tl_acc_find(const tl_leaf_grad *g, int call, const char *kind)
     return k;
 }
 
-int tl_acc_get(tl_leaf_grad *g, int call, const char *kind)
+int tl_acc_get(tl_tape *t, tl_leaf_grad *g, int call, const char *kind)
 {
     int k = tl_acc_find(g, call, kind);
     if (k >= 0)
@@ -64,6 +64,7 @@ int tl_acc_get(tl_leaf_grad *g, int call, const char *kind)
     char *name = tl_strdup(kind);
     if (name == NULL || !tl_grow(&g->acc, &g->cap, g->n_accs, sizeof *g->acc)) {
         tl_free_raw(name);
+        tl_fail(&t->head.err, TL_ENOMEM, "no memory for accumulator '%.100s'", kind);
         return -1;
     }
     g->acc[g->n_accs] = (tl_accumulator){.kind = name, .call = call};
@@ -354,9 +355,8 @@ tl_status tl_accumulator_open(tl_tape *t, const char *param, int call, const cha
     if (call < 0 || call >= TL_BELOW)
         return tl_tape_fail(tl_nowhere(t), TL_EUSAGE, "backward %d of '%.100s'", call, param);
     tl_leaf_grad *g = tl_leaf_grad_get(t, leaf);
-    int k = g == NULL || *kind == '\0' ? -1 : tl_acc_get(g, call, kind);
-    if (g == NULL || (k < 0 && *kind != '\0'))
-        return tl_tape_fail(tl_nowhere(t), TL_ENOMEM, "no memory to accumulate '%.100s'", param);
+    int k = g == NULL || *kind == '\0' ? -1 : tl_acc_get(t, g, call, kind);
+    TL_TRY(t->head.err.status);
     if (k >= 0) {
         TL_TRY(tl_acc_open(t, g, k, dtype));
         tl_storage_settle(g->acc[k].st);

@@ -260,6 +260,15 @@ void *tl_tape_scratch(tl_tape *t, size_t bytes)
     return !tl_lives(t) ? NULL : tl_bump_get(&t->bump, bytes);
 }
 
+void *tl_tape_room(tl_tape *t, size_t n, size_t size)
+{
+    void *p = tl_bump_get(&t->bump, n * size);
+    if (p == NULL)
+        tl_fail(&t->head.err, TL_ENOMEM, "no memory for %zu bytes beside a tape of %u nodes",
+                n * size, t->n_nodes);
+    return p;
+}
+
 /* ---- the record behind a handle ---- */
 
 tl_value *tl_model_value(const tl_model *m, tl_tensor x)

@@ -293,6 +293,8 @@ tl_value *tl_readable(tl_at at, tl_tensor x, const char *who);
 /* The record of a handle, without an error: NULL if there is none. */
 tl_value *tl_peek(const tl_tape *t, tl_tensor x);
 
+/* n zeroed elements in t's bump memory; NULL, with an error, if there is none. */
+void *tl_tape_room(tl_tape *t, size_t n, size_t size);
 /* Adds a leaf over a storage, which it retains; the zero handle on failure. */
 tl_tensor tl_tape_value(tl_tape *t, const tl_array *a, tl_storage *st);
 
@@ -477,10 +479,10 @@ const char *tl_leaf_grad_name(const tl_tape *t, tl_leaf_grad *g);
  * derived value is made for it if need be. */
 tl_tensor tl_grad_named(tl_tape *t, const char *name, tl_dtype dtype, const tl_shape *shape);
 
-/* The accumulator of a kind of use and a call: its index, or -1. get makes it on demand; -1 is then
- * lack of memory. */
+/* The accumulator of a kind of use and a call: its index, or -1. get makes it on demand; -1, with
+ * an error, is then lack of memory. */
 int tl_acc_find(const tl_leaf_grad *g, int call, const char *kind);
-int tl_acc_get(tl_leaf_grad *g, int call, const char *kind);
+int tl_acc_get(tl_tape *t, tl_leaf_grad *g, int call, const char *kind);
 /* Opens accumulator k in that dtype: zero (its storage blank) unless it is open already. */
 tl_status tl_acc_open(tl_tape *t, tl_leaf_grad *g, int k, tl_dtype dtype);
 /* Accumulator k as a value of the tape; TL_NONE if it is not open. */

@@ -80,9 +80,9 @@ tl_status tl_canonical_order(tl_tape *t, tl_tensor y, tl_order_end end, uint32_t
         t->node[i].link = last;
         last = i;
     }
-    *order = tl_bump_get(&t->bump, ((size_t)*n + 1) * sizeof **order);
+    *order = tl_tape_room(t, *n, sizeof **order);
     if (*order == NULL)
-        return tl_fail(&t->head.err, TL_ENOMEM, "no memory to order %u nodes", *n);
+        return t->head.err.status;
     for (uint32_t i = *n; i-- > 0; last = t->node[last].link)
         (*order)[i] = (uint32_t)last;
     return TL_OK;
@@ -110,9 +110,7 @@ tl_tensor tl_again_value(tl_again *r, tl_tensor x)
 
 const tl_tensor *tl_again_inputs(tl_again *r, const tl_node *n)
 {
-    tl_tensor *in = tl_bump_get(&r->dst->bump, (size_t)(n->n_in + 1) * sizeof *in);
-    if (in == NULL)
-        tl_fail(&r->dst->head.err, TL_ENOMEM, "no memory to record %s again", n->op->name);
+    tl_tensor *in = tl_tape_room(r->dst, (size_t)n->n_in, sizeof *in);
     for (int k = 0; in != NULL && k < n->n_in; k++)
         in[k] = tl_again_value(r, n->in[k]);
     return in;
@@ -143,7 +141,7 @@ tl_tensor tl_rerun(tl_tape *dst, tl_tape *src, tl_tensor y, tl_leaf_map *leaf, t
 {
     uint32_t *order, n;
     tl_again r = {.dst = dst, .src = src, .leaf = leaf, .made = made, .ctx = ctx};
-    r.map = tl_bump_get(&dst->bump, (atomic_load(&src->values.count) + 1) * sizeof *r.map);
+    r.map = tl_tape_room(dst, atomic_load(&src->values.count), sizeof *r.map);
     if (r.map == NULL || tl_canonical_order(src, y, TL_TO_ALL, &order, &n) != TL_OK) {
         tl_fail(&dst->head.err, TL_ENOMEM, "no memory to re-run a tape of %u nodes", src->n_nodes);
         return TL_NONE;

@@ -103,9 +103,8 @@ static tl_status make_edges(tl_walk *w)
         t->grad[i].reached = false;
     for (uint32_t i = 0; i < w->n; i++) {
         const tl_node *n = &t->node[w->order[i]];
-        tl_edge *e = w->edge[i] = tl_bump_get(&t->bump, (size_t)(n->n_in + 1) * sizeof *e);
-        if (e == NULL)
-            return tl_tape_fail(w->at, TL_ENOMEM, "tl_backward: no memory for %d edges", n->n_in);
+        tl_edge *e = w->edge[i] = tl_tape_room(t, (size_t)n->n_in, sizeof *e);
+        TL_TRY(t->head.err.status);
         unsigned takes = 0;
         for (int k = 0; k < n->n_in; k++) {
             if (!(e[k].wanted = wanted(w, n->in[k])))
@@ -191,14 +190,12 @@ tl_status tl_walk_check(tl_walk *w)
         w->first_value = t->node[first].out;
         w->n_values = t->node[last].out + (uint32_t)t->node[last].n_out - w->first_value;
     }
-    w->edge = tl_bump_get(&t->bump, (w->n + 1) * sizeof *w->edge);
-    w->reads = tl_bump_get(&t->bump, (w->n + 1) * sizeof *w->reads);
-    w->box = tl_bump_get(&t->bump, (w->n_values + (size_t)w->n_targets + 1) * sizeof *w->box);
-    w->saved = tl_bump_get(&t->bump, w->n_values + 1);
-    w->leads = tl_bump_get(&t->bump, w->n_nodes + 1);
-    if (w->edge == NULL || w->reads == NULL || w->box == NULL || w->saved == NULL ||
-        w->leads == NULL)
-        return tl_tape_fail(w->at, TL_ENOMEM, "tl_backward: no memory for %u nodes", w->n);
+    w->edge = tl_tape_room(t, w->n, sizeof *w->edge);
+    w->reads = tl_tape_room(t, w->n, sizeof *w->reads);
+    w->box = tl_tape_room(t, w->n_values + (size_t)w->n_targets, sizeof *w->box);
+    w->saved = tl_tape_room(t, w->n_values, 1);
+    w->leads = tl_tape_room(t, w->n_nodes, 1);
+    TL_TRY(t->head.err.status);
     if (w->target != NULL)
         mark_leads(w);
     TL_TRY(check_start(w));

@@ -169,9 +169,8 @@ static tl_status hand_up(tl_tape *t, tl_tape *l)
 static tl_status note_node(tl_tape *t, const tl_node *n)
 {
     tl_tape *l = t->lasting;
-    tl_tensor out[8], *in = tl_bump_get(&t->bump, (size_t)(n->n_in + 1) * sizeof *in);
-    if (in == NULL)
-        return tl_fail(&t->head.err, TL_ENOMEM, "no memory for %d inputs", n->n_in);
+    tl_tensor out[8], *in = tl_tape_room(t, (size_t)n->n_in, sizeof *in);
+    TL_TRY(t->head.err.status);
     for (int k = 0; k < n->n_in; k++) {
         if (!tl_is_none(n->in[k]))
             TL_TRY(note_leaf(t, n->in[k]));

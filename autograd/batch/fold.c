@@ -135,10 +135,8 @@ static tl_tensor stacked(tl_walk *w, const chunk *c, int j)
         return part_of(w, c->f, s);
     if (!s->read)
         return stacked_shape(w, part_of(w, c->f, s), &at, n);
-    tl_tensor *x = tl_bump_get(&w->t->bump, (size_t)n * sizeof *x);
-    if (x == NULL)
-        return tl_tape_fail(w->at, TL_ENOMEM, "tl_backward: no memory to fold"), TL_NONE;
-    for (int u = 0; u < n; u++)
+    tl_tensor *x = tl_tape_room(w->t, (size_t)n, sizeof *x);
+    for (int u = 0; x != NULL && u < n; u++)
         x[u] = part_of(w, c->f, &use[u].saved[j]);
     return tl_apply1(w->at, &tl_op_stack_samples, &at, x, n);
 }
@@ -149,10 +147,9 @@ static tl_status add_by_op(tl_walk *w, const chunk *c, const tl_node *n, tl_tens
     tl_tape *t = w->t;
     const uint32_t first = t->n_nodes;
     const tl_use *u = &c->f->use[c->first];
-    tl_tensor *in = tl_bump_get(&t->bump, (size_t)(u->n_saved + 2 * n->n_in) * sizeof *in);
-    bool *wants = tl_bump_get(&t->bump, (size_t)n->n_in);
-    if (in == NULL || wants == NULL)
-        return tl_tape_fail(w->at, TL_ENOMEM, "tl_backward: no memory to fold");
+    tl_tensor *in = tl_tape_room(t, (size_t)(u->n_saved + 2 * n->n_in), sizeof *in);
+    bool *wants = tl_tape_room(t, (size_t)n->n_in, sizeof *wants);
+    TL_TRY(t->head.err.status);
     tl_tensor *out = in + n->n_in, *dy = out + n->n_out, *accs = dy + n->n_out,
               *dx = accs + n->n_in;
     for (int j = 0; j < u->n_saved; j++)
@@ -269,9 +266,8 @@ bool tl_fold_asks(tl_walk *w, const tl_node *n, int k, tl_fold *f, tl_tensor *ac
 static tl_status defer(tl_walk *w, tl_fold *f, int number, tl_use u)
 {
     if (f->use == NULL)
-        f->use = tl_bump_get(&w->t->bump, (size_t)f->n * sizeof *f->use);
-    if (f->use == NULL)
-        return tl_tape_fail(w->at, TL_ENOMEM, "tl_backward: no memory to put a gradient off");
+        f->use = tl_tape_room(w->t, (size_t)f->n, sizeof *f->use);
+    TL_TRY(w->t->head.err.status);
     for (int j = 0; j < u.n_saved; j++)
         if (u.saved[j].read)
             u.saved[j].x = tl_hold(w->t, u.saved[j].x);

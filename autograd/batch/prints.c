@@ -108,13 +108,11 @@ tl_status tl_prints_check(tl_walk *w)
     tl_tape *t = w->t;
     if (!w->lasts) /* gradients of the tape's own leaves end with it */
         return TL_OK;
-    uint32_t *place = tl_bump_get(&t->bump, ((size_t)w->n_nodes + 1) * sizeof *place);
-    uint32_t *order = tl_bump_get(&t->bump, ((size_t)w->n + 1) * sizeof *order);
+    uint32_t *place = tl_tape_room(t, w->n_nodes, sizeof *place);
+    uint32_t *order = tl_tape_room(t, w->n, sizeof *order);
     tl_print x = {.ragged = w->opt.ragged};
-    x.node = tl_bump_get(&t->bump, ((size_t)w->n + 1) * sizeof *x.node);
-    if (place == NULL || x.node == NULL || order == NULL)
-        return tl_tape_fail(w->at, TL_ENOMEM, "tl_backward: no memory for the print of %u nodes",
-                            w->n);
+    x.node = tl_tape_room(t, w->n, sizeof *x.node);
+    TL_TRY(t->head.err.status);
     for (uint32_t i = 0; i < w->n; i++)
         if (!tl_passes_on(&t->node[w->order[i]])) {
             place[w->order[i] - w->first_node] = x.n;

@@ -139,7 +139,7 @@ static uint64_t outline_of_input(const tl_tape *l, tl_tensor x, const uint64_t *
 static uint64_t outline(tl_tape *t, tl_tensor x)
 {
     tl_tape *l = t->lasting;
-    uint64_t *of = tl_bump_get(&t->bump, ((size_t)l->n_nodes + 1) * sizeof *of);
+    uint64_t *of = tl_tape_room(t, l->n_nodes, sizeof *of);
     tl_postorder o;
     if (tl_is_none(x) || of == NULL)
         return 0;

@@ -51,7 +51,7 @@ static tl_fold *fold_of(tl_tape *t, int leaf, const tl_node *n, int k)
     char kind[TL_ATTRS_TEXT];
     /* The gradient of a leaf of the tape ends with the reset: its backwards count as one. */
     const int call = g->leaf.owner == t->values.owner ? 0 : t->calls;
-    const int i = tl_acc_get(g, call, tl_use_kind(t, n, k, kind));
+    const int i = tl_acc_get(t, g, call, tl_use_kind(t, n, k, kind));
     if (i < 0)
         return NULL;
     tl_accumulator *acc = &g->acc[i];
@@ -63,10 +63,9 @@ static tl_fold *fold_of(tl_tape *t, int leaf, const tl_node *n, int k)
             return f;
         fresh.meets |= meet(t, f->x, n->in[k]);
     }
-    tl_fold *f = tl_bump_get(&t->bump, sizeof *f);
-    if (f == NULL)
-        return NULL;
-    *f = fresh;
+    tl_fold *f = tl_tape_room(t, 1, sizeof *f);
+    if (f != NULL)
+        *f = fresh;
     return acc->folds = f;
 }
 
@@ -88,8 +87,9 @@ tl_status tl_fold_deal(tl_walk *w)
         const tl_node *n = &t->node[w->order[i]];
         for (int k = 0; k < n->n_in; k++) {
             tl_edge *e = &w->edge[i][k];
-            if (e->leaf > 0 && (e->fold = fold_of(t, e->leaf - 1, n, k)) == NULL)
-                return tl_tape_fail(w->at, TL_ENOMEM, "tl_backward: no memory for a use");
+            if (e->leaf > 0)
+                e->fold = fold_of(t, e->leaf - 1, n, k);
+            TL_TRY(t->head.err.status);
         }
     }
     /* Only now it is known which views meet. */
@@ -159,9 +159,8 @@ tl_status tl_use_of(tl_walk *w, const tl_node *n, int k, const tl_tensor *dy, tl
     const unsigned reads = tl_op_reads(n->op, TL_BIT(k));
     *u = (tl_use){.input = k, .by_op = tl_op_folds(n->op, k)};
     u->n_saved = u->by_op ? n->n_in + 2 * n->n_out : 1;
-    u->saved = tl_bump_get(&t->bump, (size_t)u->n_saved * sizeof *u->saved);
-    if (u->saved == NULL)
-        return tl_tape_fail(w->at, TL_ENOMEM, "tl_backward: no memory to put a gradient off");
+    u->saved = tl_tape_room(t, (size_t)u->n_saved, sizeof *u->saved);
+    TL_TRY(t->head.err.status);
     for (int j = 0; j < u->n_saved; j++) {
         tl_saved *s = &u->saved[j];
         const int out = j - n->n_in, grad = out - n->n_out;

@@ -183,9 +183,10 @@ static tl_status bind_records(tl_graph *g)
         if (theirs->live && is == GOES_ON && mine->born > 1)
             return tl_derived_waits(g->user, mine->leaf);
         for (int k = 0; k < mine->n_accs; k++)
-            if (mine->acc[k].call < TL_BELOW &&
-                tl_acc_get(theirs, their_call(g, mine, mine->acc[k].call), mine->acc[k].kind) < 0)
-                return tl_fail(&g->user->head.err, TL_ENOMEM, "no memory for an accumulator");
+            if (mine->acc[k].call < TL_BELOW)
+                tl_acc_get(g->user, theirs, their_call(g, mine, mine->acc[k].call),
+                           mine->acc[k].kind);
+        TL_TRY(g->user->head.err.status);
         theirs->reached = is == GOES_ON;
     }
     TL_TRY(tl_derived_reach(g->user));

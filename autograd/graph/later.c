@@ -280,9 +280,8 @@ static tl_status wait_for(tl_graph *g, const tl_later *l)
     tl_tape *u = g->user;
     const tl_root *r = &g->roots[l->sums];
     tl_leaf_grad *theirs = tl_leaf_grad_find(u, g->t->grad[r->at].leaf);
-    waiting *w = tl_bump_get(&u->bump, sizeof *w);
-    if (w == NULL)
-        return tl_fail(&u->head.err, TL_ENOMEM, "tl_run: no memory to put a gradient off");
+    waiting *w = tl_tape_room(u, 1, sizeof *w);
+    TL_TRY(u->head.err.status);
     *w = (waiting){{.run = accumulate, .axis = l->axis, .size = -1, .acc = tl_bind_their_acc(g, r)},
                    g,
                    g->later,

@@ -88,9 +88,8 @@ static tl_status take_earlier(tl_tape *t, const tl_leaf_grad *theirs, tl_leaf_gr
         const tl_accumulator *u = &theirs->acc[k];
         if (!tl_acc_holds(u))
             continue;
-        const int mine = tl_acc_get(g, u->call, u->kind);
-        if (mine < 0)
-            return tl_fail(&t->head.err, TL_ENOMEM, "tl_grad: no memory for an accumulator");
+        const int mine = tl_acc_get(t, g, u->call, u->kind);
+        TL_TRY(t->head.err.status);
         TL_TRY(tl_acc_open(t, g, mine, u->sum.dtype));
     }
     g->live = true;
