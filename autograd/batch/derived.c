@@ -38,7 +38,7 @@ static uint64_t mix_elements(uint64_t h, const void *p, size_t n, size_t size)
     return h;
 }
 
-uint64_t tl_mix_text(uint64_t h, const char *text)
+static uint64_t mix_text(uint64_t h, const char *text)
 {
     return mix_elements(h, text, strlen(text), 1);
 }
@@ -50,7 +50,7 @@ static uint64_t mix_shape(uint64_t h, const tl_shape *s)
 
 static uint64_t mix_call(const tl_node *n)
 {
-    uint64_t h = tl_mix(tl_mix_text(0, n->op->name), n->mode & TL_FAST);
+    uint64_t h = tl_mix(mix_text(0, n->op->name), n->mode & TL_FAST);
     for (const tl_attr *f = n->op->attr; f != NULL && f->name != NULL; f++) {
         const void *p = (const char *)n->attrs + f->offset;
         const double x = tl_attr_number(f, n->attrs);
@@ -59,16 +59,16 @@ static uint64_t mix_call(const tl_node *n)
                                        : mix_elements(h, &x, 1, sizeof x);
     }
     for (const tl_choice *c = n->choice; c != NULL; c = c->outer)
-        h = tl_mix_text(tl_mix_text(tl_mix(h, c->dtype), c->op == NULL ? "" : c->op), c->name);
+        h = mix_text(mix_text(tl_mix(h, c->dtype), c->op == NULL ? "" : c->op), c->name);
     return h;
 }
 
-uint64_t tl_print_of(const tl_tape *t, tl_tensor x)
+static uint64_t print_of(const tl_tape *t, tl_tensor x)
 {
     const tl_value *v = tl_is_none(x) ? NULL : tl_peek(t, x);
     return v == NULL                    ? 0
            : x.owner == t->values.owner ? v->print
-                                        : tl_mix_text(1 + v->needs_grad, tl_leaf_name(t, x));
+                                        : mix_text(1 + v->needs_grad, tl_leaf_name(t, x));
 }
 
 /* The print of output j of a call whose inputs have prints. */
@@ -76,7 +76,7 @@ static uint64_t print_out(const tl_tape *t, const tl_node *n, int j)
 {
     uint64_t print = mix_call(n);
     for (int k = 0; k < n->n_in; k++)
-        print = tl_mix(print, tl_print_of(t, n->in[k]));
+        print = tl_mix(print, print_of(t, n->in[k]));
     return tl_mix(print, (uint64_t)j) | 1;
 }
 
@@ -189,7 +189,7 @@ static tl_status note_node(tl_tape *t, const tl_node *n)
 
 /* ---- the memory of derived values ---- */
 
-int32_t tl_derived_inside(void *l, const tl_node *n, int k) { return tl_maker_at(l, n->in[k]); }
+static int32_t inside(void *l, const tl_node *n, int k) { return tl_maker_at(l, n->in[k]); }
 
 /* How often a tensor of the model has been changed; in a trace, by which of its nodes. */
 static uint32_t version(tl_tape *t, tl_tensor x)
@@ -203,7 +203,7 @@ uint32_t tl_derived_versions(tl_tape *t, tl_tensor x, bool reach)
     tl_tape *l = t->lasting;
     uint32_t sum = 1;
     tl_postorder o;
-    tl_postorder_begin(&o, l, tl_derived_inside, l);
+    tl_postorder_begin(&o, l, inside, l);
     tl_postorder_from(&o, tl_peek(l, x)->node);
     for (int32_t i; (i = tl_postorder_next(&o)) >= 0;)
         for (int k = 0; k < l->node[i].n_in; k++) {

@@ -6,7 +6,7 @@
  * sake. A trace notes the prints of all its calls, which meet those of the tape at each run. */
 #include <string.h>
 
-#include "autograd/batch.h"
+#include "autograd/batch/internal.h"
 
 /* What a trace notes between prints, as a print without nodes. */
 enum { CLEARED, STEPPED };
@@ -52,7 +52,7 @@ static uint64_t print_of_input(const tl_walk *w, tl_tensor x, const tl_value *y,
     const tl_value *v = tl_is_none(x) ? NULL : tl_peek(t, x);
     if (v == NULL)
         return 1;
-    if (v->needs_grad && x.owner != t->values.owner) /* a parameter */
+    if (x.owner != t->values.owner && (v->needs_grad || y->fixed)) /* a parameter */
         return 3 + ((uint64_t)x.owner << 32 | x.index);
     if (v->node < 0)
         return 2;
@@ -103,22 +103,50 @@ static tl_status meet(tl_at at, int k, tl_print x, const uint32_t *order)
         before->n);
 }
 
+/* The print of a walk's nodes. order: the nodes that are in it; place: as in print_of_input. NULL,
+ * with an error, without memory. */
+static uint64_t *print_nodes(const tl_walk *w, uint32_t *n, uint32_t **order, uint32_t **place)
+{
+    tl_tape *t = w->t;
+    uint64_t *print = tl_tape_room(t, w->n, sizeof *print);
+    *order = tl_tape_room(t, w->n, sizeof **order);
+    *place = tl_tape_room(t, w->n_nodes, sizeof **place);
+    if (print == NULL || *order == NULL || *place == NULL)
+        return NULL;
+    for (uint32_t i = *n = 0; i < w->n; i++) {
+        const uint32_t node = w->order[i];
+        if (tl_passes_on(&t->node[node]))
+            continue;
+        (*place)[node - w->first_node] = *n;
+        (*order)[*n] = node;
+        print[(*n)++] = print_of(w, &t->node[node], *place);
+    }
+    return print;
+}
+
+uint64_t tl_print_made(tl_tape *l, tl_tensor x)
+{
+    tl_walk w = {.t = l, .n_nodes = l->n_nodes};
+    uint32_t n = 0, *order, *place;
+    const uint64_t *print = NULL;
+    if (!tl_is_none(x) && tl_canonical_order(l, x, TL_TO_ALL, &w.order, &w.n) == TL_OK)
+        print = print_nodes(&w, &n, &order, &place);
+    tl_err_clear(&l->head.err); /* without memory it is not known */
+    uint64_t h = print == NULL ? 0 : print_of_input(&w, x, tl_peek(l, x), place) | 1;
+    for (uint32_t i = 0; print != NULL && i < n; i++)
+        h = tl_mix(h, print[i]);
+    return h;
+}
+
 tl_status tl_prints_check(tl_walk *w)
 {
     tl_tape *t = w->t;
+    tl_print x = {.ragged = w->opt.ragged};
+    uint32_t *order, *place;
     if (!w->lasts) /* gradients of the tape's own leaves end with it */
         return TL_OK;
-    uint32_t *place = tl_tape_room(t, w->n_nodes, sizeof *place);
-    uint32_t *order = tl_tape_room(t, w->n, sizeof *order);
-    tl_print x = {.ragged = w->opt.ragged};
-    x.node = tl_tape_room(t, w->n, sizeof *x.node);
+    x.node = print_nodes(w, &x.n, &order, &place);
     TL_TRY(t->head.err.status);
-    for (uint32_t i = 0; i < w->n; i++)
-        if (!tl_passes_on(&t->node[w->order[i]])) {
-            place[w->order[i] - w->first_node] = x.n;
-            order[x.n] = w->order[i];
-            x.node[x.n++] = print_of(w, &t->node[w->order[i]], place);
-        }
     return t->recorder == NULL ? meet(w->at, t->calls, x, order) : keep(w->at, x);
 }
 

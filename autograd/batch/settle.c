@@ -123,41 +123,6 @@ tl_status tl_derived_settle(tl_at at)
 
 /* ---- micro-batches that make different derived values in one place ---- */
 
-/* An input of a node of the lasting tape l, as a number; of: the outlines of nodes. */
-static uint64_t outline_of_input(const tl_tape *l, tl_tensor x, const uint64_t *of)
-{
-    if (tl_is_none(x))
-        return 1;
-    if (x.owner != l->values.owner) /* of the model */
-        return tl_print_of(l, x);
-    const tl_value *v = tl_peek(l, x);
-    return v->node < 0 ? 2 : of[v->node] + v->out;
-}
-
-/* A number for what x of the lasting tape is made of. As in prints.c, sizes do not count, nor do
- * numbers, views and copies. 0: not known. */
-static uint64_t outline(tl_tape *t, tl_tensor x)
-{
-    tl_tape *l = t->lasting;
-    uint64_t *of = tl_tape_room(t, l->n_nodes, sizeof *of);
-    tl_postorder o;
-    if (tl_is_none(x) || of == NULL)
-        return 0;
-    tl_postorder_begin(&o, l, tl_derived_inside, l);
-    tl_postorder_from(&o, tl_peek(l, x)->node);
-    for (int32_t i; (i = tl_postorder_next(&o)) >= 0;) {
-        const tl_node *n = &l->node[i];
-        if (tl_passes_on(n)) {
-            of[i] = outline_of_input(l, n->in[0], of);
-            continue;
-        }
-        of[i] = tl_mix_text(tl_values_at(&l->values, n->out)->a.dtype, n->op->name);
-        for (int k = 0; k < n->n_in; k++)
-            of[i] = tl_mix(of[i], outline_of_input(l, n->in[k], of));
-    }
-    return of[tl_peek(l, x)->node] | 1;
-}
-
 /* In micro-batches before, backward number `call` or a later one has come to it. */
 static bool met(const tl_leaf_grad *g, int call)
 {
@@ -173,11 +138,11 @@ bool tl_derived_strays(tl_tape *t, int i, int call, char why[TL_MESSAGE_MAX])
     if (!tl_derived(t, g->leaf) || !g->reached || met(g, call))
         return false;
     const tl_tensor x = tl_derived_made(t, g->leaf);
-    const uint64_t h = outline(t, x);
+    const uint64_t h = tl_print_made(t->lasting, x);
     char a[TL_SHAPE_TEXT], b[TL_SHAPE_TEXT];
     for (int k = t->first_grad; h != 0 && k < t->n_grads && other == NULL; k++)
         if (tl_derived(t, t->grad[k].leaf) && !t->grad[k].reached && met(&t->grad[k], call) &&
-            outline(t, tl_derived_made(t, t->grad[k].leaf)) == h)
+            tl_print_made(t->lasting, tl_derived_made(t, t->grad[k].leaf)) == h)
             other = &t->grad[k];
     if (other == NULL)
         return false;
