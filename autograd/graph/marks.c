@@ -5,7 +5,7 @@
 #include "autograd/graph/internal.h"
 
 typedef struct {
-    int64_t owner, index;
+    tl_tensor leaf;
     tl_shape shape;
     tl_dtype dtype;
 } grad_attrs;
@@ -77,7 +77,7 @@ bool tl_trace_backward(void *ctx, tl_at at, tl_tensor y, const tl_backward_optio
 tl_tensor tl_mark_gradient(tl_at at, tl_tensor x)
 {
     const tl_array *a = &tl_peek(at.tape, x)->a;
-    grad_attrs g = {x.owner, x.index, tl_array_shape(a), tl_dtype_compute(a->dtype)};
+    grad_attrs g = {x, tl_array_shape(a), tl_dtype_compute(a->dtype)};
     return tl_apply1(at, &tl_op_mark_grad, &g, NULL, 0);
 }
 
@@ -203,8 +203,4 @@ tl_status tl_mark_expand(tl_tape *dst, const tl_node *n, const tl_tensor *in, tl
     return tl_failed(dst) ? tl_error_status(dst) : TL_OK;
 }
 
-tl_tensor tl_mark_leaf(const tl_node *n)
-{
-    const grad_attrs *a = n->attrs;
-    return (tl_tensor){(uint32_t)a->owner, (uint32_t)a->index, 1};
-}
+tl_tensor tl_mark_leaf(const tl_node *n) { return ((const grad_attrs *)n->attrs)->leaf; }
