@@ -11,12 +11,6 @@
 #include "tensor/kernels/math.h"
 #include "tensor/kernels/vec.t.h"
 
-#if defined(__clang__)
-#define ATTN_UNROLL _Pragma("unroll")
-#else
-#define ATTN_UNROLL _Pragma("GCC unroll 16")
-#endif
-
 #if defined(__AVX512F__) || defined(__aarch64__)
 #define ATTN_ROWS 8
 #elif VEC_FMA

@@ -44,55 +44,25 @@ static inline void A(exp)(int64_t n, const A(elem) * x, A(elem) * y) { ATTN_EXP(
 #define VECS 1
 #include "tensor/kernels/attention_tile.t.h"
 
-/* ---- packing: nothing is computed here ----
- *
- * A panel holds PANEL consecutive keys, transposed: panel[d * PANEL + key]. Zeros fill the vector
- * of the last key; a second vector after it is not written. */
+/* ---- packing: nothing is computed here ---- */
 
-/* Transposes LANES vectors as a square matrix, by log2(LANES) perfect shuffles of its rows. */
-static inline void A(transpose)(A(vec) x[LANES])
-{
-    ATTN_UNROLL for (int step = 1; step < LANES; step *= 2)
-    {
-        A(vec) y[LANES];
-        ATTN_UNROLL for (int i = 0; i < LANES / 2; i++)
-        {
-            y[2 * i] = A(zip_lo)(x[i], x[i + LANES / 2]);
-            y[2 * i + 1] = A(zip_hi)(x[i], x[i + LANES / 2]);
-        }
-        ATTN_UNROLL for (int i = 0; i < LANES; i++) x[i] = y[i];
-    }
-}
+#define G(name) A(name)
+#include "tensor/kernels/transpose.t.h"
+#undef G
 
-/* Packs the first n columns, at most LANES, of LANES keys; those from `keys` on are zeros. */
-static inline void A(pack_square)(const A(elem) * src, int64_t stride, int64_t keys, int64_t n,
-                                  A(elem) * dst)
-{
-    A(vec) x[LANES];
-    if (keys >= LANES && n >= LANES) {
-        ATTN_UNROLL for (int i = 0; i < LANES; i++) x[i] = A(load)(src + i * stride);
-    } else {
-        for (int i = 0; i < LANES; i++)
-            x[i] = i < keys ? A(load_n)(src + i * stride, n < LANES ? n : LANES) : A(spread)(0);
-    }
-    A(transpose)(x);
-    if (n >= LANES) {
-        ATTN_UNROLL for (int i = 0; i < LANES; i++) A(store)(dst + i * A(PANEL), x[i]);
-    } else {
-        for (int i = 0; i < n; i++)
-            A(store)(dst + i * A(PANEL), x[i]);
-    }
-}
-
-/* Packs the first n keys. dst has n, rounded up to PANEL, times dim elements. */
+/* Packs the first n keys. A panel holds PANEL consecutive keys, transposed: panel[d * PANEL + key].
+ * Zeros fill the vector of the last key; a second vector after it is not written. dst has n,
+ * rounded up to PANEL, times dim elements. */
 static void A(pack_panels)(const A(elem) * src, int64_t stride, int64_t n, int64_t dim,
                            A(elem) * dst)
 {
-    for (int64_t j = 0; j < n; j += A(PANEL), dst += A(PANEL) * dim)
-        for (int64_t half = 0; half < A(PANEL) && j + half < n; half += LANES)
-            for (int64_t d = 0; d < dim; d += LANES)
-                A(pack_square)
-    (src + (j + half) * stride + d, stride, n - j - half, dim - d, dst + d * A(PANEL) + half);
+    for (int64_t j = 0; j < n; j += A(PANEL), dst += A(PANEL) * dim) {
+        const int64_t keys = n - j < A(PANEL) ? n - j : A(PANEL);
+        A(transpose)(dst, A(PANEL), src + j * stride, stride, keys, dim);
+        for (int64_t d = 0; d < dim && keys % LANES != 0; d++)
+            for (int64_t i = keys; i % LANES != 0; i++)
+                dst[d * A(PANEL) + i] = 0;
+    }
 }
 
 static inline int64_t A(round_up)(int64_t n, int64_t to) { return (n + to - 1) / to * to; }

@@ -18,11 +18,11 @@ static inline __attribute__((always_inline)) int64_t T(fold_keys)(int keys, int6
     for (; i < f->rows && f->n[i] <= most; i++) {
         const A(elem) *w = f->w[i] + f->key;
         A(vec) x[VECS];
-        ATTN_UNROLL for (int v = 0; v < VECS; v++) x[v] = A(load)(b + i * f->ldb + v * LANES);
-        ATTN_UNROLL for (int r = 0; r < ATTN_ROWS; r++) if (r < keys)
+        VEC_UNROLL for (int v = 0; v < VECS; v++) x[v] = A(load)(b + i * f->ldb + v * LANES);
+        VEC_UNROLL for (int r = 0; r < ATTN_ROWS; r++) if (r < keys)
         {
             const A(vec) y = A(spread)(w[r]);
-            ATTN_UNROLL for (int v = 0; v < VECS; v++) acc[r][v] = A(fma)(y, x[v], acc[r][v]);
+            VEC_UNROLL for (int v = 0; v < VECS; v++) acc[r][v] = A(fma)(y, x[v], acc[r][v]);
         }
     }
     return i;
@@ -33,7 +33,7 @@ static void T(fold)(const A(fold) * f, int64_t c, int64_t last)
 {
     A(vec) acc[ATTN_ROWS][VECS];
     A(elem) *out = f->out + c;
-    ATTN_UNROLL for (int r = 0; r < ATTN_ROWS; r++) ATTN_UNROLL for (int v = 0; v < VECS; v++)
+    VEC_UNROLL for (int r = 0; r < ATTN_ROWS; r++) VEC_UNROLL for (int v = 0; v < VECS; v++)
         acc[r][v] = r < f->keys
                         ? A(load_n)(out + r * f->ld_out + v * LANES, v < VECS - 1 ? LANES : last)
                         : A(spread)(0);
@@ -53,8 +53,8 @@ static void T(fold)(const A(fold) * f, int64_t c, int64_t last)
     i = T(fold_keys)(7, f->key + 7, i, f, b, acc);
 #endif
     T(fold_keys)(ATTN_ROWS, INT64_MAX, i, f, b, acc);
-    ATTN_UNROLL for (int r = 0; r < ATTN_ROWS; r++) if (r < f->keys)
-        ATTN_UNROLL for (int v = 0; v < VECS; v++)
+    VEC_UNROLL for (int r = 0; r < ATTN_ROWS; r++) if (r < f->keys)
+        VEC_UNROLL for (int v = 0; v < VECS; v++)
             A(store_last)(out + r * f->ld_out + v * LANES, acc[r][v] + A(spread)(0),
                           v < VECS - 1 ? LANES : last);
 }

@@ -18,8 +18,8 @@ static inline A(vec) A(term)(const A(elem) * x, const A(elem) * y, int64_t j)
 static inline A(elem) A(meet)(const A(vec) part[A(PARTS)])
 {
     A(vec) x[A(PARTS)];
-    ATTN_UNROLL for (int i = 0; i < A(PARTS); i++) x[i] = part[i];
-    ATTN_UNROLL for (int w = A(PARTS) / 2; w > 0; w /= 2) ATTN_UNROLL for (int i = 0; i < w; i++)
+    VEC_UNROLL for (int i = 0; i < A(PARTS); i++) x[i] = part[i];
+    VEC_UNROLL for (int w = A(PARTS) / 2; w > 0; w /= 2) VEC_UNROLL for (int i = 0; i < w; i++)
         x[i] += x[i + w];
 #if LANES >= 16
     x[0] += A(swap8)(x[0]);
@@ -42,8 +42,8 @@ static inline __attribute__((always_inline)) A(elem)
     A(vec) lane[A(PARTS)] = {0};
     int64_t j = 0;
     for (; j + 32 <= n; j += 32)
-        ATTN_UNROLL for (int i = 0; i < A(PARTS); i++) lane[i] += A(term)(x, y, j + i * LANES);
-    ATTN_UNROLL for (int i = 0; i < A(PARTS); i++) if (j + i * LANES < n)
+        VEC_UNROLL for (int i = 0; i < A(PARTS); i++) lane[i] += A(term)(x, y, j + i * LANES);
+    VEC_UNROLL for (int i = 0; i < A(PARTS); i++) if (j + i * LANES < n)
         lane[i] += A(term)(x, y, j + i * LANES);
     return A(meet)(lane);
 }

@@ -11,22 +11,22 @@ static void T(scores)(const A(tile) * t, int64_t depth, const A(elem) * panel, A
 {
     const A(elem) * a[ROWS];
     A(vec) acc[ROWS][VECS];
-    ATTN_UNROLL for (int r = 0; r < ROWS; r++)
+    VEC_UNROLL for (int r = 0; r < ROWS; r++)
     {
         a[r] = t->a[r];
-        ATTN_UNROLL for (int v = 0; v < VECS; v++) acc[r][v] = A(spread)(0);
+        VEC_UNROLL for (int v = 0; v < VECS; v++) acc[r][v] = A(spread)(0);
     }
     for (int64_t d = 0; d < depth; d++) {
         A(vec) x[VECS];
-        ATTN_UNROLL for (int v = 0; v < VECS; v++) x[v] = A(load)(panel + d * A(PANEL) + v * LANES);
-        ATTN_UNROLL for (int r = 0; r < ROWS; r++)
+        VEC_UNROLL for (int v = 0; v < VECS; v++) x[v] = A(load)(panel + d * A(PANEL) + v * LANES);
+        VEC_UNROLL for (int r = 0; r < ROWS; r++)
         {
             const A(vec) y = A(spread)(a[r][d]);
-            ATTN_UNROLL for (int v = 0; v < VECS; v++) acc[r][v] = A(fma)(y, x[v], acc[r][v]);
+            VEC_UNROLL for (int v = 0; v < VECS; v++) acc[r][v] = A(fma)(y, x[v], acc[r][v]);
         }
     }
     const A(vec) scale = A(spread)(t->scale);
-    ATTN_UNROLL for (int r = 0; r < ROWS; r++) ATTN_UNROLL for (int v = 0; v < VECS; v++)
+    VEC_UNROLL for (int r = 0; r < ROWS; r++) VEC_UNROLL for (int v = 0; v < VECS; v++)
         A(store)(s + r * t->ld + v * LANES, acc[r][v] * scale);
 }
 
@@ -38,11 +38,11 @@ static inline __attribute__((always_inline)) int64_t T(mix_from)(int first, int6
 {
     for (; j < end; j++) {
         A(vec) x[VECS];
-        ATTN_UNROLL for (int v = 0; v < VECS; v++) x[v] = A(load)(b + j * ldb + v * LANES);
-        ATTN_UNROLL for (int r = 0; r < ROWS; r++) if (r >= first)
+        VEC_UNROLL for (int v = 0; v < VECS; v++) x[v] = A(load)(b + j * ldb + v * LANES);
+        VEC_UNROLL for (int r = 0; r < ROWS; r++) if (r >= first)
         {
             const A(vec) y = A(spread)(w[r][j]);
-            ATTN_UNROLL for (int v = 0; v < VECS; v++) acc[r][v] = A(fma)(y, x[v], acc[r][v]);
+            VEC_UNROLL for (int v = 0; v < VECS; v++) acc[r][v] = A(fma)(y, x[v], acc[r][v]);
         }
     }
     return j;
@@ -54,10 +54,10 @@ static void T(mix)(const A(tile) * t, const A(elem) * s, const A(elem) * b, int6
 {
     const A(elem) * w[ROWS];
     A(vec) acc[ROWS][VECS];
-    ATTN_UNROLL for (int r = 0; r < ROWS; r++)
+    VEC_UNROLL for (int r = 0; r < ROWS; r++)
     {
         w[r] = s + r * t->ld;
-        ATTN_UNROLL for (int v = 0; v < VECS; v++) acc[r][v] = A(spread)(0);
+        VEC_UNROLL for (int v = 0; v < VECS; v++) acc[r][v] = A(spread)(0);
     }
     if (t->n[ROWS - 1] > 0)
         b += c;
@@ -76,9 +76,9 @@ static void T(mix)(const A(tile) * t, const A(elem) * s, const A(elem) * b, int6
     j = T(mix_from)(7, j, t->n[7], w, b, ldb, acc);
 #endif
     (void)j;
-    ATTN_UNROLL for (int r = 0; r < ROWS; r++) if (r < t->rows)
+    VEC_UNROLL for (int r = 0; r < ROWS; r++) if (r < t->rows)
     {
-        ATTN_UNROLL for (int v = 0; v < VECS - 1; v++)
+        VEC_UNROLL for (int v = 0; v < VECS - 1; v++)
             A(store)(t->out[r] + c + v * LANES, acc[r][v] + A(spread)(0));
         A(store_last)(t->out[r] + c + (VECS - 1) * LANES, acc[r][VECS - 1] + A(spread)(0), last);
     }

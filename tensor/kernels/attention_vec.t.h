@@ -5,7 +5,6 @@
  * Besides,
  *
  *     first             the first n lanes of a vector, the others from another
- *     zip_lo, zip_hi    a0 b0 a1 b1 ... of the lower or the upper halves
  *     swap8 .. swap1    lane i to lane i xor w, for w < LANES
  */
 #if ATTN_BITS == 32
@@ -60,36 +59,20 @@ static inline A(vec) A(fma)(A(vec) a, A(vec) b, A(vec) c)
 #endif
 
 #if LANES == 16
-#define ATTN_ZIP_LO 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
-#define ATTN_ZIP_HI 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
 #define ATTN_SWAP8 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7
 #define ATTN_SWAP4 4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11
 #define ATTN_SWAP2 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13
 #define ATTN_SWAP1 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14
 #elif LANES == 8
-#define ATTN_ZIP_LO 0, 8, 1, 9, 2, 10, 3, 11
-#define ATTN_ZIP_HI 4, 12, 5, 13, 6, 14, 7, 15
 #define ATTN_SWAP4 4, 5, 6, 7, 0, 1, 2, 3
 #define ATTN_SWAP2 2, 3, 0, 1, 6, 7, 4, 5
 #define ATTN_SWAP1 1, 0, 3, 2, 5, 4, 7, 6
 #elif LANES == 4
-#define ATTN_ZIP_LO 0, 4, 1, 5
-#define ATTN_ZIP_HI 2, 6, 3, 7
 #define ATTN_SWAP2 2, 3, 0, 1
 #define ATTN_SWAP1 1, 0, 3, 2
 #else
-#define ATTN_ZIP_LO 0, 2
-#define ATTN_ZIP_HI 1, 3
 #define ATTN_SWAP1 1, 0
 #endif
-static inline A(vec) A(zip_lo)(A(vec) a, A(vec) b)
-{
-    return __builtin_shufflevector(a, b, ATTN_ZIP_LO);
-}
-static inline A(vec) A(zip_hi)(A(vec) a, A(vec) b)
-{
-    return __builtin_shufflevector(a, b, ATTN_ZIP_HI);
-}
 #if LANES >= 16
 static inline A(vec) A(swap8)(A(vec) v) { return __builtin_shufflevector(v, v, ATTN_SWAP8); }
 #endif
@@ -100,8 +83,6 @@ static inline A(vec) A(swap4)(A(vec) v) { return __builtin_shufflevector(v, v, A
 static inline A(vec) A(swap2)(A(vec) v) { return __builtin_shufflevector(v, v, ATTN_SWAP2); }
 #endif
 static inline A(vec) A(swap1)(A(vec) v) { return __builtin_shufflevector(v, v, ATTN_SWAP1); }
-#undef ATTN_ZIP_LO
-#undef ATTN_ZIP_HI
 #undef ATTN_SWAP8
 #undef ATTN_SWAP4
 #undef ATTN_SWAP2

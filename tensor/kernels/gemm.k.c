@@ -11,10 +11,8 @@
 #include "tensor/kernels/vec.t.h"
 
 #if defined(__clang__)
-#define GEMM_UNROLL _Pragma("unroll")
 #define GEMM_TWICE _Pragma("unroll 2")
 #else
-#define GEMM_UNROLL _Pragma("GCC unroll 16")
 #define GEMM_TWICE _Pragma("GCC unroll 2")
 #endif
 

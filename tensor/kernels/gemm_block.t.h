@@ -5,7 +5,7 @@
  * and 8 vectors: with few rows only width hides the latency of fma).
  */
 #include "tensor/kernels/gemm_vec.t.h"
-#include "tensor/kernels/gemm_transpose.t.h"
+#include "tensor/kernels/transpose.t.h"
 
 typedef struct {
     int64_t k;

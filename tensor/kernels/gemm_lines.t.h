@@ -26,45 +26,45 @@ static inline __attribute__((always_inline)) void G(lines_tile)(const G(tile) * 
     const int64_t line = t->brs, whole = t->k / N * N;
     _Alignas(64) G(elem) copy[G(LANES) * LINE];
     G(vec) acc[TL_GEMM_LINES][4];
-    GEMM_UNROLL for (int i = 0; i < TL_GEMM_LINES; i++) if (i < rows)
-        GEMM_UNROLL for (int v = 0; v < 4; v++) if (v < groups)
+    VEC_UNROLL for (int i = 0; i < TL_GEMM_LINES; i++) if (i < rows)
+        VEC_UNROLL for (int v = 0; v < 4; v++) if (v < groups)
             acc[i][v] = t->accumulate ? G(load)(t->c + i * t->rsc + v * G(LANES)) : G(spread)(0);
     for (int64_t p = 0; p < whole; p += LINE) {
         const int64_t depth = whole - p < LINE ? whole - p : LINE,
                       ahead = p + AHEAD - (p + AHEAD < t->k ? 0 : t->k - groups * G(LANES) * line);
-        GEMM_UNROLL for (int v = 0; v < 4; v++) if (v < groups)
+        VEC_UNROLL for (int v = 0; v < 4; v++) if (v < groups)
         {
             const G(elem) *b = t->b + v * G(LANES) * line;
             if (far)
-                GEMM_UNROLL for (int l = 0; l < G(LANES); l++)
+                VEC_UNROLL for (int l = 0; l < G(LANES); l++)
                     __builtin_prefetch(b + l * line + ahead, 0, 2);
             b += p;
             if (far && depth == LINE) {
-                GEMM_UNROLL for (int l = 0; l < G(LANES); l++)
+                VEC_UNROLL for (int l = 0; l < G(LANES); l++)
                     memcpy(copy + l * LINE, b + l * line, 64);
                 b = copy;
             }
             for (int64_t q = 0; q < depth; q += N) {
-                wide x[N];
+                wide_vec x[N];
                 G(turn_step)(x, b + q, b == copy ? LINE : line, PIECES);
-                GEMM_UNROLL for (int r = 0; r < N; r++)
-                    GEMM_UNROLL for (int i = 0; i < TL_GEMM_LINES; i++) if (i < rows)
+                VEC_UNROLL for (int r = 0; r < N; r++)
+                    VEC_UNROLL for (int i = 0; i < TL_GEMM_LINES; i++) if (i < rows)
                         acc[i][v] = G(fma)(G(spread)(t->a[i * t->ars + (p + q + r) * t->acs]),
                                            (G(vec))x[r], acc[i][v]);
             }
         }
     }
     for (int64_t p = whole; p < t->k; p++)
-        GEMM_UNROLL for (int v = 0; v < 4; v++) if (v < groups)
+        VEC_UNROLL for (int v = 0; v < 4; v++) if (v < groups)
         {
             G(elem) x[G(LANES)];
             for (int l = 0; l < G(LANES); l++)
                 x[l] = t->b[(v * G(LANES) + l) * line + p];
-            GEMM_UNROLL for (int i = 0; i < TL_GEMM_LINES; i++) if (i < rows)
+            VEC_UNROLL for (int i = 0; i < TL_GEMM_LINES; i++) if (i < rows)
                 acc[i][v] = G(fma)(G(spread)(t->a[i * t->ars + p * t->acs]), G(load)(x), acc[i][v]);
         }
-    GEMM_UNROLL for (int i = 0; i < TL_GEMM_LINES; i++) if (i < rows)
-        GEMM_UNROLL for (int v = 0; v < 4; v++) if (v < groups)
+    VEC_UNROLL for (int i = 0; i < TL_GEMM_LINES; i++) if (i < rows)
+        VEC_UNROLL for (int v = 0; v < 4; v++) if (v < groups)
             G(store)(t->c + i * t->rsc + v * G(LANES), acc[i][v] + G(spread)(0));
 }
 

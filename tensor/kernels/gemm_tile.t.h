@@ -15,13 +15,13 @@ static void GEMM_TILE(const G(tile) * t)
     const G(vec) zero = G(spread)(0);
     G(vec) acc[GEMM_ROWS][GEMM_VECS];
 
-    GEMM_UNROLL for (int i = 0; i < GEMM_ROWS; i++) GEMM_UNROLL for (int v = 0; v < GEMM_VECS; v++)
+    VEC_UNROLL for (int i = 0; i < GEMM_ROWS; i++) VEC_UNROLL for (int v = 0; v < GEMM_VECS; v++)
         acc[i][v] = zero;
     if (t->accumulate) {
-        GEMM_UNROLL for (int i = 0; i < GEMM_ROWS; i++)
+        VEC_UNROLL for (int i = 0; i < GEMM_ROWS; i++)
         {
             const G(elem) *c = t->c + i * t->rsc;
-            GEMM_UNROLL for (int v = 0; v < LAST; v++) acc[i][v] = G(load)(c + v * G(LANES));
+            VEC_UNROLL for (int v = 0; v < LAST; v++) acc[i][v] = G(load)(c + v * G(LANES));
             acc[i][LAST] = GEMM_FULL ? G(load)(c + LAST * G(LANES))
                                      : G(load_n)(c + LAST * G(LANES), n);
         }
@@ -32,21 +32,21 @@ static void GEMM_TILE(const G(tile) * t)
     GEMM_TWICE for (int64_t k = t->k; k > 0; k--)
     {
         G(vec) x[GEMM_VECS];
-        GEMM_UNROLL for (int v = 0; v < LAST; v++) x[v] = G(load)(b + v * G(LANES));
+        VEC_UNROLL for (int v = 0; v < LAST; v++) x[v] = G(load)(b + v * G(LANES));
         x[LAST] = GEMM_FULL ? G(load)(b + LAST * G(LANES)) : G(load_n)(b + LAST * G(LANES), n);
-        GEMM_UNROLL for (int i = 0; i < GEMM_ROWS; i++)
+        VEC_UNROLL for (int i = 0; i < GEMM_ROWS; i++)
         {
             const G(vec) y = G(spread)(a[i * ars]);
-            GEMM_UNROLL for (int v = 0; v < GEMM_VECS; v++) acc[i][v] = G(fma)(y, x[v], acc[i][v]);
+            VEC_UNROLL for (int v = 0; v < GEMM_VECS; v++) acc[i][v] = G(fma)(y, x[v], acc[i][v]);
         }
         a += acs;
         b += brs;
     }
 
-    GEMM_UNROLL for (int i = 0; i < GEMM_ROWS; i++)
+    VEC_UNROLL for (int i = 0; i < GEMM_ROWS; i++)
     {
         G(elem) *c = t->c + i * t->rsc;
-        GEMM_UNROLL for (int v = 0; v < LAST; v++) G(store)(c + v * G(LANES), acc[i][v] + zero);
+        VEC_UNROLL for (int v = 0; v < LAST; v++) G(store)(c + v * G(LANES), acc[i][v] + zero);
         if (GEMM_FULL)
             G(store)(c + LAST * G(LANES), acc[i][LAST] + zero);
         else

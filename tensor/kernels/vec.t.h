@@ -10,6 +10,13 @@
  *   fma               a*b + c per lane with one rounding, if VEC_FMA
  */
 #ifndef VEC_BYTES
+/* Before a loop: its body as often as it runs, so that its index is a constant. */
+#if defined(__clang__)
+#define VEC_UNROLL _Pragma("unroll")
+#else
+#define VEC_UNROLL _Pragma("GCC unroll 16")
+#endif
+
 #if defined(__AVX512F__)
 #include <immintrin.h>
 #define VEC_BYTES 64
