@@ -66,20 +66,20 @@ static int their_call(const tl_graph *g, const tl_leaf_grad *mine, int call)
     return fate_of(g, mine) != GOES_ON || call < g->tracing->calls ? call : call + g->later;
 }
 
-/* Accumulator k of a record as the user's tape has it; NULL: it has none. */
-static tl_accumulator *their_acc(const tl_graph *g, const tl_leaf_grad *mine, int k)
+/* What becomes of an accumulator. What has been sent on below derived values ends. */
+static fate fate_there(const tl_graph *g, const tl_root *r)
 {
-    tl_leaf_grad *theirs = tl_leaf_grad_find(g->user, mine->leaf);
-    k = tl_acc_find(theirs, their_call(g, mine, mine->acc[k].call), mine->acc[k].kind);
-    return k < 0 ? NULL : &theirs->acc[k];
+    const tl_leaf_grad *mine = r->kind == TL_ROOT_ACC ? &g->t->grad[r->at] : NULL;
+    return mine == NULL || mine->acc[r->use].call >= TL_BELOW ? ENDS : fate_of(g, mine);
 }
 
-/* The same, open. */
-static tl_status open_theirs(tl_graph *g, const tl_leaf_grad *mine, int k, tl_accumulator **acc)
+/* The accumulator as the user's tape has it, open. */
+static tl_status open_theirs(tl_graph *g, const tl_root *r, tl_accumulator **acc)
 {
+    const tl_leaf_grad *mine = &g->t->grad[r->at];
     tl_leaf_grad *theirs = tl_leaf_grad_find(g->user, mine->leaf);
-    *acc = their_acc(g, mine, k);
-    return tl_acc_open(g->user, theirs, (int)(*acc - theirs->acc), mine->acc[k].sum.dtype);
+    *acc = &theirs->acc[r->acc];
+    return tl_acc_open(g->user, theirs, r->acc, mine->acc[r->use].sum.dtype);
 }
 
 /* The first part has a gradient for that parameter of the user's tape. */
@@ -100,8 +100,9 @@ static bool reads_less(const tl_graph *g, const tl_leaf_grad *mine, const tl_lea
     for (int k = 0; k < theirs->n_accs; k++)
         open += tl_acc_holds(&theirs->acc[k]);
     for (int k = 0; k < mine->n_accs; k++) {
-        const tl_accumulator *u = their_acc(g, mine, k);
-        open -= tl_acc_holds(&mine->acc[k]) && u != NULL && u->open;
+        const tl_accumulator *u = &mine->acc[k];
+        const int at = tl_acc_find(theirs, their_call(g, mine, u->call), u->kind);
+        open -= tl_acc_holds(u) && at >= 0 && theirs->acc[at].open;
     }
     return noted(g, mine).read && open > 0;
 }
@@ -182,10 +183,14 @@ static tl_status bind_records(tl_graph *g)
             return g->user->head.err.status;
         if (theirs->live && is == GOES_ON && mine->born > 1)
             return tl_derived_waits(g->user, mine->leaf);
-        for (int k = 0; k < mine->n_accs; k++)
-            if (mine->acc[k].call < TL_BELOW)
-                tl_acc_get(g->user, theirs, their_call(g, mine, mine->acc[k].call),
-                           mine->acc[k].kind);
+        for (int k = 0; k < mine->n_accs; k++) {
+            const tl_accumulator *u = &mine->acc[k];
+            if (u->call >= TL_BELOW)
+                continue;
+            const int at = tl_acc_get(g->user, theirs, their_call(g, mine, u->call), u->kind);
+            if (g->acc_root[i][k] > 0)
+                g->roots[g->acc_root[i][k] - 1].acc = at;
+        }
         TL_TRY(g->user->head.err.status);
         theirs->reached = is == GOES_ON;
     }
@@ -221,27 +226,19 @@ tl_status tl_bind_accumulator(tl_graph *g, tl_root *r)
         begin(g, r, r->st);
         return TL_OK;
     }
-    TL_TRY(open_theirs(g, &g->t->grad[r->at], (int)r->use, &acc));
+    TL_TRY(open_theirs(g, r, &acc));
     tl_root_bind(r, acc->st->data);
     begin(g, r, acc->st);
     return TL_OK;
 }
 
-bool tl_bind_theirs(const tl_graph *g, const tl_root *r)
-{
-    const tl_leaf_grad *mine = r->kind == TL_ROOT_ACC ? &g->t->grad[r->at] : NULL;
-    return mine != NULL && mine->acc[r->use].call < TL_BELOW && fate_of(g, mine) == GOES_ON;
-}
-
-int tl_bind_their_acc(const tl_graph *g, const tl_root *r)
-{
-    const tl_leaf_grad *mine = &g->t->grad[r->at];
-    return (int)(their_acc(g, mine, (int)r->use) - tl_leaf_grad_find(g->user, mine->leaf)->acc);
-}
+bool tl_bind_theirs(const tl_graph *g, const tl_root *r) { return fate_there(g, r) == GOES_ON; }
 
 tl_storage *tl_bind_accumulated(tl_graph *g, const tl_root *r)
 {
-    return r->st != NULL ? r->st : their_acc(g, &g->t->grad[r->at], (int)r->use)->st;
+    if (r->st != NULL)
+        return r->st;
+    return tl_leaf_grad_find(g->user, g->t->grad[r->at].leaf)->acc[r->acc].st;
 }
 
 /* The user's tape has the gradients of that fate from now on. */
@@ -270,11 +267,10 @@ tl_status tl_bind_gradients_over(tl_graph *g)
     /* What the last part leaves goes where the user's gradients are, which have been consumed. */
     leave_records(g, STAYS);
     for (const tl_root *r = g->outside; r != NULL; r = r->next) {
-        const tl_leaf_grad *mine = r->kind == TL_ROOT_ACC ? &g->t->grad[r->at] : NULL;
         tl_accumulator *acc;
-        if (mine == NULL || fate_of(g, mine) != STAYS || mine->acc[r->use].call >= TL_BELOW)
+        if (fate_there(g, r) != STAYS)
             continue;
-        TL_TRY(open_theirs(g, mine, (int)r->use, &acc));
+        TL_TRY(open_theirs(g, r, &acc));
         memcpy(acc->st->data, r->st->data, r->bytes);
         acc->st->blank = false;
     }

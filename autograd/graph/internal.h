@@ -66,6 +66,7 @@ typedef struct tl_spot {
 typedef struct tl_root {
     tl_root_kind kind;
     uint32_t at, use; /* as in tl_leaf */
+    int acc;          /* of an accumulator, in this run: its number on the user's tape */
     size_t bytes;
     bool result;          /* an output or a watched value lies here */
     tl_spot *spots;       /* all that lies here; later steps first, until results are placed */
@@ -348,10 +349,8 @@ void tl_root_bind(tl_root *r, void *base);
 tl_status tl_bind_all(tl_graph *g, const tl_tensor *in);
 /* The steps have run: gradients are left on the user's tape, or consumed. */
 tl_status tl_bind_gradients_over(tl_graph *g);
-/* r is an accumulator of the user's tape, and not only of the run. Its number in its record there.
- */
+/* r is an accumulator of the user's tape, and not only of the run. */
 bool tl_bind_theirs(const tl_graph *g, const tl_root *r);
-int tl_bind_their_acc(const tl_graph *g, const tl_root *r);
 /* An accumulator gets its memory; its storage. */
 tl_status tl_bind_accumulator(tl_graph *g, tl_root *r);
 tl_storage *tl_bind_accumulated(tl_graph *g, const tl_root *r);

@@ -282,10 +282,7 @@ static tl_status wait_for(tl_graph *g, const tl_later *l)
     tl_leaf_grad *theirs = tl_leaf_grad_find(u, g->t->grad[r->at].leaf);
     waiting *w = tl_tape_room(u, 1, sizeof *w);
     TL_TRY(u->head.err.status);
-    *w = (waiting){{.run = accumulate, .axis = l->axis, .size = -1, .acc = tl_bind_their_acc(g, r)},
-                   g,
-                   g->later,
-                   l};
+    *w = (waiting){{.run = accumulate, .axis = l->axis, .size = -1, .acc = r->acc}, g, g->later, l};
     w->f.later = theirs->waiting;
     theirs->waiting = &w->f;
     u->waiting++;
