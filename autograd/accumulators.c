@@ -233,26 +233,26 @@ tl_tensor tl_grad_at(tl_at at, tl_tensor x)
 tl_tensor tl_leaf_grad_sum(tl_at at, const tl_leaf_grad *g, tl_dtype dtype)
 {
     tl_tape *t = at.tape;
-    tl_sum_to_attrs to = {.dtype = TL_F64};
-    tl_tensor sum[2] = {TL_NONE, TL_NONE};
+    const tl_shape shape = tl_array_shape(&tl_peek(t, g->leaf)->a);
+    const tl_sum_to_attrs f64 = {shape, TL_F64}, to = {shape, dtype};
+    const tl_fill_attrs zero = {shape, dtype, 0};
+    tl_tensor sum = TL_NONE;
     for (int k = -1; (k = next_use(g, k)) >= 0;) {
-        sum[!tl_is_none(sum[0])] = tl_acc_value(t, g, k);
-        if (tl_is_none(sum[1]))
+        tl_tensor x[2] = {sum, tl_acc_value(t, g, k)};
+        if (tl_is_none(x[1]))
             continue;
-        to.shape = tl_array_shape(&tl_peek(t, g->leaf)->a);
+        sum = x[1];
+        if (tl_is_none(x[0]))
+            continue;
         for (int i = 0; i < 2; i++)
-            sum[i] = tl_apply1(at, &tl_op_sum_to, &to, (tl_tensor[]){sum[i], TL_NONE}, 2);
-        sum[0] = tl_apply1(at, &tl_op_add, NULL, sum, 2);
-        sum[1] = TL_NONE;
+            x[i] = tl_apply1(at, &tl_op_sum_to, &f64, (tl_tensor[]){x[i], TL_NONE}, 2);
+        sum = tl_apply1(at, &tl_op_add, NULL, x, 2);
     }
-    const tl_value *v = tl_is_none(sum[0]) ? NULL : tl_peek(t, sum[0]);
-    if (v != NULL && v->a.dtype == dtype)
-        return sum[0];
-    to.shape = tl_array_shape(&tl_peek(t, g->leaf)->a);
-    to.dtype = dtype;
-    const tl_fill_attrs zero = {to.shape, dtype, 0}; /* reached, but every path gave nothing */
-    return v == NULL ? tl_apply1(at, &tl_op_fill, &zero, NULL, 0)
-                     : tl_apply1(at, &tl_op_sum_to, &to, sum, 2);
+    if (tl_is_none(sum)) /* reached, but every path gave nothing */
+        return tl_apply1(at, &tl_op_fill, &zero, NULL, 0);
+    if (tl_peek(t, sum)->a.dtype == dtype)
+        return sum;
+    return tl_apply1(at, &tl_op_sum_to, &to, (tl_tensor[]){sum, TL_NONE}, 2);
 }
 
 /* ---- accumulators in checkpoints: a step may be saved between two micro-batches ---- */

@@ -35,8 +35,6 @@ static inline void tl_value_fix(tl_value *v)
  * op whose sums continue, or "sum", the engine's and all others in f64; and the views between the
  * leaf and the use: "matmul:1+transpose". */
 const char *tl_use_kind(const tl_tape *t, const tl_node *n, int k, char buf[TL_ATTRS_TEXT]);
-/* x and y show one leaf, or derived value, through the same views. */
-bool tl_same_view(const tl_tape *t, tl_tensor x, tl_tensor y);
 
 /* The uses of a leaf that one backward adds to one accumulator through the same view (or through
  * all views, if two of them overlap), numbered in canonical order. */

@@ -23,7 +23,8 @@ const char *tl_use_kind(const tl_tape *t, const tl_node *n, int k, char buf[TL_A
     return buf;
 }
 
-bool tl_same_view(const tl_tape *t, tl_tensor x, tl_tensor y)
+/* x and y show one leaf, or derived value, through the same views. */
+static bool same_view(const tl_tape *t, tl_tensor x, tl_tensor y)
 {
     for (;;) {
         const tl_node *a = tl_view_at(t, x), *b = tl_view_at(t, y);
@@ -59,7 +60,7 @@ static tl_fold *fold_of(tl_tape *t, int leaf, const tl_node *n, int k)
         return acc->folds;
     tl_fold fresh = {.leaf = leaf, .acc = i, .x = n->in[k], .size = -1, .next = acc->folds};
     for (tl_fold *f = acc->folds; f != NULL; f = f->next) {
-        if (tl_same_view(t, f->x, n->in[k]))
+        if (same_view(t, f->x, n->in[k]))
             return f;
         fresh.meets |= meet(t, f->x, n->in[k]);
     }
@@ -203,7 +204,7 @@ bool tl_uses_alike(const tl_tape *t, const tl_use *u, const tl_use *v)
 {
     const tl_node *a = &t->node[u->node], *b = &t->node[v->node];
     if (u->by_op != v->by_op || u->n_saved != v->n_saved || u->each != v->each || u->one_by_one ||
-        v->one_by_one || !tl_same_view(t, a->in[u->input], b->in[v->input]))
+        v->one_by_one || !same_view(t, a->in[u->input], b->in[v->input]))
         return false;
     if (u->by_op && (a->op != b->op || u->input != v->input || (a->mode ^ b->mode) & TL_FAST ||
                      a->choice != b->choice || !tl_attrs_agree(a->op, a->attrs, b->attrs, 0, NULL)))

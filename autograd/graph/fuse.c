@@ -8,28 +8,31 @@
 
 /* ---- the decision (internal.h says how), as a function of numbers alone ---- */
 
+static tl_cost_answer answer(const tl_cost_question *q, bool keep, const char *rule)
+{
+    const int64_t u = q->users;
+    return (tl_cost_answer){keep, rule, q->read * u, q->read + q->written * (1 + u)};
+}
+
 tl_cost_answer tl_cost_decide(tl_cost_question q, tl_cost_limits limits)
 {
-    int64_t body = limits.body > 0 ? limits.body : 30, reads = limits.reads > 0 ? limits.reads : 4,
-            u = q.users;
-    tl_cost_answer a = {.inlined = q.read * u, .kept = q.read + q.written * (1 + u)};
+    const int64_t body = limits.body > 0 ? limits.body : 30,
+                  reads = limits.reads > 0 ? limits.reads : 4, u = q.users;
     if (limits.never_inline)
-        a.keep = true, a.rule = "all are kept";
-    else if (u <= 1)
-        a.rule = "one user";
-    else if (!q.counts)
-        a.rule = "another kind of op";
-    else if (q.heavy && !limits.heavy_inline)
-        a.keep = true, a.rule = "heavy";
-    else if (q.body > body)
-        a.keep = true, a.rule = "large body";
-    else if (q.inputs_only)
-        a.rule = "inputs only";
-    else if (!q.sizes_known)
-        a.keep = q.reads > reads, a.rule = "reads";
-    else
-        a.keep = q.read * (u - 1) >= q.written * (1 + u), a.rule = "bytes";
-    return a;
+        return answer(&q, true, "all are kept");
+    if (u <= 1)
+        return answer(&q, false, "one user");
+    if (!q.counts)
+        return answer(&q, false, "another kind of op");
+    if (q.heavy && !limits.heavy_inline)
+        return answer(&q, true, "heavy");
+    if (q.body > body)
+        return answer(&q, true, "large body");
+    if (q.inputs_only)
+        return answer(&q, false, "inputs only");
+    if (!q.sizes_known)
+        return answer(&q, q.reads > reads, "reads");
+    return answer(&q, q.read * (u - 1) >= q.written * (1 + u), "bytes");
 }
 
 /* ---- who reads each value, and how ---- */

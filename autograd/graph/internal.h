@@ -230,11 +230,6 @@ void tl_graph_move_roots(tl_graph *g, uint32_t n);
 int64_t tl_graph_offset(tl_graph *g, tl_tensor x);
 /* Node n changes the memory of its input k in place. */
 bool tl_node_writes(const tl_node *n, int k);
-/* n does nothing in a run: a view or a mark. */
-static inline bool tl_node_idle(const tl_node *n)
-{
-    return n->op->forward == NULL && !(n->op->traits & (TL_POINTWISE | TL_BY_ROWS));
-}
 tl_status tl_graph_order(tl_graph *g); /* order[] */
 
 /* ---- changes.c ---- */
