@@ -151,25 +151,19 @@ static bool may_share(const tl_node *n)
     return true;
 }
 
-static uint32_t mixed(uint32_t h, uint64_t x)
-{
-    x = (x ^ h) * 0x9e3779b97f4a7c15u;
-    return (uint32_t)(x >> 32);
-}
-
 /* Of the op and its inputs, whatever the order of two that may change places. */
-static uint32_t hash(const tl_graph *g, const tl_node *n)
+static uint64_t hash(const tl_graph *g, const tl_node *n)
 {
-    uint32_t h = mixed((uint32_t)n->n_in, (uint64_t)(uintptr_t)n->op), pair = 0;
+    uint64_t h = tl_mix((uint64_t)n->n_in, (uintptr_t)n->op), pair = 0;
     for (int k = 0; k < n->n_in; k++) {
         tl_tensor x = tl_graph_resolve(g, n->in[k]);
         uint64_t id = (uint64_t)x.owner << 32 | x.index;
         if (n->op->traits & TL_COMMUTATIVE && k < 2)
-            pair += mixed(1, id);
+            pair += tl_mix(1, id);
         else
-            h = mixed(h, id);
+            h = tl_mix(h, id);
     }
-    return mixed(h, pair);
+    return tl_mix(h, pair);
 }
 
 static bool same_input(const tl_graph *g, const tl_node *a, int i, const tl_node *b, int k)
@@ -220,7 +214,7 @@ static bool share(simplifier *s, uint32_t i)
     const tl_node *n = &g->t->node[i];
     if (!may_share(n))
         return false;
-    uint32_t at = hash(g, n) & s->mask;
+    const uint64_t at = hash(g, n) & s->mask;
     for (uint32_t k = s->bucket[at]; k != END; k = s->next[k]) {
         if (!equal(s, k, i))
             continue;
