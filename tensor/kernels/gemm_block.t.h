@@ -25,44 +25,44 @@ typedef void G(tile_fn)(const G(tile) * t);
 #define GEMM_VECS 1
 #define GEMM_FULL 0
 #define GEMM_MOST GEMM_TALL
-#include "tensor/kernels/gemm_tiles.t.h"
+#include "tensor/kernels/gemm_tile.t.h"
 #define T(name) G(name##_part2)
 #define GEMM_VECS 2
 #define GEMM_FULL 0
 #define GEMM_MOST GEMM_TALL
-#include "tensor/kernels/gemm_tiles.t.h"
+#include "tensor/kernels/gemm_tile.t.h"
 #define T(name) G(name##_full2)
 #define GEMM_VECS 2
 #define GEMM_FULL 1
 #define GEMM_MOST GEMM_TALL
-#include "tensor/kernels/gemm_tiles.t.h"
+#include "tensor/kernels/gemm_tile.t.h"
 #if GEMM_NV == 4
 #define T(name) G(name##_part3)
 #define GEMM_VECS 3
 #define GEMM_FULL 0
 #define GEMM_MOST GEMM_MR
-#include "tensor/kernels/gemm_tiles.t.h"
+#include "tensor/kernels/gemm_tile.t.h"
 #define T(name) G(name##_part4)
 #define GEMM_VECS 4
 #define GEMM_FULL 0
 #define GEMM_MOST GEMM_MR
-#include "tensor/kernels/gemm_tiles.t.h"
+#include "tensor/kernels/gemm_tile.t.h"
 #define T(name) G(name##_full)
 #define GEMM_VECS 4
 #define GEMM_FULL 1
 #define GEMM_MOST GEMM_MR
-#include "tensor/kernels/gemm_tiles.t.h"
+#include "tensor/kernels/gemm_tile.t.h"
 #endif
 #define T(name) G(name##_full4)
 #define GEMM_VECS 4
 #define GEMM_FULL 1
 #define GEMM_MOST GEMM_FEW
-#include "tensor/kernels/gemm_tiles.t.h"
+#include "tensor/kernels/gemm_tile.t.h"
 #define T(name) G(name##_full8)
 #define GEMM_VECS 8
 #define GEMM_FULL 1
 #define GEMM_MOST GEMM_FEW
-#include "tensor/kernels/gemm_tiles.t.h"
+#include "tensor/kernels/gemm_tile.t.h"
 
 enum {
     G(NR) = GEMM_NV * G(LANES),

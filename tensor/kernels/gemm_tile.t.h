@@ -1,24 +1,26 @@
-/* gemm_tile.t.h: one register tile, GEMM_ROWS rows by GEMM_VECS vectors of C.
+/* gemm_tile.t.h: register tiles of 1 to GEMM_MOST rows, GEMM_VECS vectors of C wide, and T(rows), a
+ * table of them.
  *
- * Parameters: GEMM_TILE (the function's name), GEMM_ROWS, GEMM_VECS, GEMM_FULL
- * (1: the last vector is full, 0: its first t->last lanes count); G(name) with
- * what gemm_vec.t.h defines, and G(tile) below. The first two are undefined at
- * the end.
+ * Parameters: T(name) gives names their suffix; GEMM_VECS; GEMM_FULL (1: the last vector is full,
+ * 0: its first t->last lanes count); GEMM_MOST, one of 1, 2, 4, 6, 12 (all undefined at the end).
+ * G(name) with what gemm_vec.t.h defines, and G(tile).
  * Bits: each lane of each accumulator is one chain, from C or +0, k ascending.
  * Preconditions: rows of B and C have unit stride; nothing outside the tile's
  * elements of A, B and C is touched.
  */
-static void GEMM_TILE(const G(tile) * t)
+
+/* Inlined, so that rows is a constant. */
+static inline __attribute__((always_inline)) void T(tile)(const G(tile) * t, const int rows)
 {
     enum { LAST = GEMM_VECS - 1 };
     const int n = GEMM_FULL ? G(LANES) : t->last;
     const G(vec) zero = G(spread)(0);
-    G(vec) acc[GEMM_ROWS][GEMM_VECS];
+    G(vec) acc[GEMM_MOST][GEMM_VECS];
 
-    VEC_UNROLL for (int i = 0; i < GEMM_ROWS; i++) VEC_UNROLL for (int v = 0; v < GEMM_VECS; v++)
+    VEC_UNROLL for (int i = 0; i < GEMM_MOST; i++) VEC_UNROLL for (int v = 0; v < GEMM_VECS; v++)
         acc[i][v] = zero;
     if (t->accumulate) {
-        VEC_UNROLL for (int i = 0; i < GEMM_ROWS; i++)
+        VEC_UNROLL for (int i = 0; i < GEMM_MOST; i++) if (i < rows)
         {
             const G(elem) *c = t->c + i * t->rsc;
             VEC_UNROLL for (int v = 0; v < LAST; v++) acc[i][v] = G(load)(c + v * G(LANES));
@@ -34,7 +36,7 @@ static void GEMM_TILE(const G(tile) * t)
         G(vec) x[GEMM_VECS];
         VEC_UNROLL for (int v = 0; v < LAST; v++) x[v] = G(load)(b + v * G(LANES));
         x[LAST] = GEMM_FULL ? G(load)(b + LAST * G(LANES)) : G(load_n)(b + LAST * G(LANES), n);
-        VEC_UNROLL for (int i = 0; i < GEMM_ROWS; i++)
+        VEC_UNROLL for (int i = 0; i < GEMM_MOST; i++) if (i < rows)
         {
             const G(vec) y = G(spread)(a[i * ars]);
             VEC_UNROLL for (int v = 0; v < GEMM_VECS; v++) acc[i][v] = G(fma)(y, x[v], acc[i][v]);
@@ -43,7 +45,7 @@ static void GEMM_TILE(const G(tile) * t)
         b += brs;
     }
 
-    VEC_UNROLL for (int i = 0; i < GEMM_ROWS; i++)
+    VEC_UNROLL for (int i = 0; i < GEMM_MOST; i++) if (i < rows)
     {
         G(elem) *c = t->c + i * t->rsc;
         VEC_UNROLL for (int v = 0; v < LAST; v++) G(store)(c + v * G(LANES), acc[i][v] + zero);
@@ -53,5 +55,47 @@ static void GEMM_TILE(const G(tile) * t)
             G(store_n)(c + LAST * G(LANES), acc[i][LAST] + zero, n);
     }
 }
-#undef GEMM_TILE
-#undef GEMM_ROWS
+
+#define TILE(rows) \
+    static void T(tile##rows)(const G(tile) * t) { T(tile)(t, rows); }
+TILE(1)
+#if GEMM_MOST >= 2
+TILE(2)
+#endif
+#if GEMM_MOST >= 4
+TILE(3)
+TILE(4)
+#endif
+#if GEMM_MOST >= 6
+TILE(5)
+TILE(6)
+#endif
+#if GEMM_MOST >= 12
+TILE(7)
+TILE(8)
+TILE(9)
+TILE(10)
+TILE(11)
+TILE(12)
+#endif
+#undef TILE
+
+static G(tile_fn) *const T(rows)[GEMM_MOST] = {
+    T(tile1),
+#if GEMM_MOST >= 2
+    T(tile2),
+#endif
+#if GEMM_MOST >= 4
+    T(tile3), T(tile4),
+#endif
+#if GEMM_MOST >= 6
+    T(tile5), T(tile6),
+#endif
+#if GEMM_MOST >= 12
+    T(tile7), T(tile8), T(tile9), T(tile10), T(tile11), T(tile12),
+#endif
+};
+#undef T
+#undef GEMM_VECS
+#undef GEMM_FULL
+#undef GEMM_MOST
