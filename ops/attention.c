@@ -12,7 +12,6 @@
  */
 #include <math.h>
 #include "ops/build.h"
-#include "ops/matmul.h"
 #include "tensor/kernels/attention.h"
 
 typedef struct {

@@ -1,5 +1,5 @@
-/* build.h: what the files of ops/ share - parts of an op's struct, checks for shape rules, small
- * constructors, and ways to walk over strided arrays. Private to ops/. */
+/* build.h: what the files of ops/ share: parts of an op's struct, checks for shape rules, small
+ * constructors, walks over strided arrays, products, recurrent layers. Private to ops/. */
 #ifndef TL_OPS_BUILD_H
 #define TL_OPS_BUILD_H
 
@@ -11,6 +11,7 @@
 #include "autograd/pointwise.h"
 #include "autograd/tape.h"
 #include "ops/list.h"
+#include "ops/matmul_kernel.h"
 #include "ops/ops.h"
 #include "tensor/arena.h"
 #include "tensor/isa.h"
@@ -193,5 +194,73 @@ static inline void tl_cursor_next(tl_cursor *c)
         c->at[i] = 0;
     }
 }
+
+/* ---- matmul, for other ops, and how batches of products are run ---- */
+
+typedef struct {
+    tl_shape batch; /* of the output; what the operands have besides it folds into the chain */
+    bool acc_f64;   /* chain in f64 */
+    bool wide;      /* the result stays in the compute type */
+} tl_matmul_attrs;
+
+/* a @ b folded to batch dims `batch`, continuing acc (or TL_NONE) in place. */
+tl_tensor tl_matmul_into_at(tl_at at, tl_tensor a, tl_tensor b, tl_tensor acc,
+                            tl_matmul_attrs attrs);
+/* Case i of the calls that a kernel is tried on; TL_NONE past the last. */
+tl_tensor tl_matmul_probe(tl_tape *t, tl_dtype dtype, int i);
+
+/* Products of one size, whose operands lie by strides along batch dims. */
+typedef struct {
+    int nd; /* batch dims */
+    int64_t dim[TL_MAX_DIMS];
+    int64_t sa[TL_MAX_DIMS], sb[TL_MAX_DIMS], sc[TL_MAX_DIMS];
+    bool fold[TL_MAX_DIMS];         /* the products along this dim continue one chain */
+    tl_gemm_args g;                 /* the first product */
+    int64_t size_a, size_b, size_c; /* bytes of an element */
+} tl_gemm_batches;
+/* Runs them all, by fn if it is not NULL, else by the library's kernel. */
+tl_status tl_gemm_batches_run(tl_call *c, const tl_gemm_batches *p, tl_gemm_fn *fn);
+
+/* Forward of the matmul op: shapes are checked. */
+tl_status tl_matmul_run(tl_call *c);
+
+/* Whether each product of the call is one whole chain from +0 of at most k terms, and operands and
+ * chain are all f32 or all f64. */
+bool tl_matmul_is_short(const tl_call *c, int64_t k);
+
+#ifndef TL_BLIS
+#define TL_BLIS 1
+#endif
+#if TL_BLIS
+extern const tl_kernel tl_kernel_blis_f32, tl_kernel_blis_f64, tl_kernel_blis_chain_f32,
+    tl_kernel_blis_chain_f64; /* matmul_blis.c */
+#endif
+
+/* ---- recurrent layers: what the op (recur.c) and the derivative of its gradient (recur_twice.c)
+ * share: attributes and the order of inputs ---- */
+
+typedef struct {
+    int64_t cell; /* tl_cell */
+    bool reverse;
+} tl_recur_attrs;
+
+/* Gates of a cell. */
+static inline int tl_recur_gates(int64_t cell)
+{
+    return cell == TL_LSTM ? 4 : cell == TL_GRU ? 3 : 1;
+}
+
+/* recur(gates, w, bias?, h0?, c0?, start?, end?) -> y, c, a, hn, cn */
+enum { RECUR_GATES, RECUR_W, RECUR_BIAS, RECUR_H0, RECUR_C0, RECUR_START, RECUR_END, RECUR_IN };
+/* recur_grad(dy?, dc?, da?, y, c, a, w, h0?, c0?, start?, end?, dhn?, dcn?) -> dgates, du,
+ * dh0, dc0 */
+enum { BACK_DY, BACK_DC, BACK_DA, BACK_Y, BACK_C, BACK_A, BACK_W, BACK_H0, BACK_C0, BACK_START };
+enum { BACK_END = BACK_START + 1, BACK_DHN, BACK_DCN, BACK_IN };
+
+void tl_recur_grad_vjp(tl_vjp *g); /* recur_twice.c */
+
+/* The state before each step, (b, s, n), in primitives: h0 (b, n), (n) or none, then x without its
+ * last step (recur_twice.c). */
+tl_tensor tl_recur_before(tl_tape *t, tl_tensor x, tl_tensor h0, bool reverse);
 
 #endif

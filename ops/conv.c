@@ -10,7 +10,7 @@
  * VJP:    dx: chain over (o, k), dw: chain over (n, p), which continues w's accumulator
  * Errors: TL_ESHAPE TL_EDTYPE TL_EDOMAIN (stride, dilation, padding, groups)
  */
-#include "ops/matmul.h"
+#include "ops/build.h"
 
 /* In one dim: the places of the result; s, d, b and pad of the card. s and d may be negative. */
 typedef struct {

@@ -1,6 +1,6 @@
 /* list.c: the registry of ops, kernels and probes; the constructors of pointwise ops, which are all
  * alike; and the small things that op files share. */
-#include "ops/matmul.h"
+#include "ops/build.h"
 
 #include <stdarg.h>
 

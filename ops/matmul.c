@@ -9,7 +9,7 @@
  *         its accumulator. Saves A, B.
  * Errors: TL_ESHAPE TL_EDTYPE
  */
-#include "ops/matmul.h"
+#include "ops/build.h"
 
 static const tl_attr tl_matmul_schema[] = {TL_FIELD(tl_matmul, batch, SHAPE),
                                            TL_FIELD(tl_matmul, acc_f64, BOOL),

@@ -6,7 +6,7 @@
  * microkernels that add by fma; longer chains are the library's.) Whether the BLIS at hand keeps
  * this promise depends on the processor, since its portable kernels have no fma. So it is probed
  * before its first use, and refused if it does not. */
-#include "ops/matmul.h"
+#include "ops/build.h"
 
 #if TL_BLIS
 #include <blis.h>

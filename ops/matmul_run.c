@@ -3,7 +3,7 @@
  * Folded batch dims join k, and batch dims that B lacks join m, where strides merge: the usual
  * layers become one call. What is left is a loop over batches, several at a time when they are
  * small. */
-#include "ops/matmul.h"
+#include "ops/build.h"
 
 static tl_gemm_type gemm_type(tl_dtype d)
 {

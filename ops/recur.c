@@ -13,8 +13,7 @@
  * Errors: TL_ESHAPE TL_EDTYPE TL_EDOMAIN (cell)
  * Source: Hochreiter & Schmidhuber 1997, Cho et al. 2014; gates in the order that PyTorch has
  */
-#include "ops/matmul.h"
-#include "ops/recur.h"
+#include "ops/build.h"
 
 static const tl_attr tl_recur_schema[] = {TL_FIELD(tl_recur, cell, I64),
                                           TL_FIELD(tl_recur, reverse, BOOL),

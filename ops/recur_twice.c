@@ -1,7 +1,7 @@
 /* recur_twice.c: the derivative of recur_grad, in primitives and in the compute type. The steps of
  * recur_grad are made again, from the last to the first. Then the cotangents of its results go
  * through them from the first to the last. */
-#include "ops/recur.h"
+#include "ops/build.h"
 
 tl_tensor tl_recur_before(tl_tape *t, tl_tensor x, tl_tensor h0, bool reverse)
 {

@@ -14,7 +14,7 @@
 #include <tally_extend.h>
 
 #include "ops/optimize.h"
-#include "ops/matmul.h"
+#include "ops/build.h"
 
 extern const struct CMUnitTest tl_tests_errors[];
 extern const size_t tl_tests_errors_count;

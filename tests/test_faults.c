@@ -12,7 +12,7 @@
 
 #include <tally_extend.h>
 
-#include "ops/matmul.h"
+#include "ops/build.h"
 #include "tests/support/functions.h"
 
 extern const struct CMUnitTest tl_tests_faults[];

@@ -1,7 +1,7 @@
 /* matmul.c: cases of matmul: NUMERICS 3.3 and 5. */
 #include <string.h>
 
-#include "ops/matmul.h"
+#include "ops/build.h"
 #include "tests/cases/cases.h"
 
 static int b_matmul(tl_tape *t, const tl_tensor *in, const tl_case *c, tl_tensor *out)
