@@ -107,6 +107,7 @@ def test_ops_agree_with_numpy():
     image = t.data(rng.normal(size=(1, 2, 5, 5)))
     assert image.conv2d(image, padding=[1, 1]).shape == (1, 1, 3, 3)
     assert image.max_pool2d([2, 2]).shape == (1, 2, 2, 2)
+    assert image.rms_norm(None, 1e-5, None).shape == image.rms_norm(None, 1e-5).shape
 
 
 def test_gradients():

@@ -1,14 +1,16 @@
 """Tally from Python. Its C is the reference; what differs here:
 
-  Names      tl_f(t, x, ...) is t.f(x, ...), x.f(...) and tally.f(x, ...); options are keywords.
+  Calls      tl_f(t, x, ...) is t.f(x, ...), x.f(...) and tally.f(x, ...); options are keywords.
+             Layers find the model on the tape: tl_linear(t, m, "l1", x, 16) is
+             t.linear("l1", x, 16). A pointer for a further result may be left out.
              All come from the library's own declarations: help(tally.Tape.linear) shows C's.
   Errors     are exceptions, tally.Error, with Tally's message and the place of the call in Python.
              The object is then cleared, so that it can be used again.
   Arrays     t.data(a) copies a numpy array in, x.numpy() copies it out. model["name"] is a view of
              a parameter, without a copy: read-only, and it keeps the model alive.
-  Lifetime   A tensor keeps its tape alive, a tape its model; freed is what nobody holds. A tensor
+  Lifetime   A tensor keeps its tape alive, a tape its model; what nobody holds is freed. A tensor
              from before a reset is an error, not a use of memory that is gone.
-  Names      of a model's: t.grad(m.find("l1.weight")) is a gradient, a Tensor.
+  Gradients  t.grad(m.find("l1.weight")) is the gradient of a parameter, as a Tensor.
   Results    that C returns through a pointer go into a tensor of your own: tally.Tensor(t).
   Threads    as in C: a tape belongs to one thread at a time.
 """

@@ -361,7 +361,7 @@ def _call(f, tape, args, kwargs):
             if "*" in kind and kind != "char *" and (python is None or isinstance(
                     python, (list, tuple))):
                 before = python or []
-                if kind == "tl_tensor *":
+                if kind == "tl_tensor *" and python is not None:
                     lists.append((before, value))
         elif "*" in kind or kind in ("tl_tensor", "_Bool") or name == "dims":
             value = shape_of(None) if name == "dims" else _c(ctype, None, keep)
