@@ -421,7 +421,9 @@ static void draw_curve(void)
     fprintf(
         f,
         "<svg xmlns='http://www.w3.org/2000/svg' viewBox='-70 -30 %d %d' "
-        "font-family='sans-serif' font-size='12'>\n<path d='M0 0V%dH%d' fill='none' "
+        "font-family='sans-serif' font-size='12'>\n<style>svg { background: #fff } @media "
+        "(prefers-color-scheme: dark) { svg { background: #16181c } text { fill: #ddd } }"
+        "</style>\n<path d='M0 0V%dH%d' fill='none' "
         "stroke='gray'/>\n<text x='-8' y='5' text-anchor='end'>%.4g</text>\n<text x='-8' "
         "y='%d' text-anchor='end'>%.4g</text>\n<text y='%d'>%" PRId64 "</text>\n<text x='%d' "
         "y='%d' text-anchor='middle'>step</text>\n<text x='%d' y='%d' text-anchor='end'>%" PRId64
@@ -434,7 +436,7 @@ static void draw_curve(void)
     for (int64_t i = 1; i <= steps; i++) {
         double x = curve[first_step + i], span = far ? log(most / least) : most - least;
         if (isfinite(x) && span > 0)
-            fprintf(f, "%.1f,%.1f ", (double)i / (double)steps * WIDTH,
+            fprintf(f, "%.1f,%.1f ", (double)(i - 1) / (double)(steps - 1) * WIDTH,
                     HEIGHT * (far ? log(most / x) : most - x) / span);
     }
     fprintf(f, "'/>\n</svg>\n");
