@@ -89,14 +89,12 @@ enum { OPTIONS = sizeof option / sizeof *option };
 
 static _Noreturn void help(void)
 {
-    puts(
-        "usage: generate MODEL [--flag value]... [--] PROMPT...\n\n"
-        "Continues each prompt with a language model: writes the text that the model finds "
-        "likely\nto follow. MODEL is a Hugging Face folder of a Llama or a GPT-2 (config.json and "
-        ".safetensors)\nor a checkpoint of llm.c. A PROMPT is a text, in quotes. Where MODEL comes "
-        "without a\ntokenizer.json a prompt is token numbers, as in \"7 3\", and so is what is "
-        "written.\n\n"
-        "Flags and their defaults:\n");
+    puts("usage: generate MODEL [--flag value]... [--] PROMPT...\n\n"
+         "Continues each prompt with a language model: writes the text that the model finds "
+         "likely\nto follow. MODEL is a Hugging Face folder of a Llama or a GPT-2 (config.json and "
+         ".safetensors)\nor a checkpoint of llm.c. A PROMPT is a text, in quotes. Without a "
+         "tokenizer.json,\nprompts and what is written are token numbers, as in \"7 3\".\n\n"
+         "Flags and their defaults:\n");
     for (int i = 0; i < OPTIONS; i++) {
         char preset[32];
         snprintf(preset, sizeof preset, "%g", option[i].word ? 0 : *(double *)option[i].field);
