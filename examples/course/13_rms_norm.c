@@ -3,16 +3,16 @@
  * RMSNorm divides each row of n numbers by its root mean square:
  *
  *     y = x * rstd,  rstd = 1 / sqrt(mean(x^2) + eps)      (a tiny eps: no division by 0)
+ *
  * If dy is the gradient of y, the rules of calculus give that of x:
  *
  *     dx = rstd * (dy - y * mean(dy * y))
  *
  * So backward needs rstd and y. Each can be kept, which takes memory, or computed again from x. y
  * is as long as x and costs one product per number: compute it again. rstd is one number per row
- * but costs a pass over the whole row: keep it. (And then it is, to the bit, what forward used.)
- * A norm made of five operations keeps the result of each. (Results stay on the tape until backward
- * has passed them: y too, unless it is run again.) Whole blocks have the same choice: keep what
- * goes into a block, and run it again when backward gets there. Same operations, same bits.
+ * but costs a pass over the whole row: keep it. (Results, y too, stay on the tape until backward
+ * has passed them, unless they are run again.) Five operations keep five results. Whole blocks have
+ * the same choice: keep what goes in, and run them again in backward. Same operations, same bits.
  */
 #include <string.h>
 #include <tally_data.h>
