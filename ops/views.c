@@ -177,10 +177,7 @@ static tl_status slice_shape(tl_call *c)
     if (s->start < 0 || s->stop > x->dim[d] || s->start > s->stop || s->step < 1)
         return tl_call_fail(c, TL_EINDEX, "%lld to %lld by %lld of dim %d, which has size %lld%s",
                             (long long)s->start, (long long)s->stop, (long long)s->step, d,
-                            (long long)x->dim[d],
-                            s->step == 0  ? "; the step must not be 0"
-                            : s->step < 0 ? "; the step must be above 0"
-                                          : "");
+                            (long long)x->dim[d], s->step < 1 ? "; the step must be above 0" : "");
     const int64_t length = s->stop - s->start, n = length == 0 ? 0 : (length - 1) / s->step + 1;
     c->out[0] = tl_part_of(x, d, n > 0 ? s->start : 0, n > 1 ? s->step : 1, n);
     return TL_OK;

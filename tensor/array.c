@@ -453,7 +453,7 @@ tl_status tl_c_type_check(const char *c_type, tl_dtype dtype, tl_err *err)
                        "the other",
                        c_type, tl_dtype_name(dtype));
     return tl_fail(err, TL_EDTYPE,
-                   "the data are of the C type %s, but %s is stored as %s; cast to void * what is "
-                   "stored so all the same",
+                   "the data are of the C type %s, but %s is stored as %s; if they are "
+                   "stored that way all the same, cast the pointer to void *",
                    c_type, tl_dtype_name(dtype), c_type_of(dtype));
 }

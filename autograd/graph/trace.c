@@ -261,8 +261,8 @@ static tl_status unread(void *ctx, tl_at at, tl_tensor x, const char *who)
 {
     (void)ctx;
     return tl_tape_fail(at, TL_ETRACED,
-                        "%s: value %u is part of a trace and has no contents to read; give it out, "
-                        "or tl_watch it",
+                        "%s: value %u is part of a trace and has no contents to read; return it in "
+                        "out[], or use tl_watch",
                         who, x.index);
 }
 
