@@ -215,12 +215,14 @@ static void set_factors(tl_opt *o, tl_opt_param *p)
 {
     p->lr_scale = 1;
     p->decay = o->o.weight_decay;
-    for (tl_opt_group_t *g = o->group; g < o->group + o->n_groups; g++)
+    for (int i = 0; i < o->n_groups; i++) {
+        tl_opt_group_t *g = &o->group[i];
         if (fnmatch(g->pattern, p->param.name, 0) == 0) {
             p->lr_scale = g->lr_scale;
             p->decay = g->weight_decay;
             g->met = true;
         }
+    }
 }
 
 /* Looks up the trained parameters, unless the model is as it was at the last look. Another thread
@@ -257,7 +259,8 @@ static bool find_params(tl_opt *o)
 /* Each group must match some parameter, now that there are parameters. */
 static void check_groups(const tl_opt *o, tl_tape *t)
 {
-    for (const tl_opt_group_t *g = o->group; g < o->group + o->n_groups; g++) {
+    for (int k = 0; k < o->n_groups; k++) {
+        const tl_opt_group_t *g = &o->group[k];
         int n = 0;
         const char *first = "";
         if (g->met)
