@@ -44,11 +44,14 @@ tl_model *tl_model_new_with(tl_model_options o)
     return m;
 }
 
-uint64_t tl_model_seed(const tl_model *m) { return tl_lives(m) ? m->seed : 0; }
+/* m lives, and is a model: another object may have been made where a freed model was. */
+static bool is_model(const tl_model *m) { return tl_lives(m) && m->head.kind == TL_KIND_MODEL; }
+
+uint64_t tl_model_seed(const tl_model *m) { return is_model(m) ? m->seed : 0; }
 
 void tl_model_reseed(tl_model *m, uint64_t seed)
 {
-    if (tl_lives(m))
+    if (is_model(m))
         m->seed = seed;
 }
 
@@ -211,11 +214,11 @@ static void rollback(tl_model *m, uint32_t mark)
     tl_values_drop(&m->values, mark);
 }
 
-uint32_t tl_model_mark(tl_model *m) { return tl_lives(m) ? atomic_load(&m->values.count) : 0; }
+uint32_t tl_model_mark(tl_model *m) { return is_model(m) ? atomic_load(&m->values.count) : 0; }
 
 void tl_model_rollback(tl_model *m, uint32_t mark)
 {
-    if (!tl_lives(m) || mark >= atomic_load(&m->values.count))
+    if (!is_model(m) || mark >= atomic_load(&m->values.count))
         return;
     pthread_mutex_lock(&m->lock);
     rollback(m, mark);
@@ -327,7 +330,7 @@ tl_tensor tl_buffer_filled_at(tl_at at, tl_model *m, const char *name, tl_dtype 
 
 int tl_model_count(tl_model *m)
 {
-    if (!tl_lives(m))
+    if (!is_model(m))
         return 0;
     pthread_mutex_lock(&m->lock);
     const int n = m->n_entries;
@@ -338,7 +341,7 @@ int tl_model_count(tl_model *m)
 tl_named tl_model_at(tl_model *m, int i)
 {
     tl_named named = {0};
-    if (!tl_lives(m))
+    if (!is_model(m))
         return named;
     pthread_mutex_lock(&m->lock);
     if (i >= 0 && i < m->n_entries) {
@@ -356,7 +359,7 @@ tl_named tl_model_at(tl_model *m, int i)
 tl_tensor tl_model_find(tl_model *m, const char *name)
 {
     bool found = false;
-    if (!tl_lives(m) || name == NULL)
+    if (!is_model(m) || name == NULL)
         return TL_NONE;
     pthread_mutex_lock(&m->lock);
     int i = lookup(m, name, &found);
@@ -368,7 +371,7 @@ tl_tensor tl_model_find(tl_model *m, const char *name)
 const void *tl_buffer_take(tl_model *m, const char *name, const void *owner)
 {
     bool found = false;
-    if (!tl_lives(m) || name == NULL)
+    if (!is_model(m) || name == NULL)
         return NULL;
     pthread_mutex_lock(&m->lock);
     const int at = lookup(m, name, &found);
@@ -386,7 +389,7 @@ const void *tl_buffer_take(tl_model *m, const char *name, const void *owner)
 
 void tl_buffer_drop(tl_model *m, const void *owner)
 {
-    if (!tl_lives(m))
+    if (!is_model(m))
         return;
     pthread_mutex_lock(&m->lock);
     for (int i = 0; i < m->n_entries; i++)
@@ -434,7 +437,7 @@ static tl_freeze *freeze_put(tl_model *m, const char *prefix, bool frozen)
 int tl_model_freeze(tl_model *m, const char *prefix, bool frozen)
 {
     int n = 0;
-    tl_freeze *f = !tl_lives(m) || TL_NEED(&m->head.err, prefix) != TL_OK
+    tl_freeze *f = !is_model(m) || TL_NEED(&m->head.err, prefix) != TL_OK
                        ? NULL
                        : freeze_put(m, prefix, frozen);
     for (int i = 0; f != NULL && i < m->n_entries; i++) {
@@ -473,13 +476,13 @@ tl_status tl_check_freezes(tl_at at)
 
 void tl_model_changed(tl_model *m)
 {
-    if (tl_lives(m))
+    if (is_model(m))
         m->settings++;
 }
 
 uint64_t tl_model_state(const tl_model *m)
 {
-    if (!tl_lives(m))
+    if (!is_model(m))
         return 0;
     pthread_mutex_t *lock = (pthread_mutex_t *)&m->lock;
     pthread_mutex_lock(lock);

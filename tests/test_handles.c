@@ -380,6 +380,27 @@ static void writing_and_assigning(void **unused)
     tl_free(t, m);
 }
 
+/* Another object may lie where a freed model was. */
+static void an_object_of_another_kind_is_no_model(void **unused)
+{
+    (void)unused;
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tape *t = tl_tape_new(m), *u = tl_tape_new(m);
+    tl_opt *o = tl_sgd_new(m, .lr = 1);
+    void *const other[] = {u, o};
+    for (int i = 0; i < 2; i++) {
+        assert_true(tl_is_none(tl_model_find(other[i], "w")));
+        assert_int_equal(tl_model_count(other[i]), 0);
+        assert_null(tl_model_at(other[i], 0).name);
+        assert_int_equal(tl_model_mark(other[i]), 0);
+        tl_model_rollback(other[i], 0);
+        assert_true(tl_is_none(tl_param(t, other[i], "w", TL_F32, TL_DIMS(2))));
+        assert_true(tl_failed(t));
+        tl_error_clear(t);
+    }
+    tl_free(o, t, u, m);
+}
+
 const struct CMUnitTest tl_tests_handles[] = {
     cmocka_unit_test(stale_handles),
     cmocka_unit_test(a_value_changed_in_place_has_a_new_handle),
@@ -393,5 +414,6 @@ const struct CMUnitTest tl_tests_handles[] = {
     cmocka_unit_test(no_gradient_scope_and_detach),
     cmocka_unit_test(a_trace_has_shapes_and_no_contents),
     cmocka_unit_test(writing_and_assigning),
+    cmocka_unit_test(an_object_of_another_kind_is_no_model),
 };
 const size_t tl_tests_handles_count = sizeof tl_tests_handles / sizeof tl_tests_handles[0];
