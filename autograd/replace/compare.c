@@ -150,8 +150,8 @@ typedef struct {
 
 /* Adds the term that comes from input k of a node, named by its match or, without one, by that
  * place; of a leaf also by the kind of accumulator. Terms of one match with which the sum begins
- * count as one, but not a leaf's, which are all numbered. Of the first two the smaller name comes
- * first. */
+ * count as one, but not a leaf's, which are all numbered, nor behind a term of its own. Of the
+ * first two the smaller name comes first. */
 static bool add_term(tl_pass *p, bool now, sum *x, uint32_t node, int k, const tl_match *own)
 {
     tl_tape *t = now ? p->now : p->t;
@@ -166,7 +166,7 @@ static bool add_term(tl_pass *p, bool now, sum *x, uint32_t node, int k, const t
     const term *known = m == NULL || x->leaf ? NULL : x->first;
     while (known != NULL && known->m != m)
         known = known->next;
-    if (known != NULL && x->n == 1)
+    if (known != NULL && x->n == 1 && x->n_own == 0)
         return true;
     term *e = tl_pass_room(p, 0, sizeof *e);
     if (e == NULL)
