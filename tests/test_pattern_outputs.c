@@ -249,11 +249,46 @@ static void one_pattern_node_is_one_node(void **state)
     tl_free(m);
 }
 
+/* ---- an output that the match reads itself has its own term first, then two of another match ----
+ */
+
+PROGRAM(norm_then_doubled)
+{
+    UNUSED;
+    tl_tensor w = tl_param(t, ctx, "w", TL_F16, TL_DIMS(8), TL_INIT_NORMAL, 1);
+    tl_tensor x = tl_mul(t, in[0], w);
+    tl_tensor a = tl_add(t, x, x);
+    tl_tensor s = tl_add(t, tl_swiglu(t, x, tl_rms_norm(t, a, TL_NONE, 1e-3)), x);
+    tl_tensor y = tl_rms_norm(t, s, rule_gamma(t, ctx, "one"), 1e-3);
+    tl_tensor z = tl_rms_norm(t, tl_add(t, s, s), rule_gamma(t, ctx, "other"), 1e-3);
+    tl_tensor first = tl_mul(t, y, tl_sin(t, y)), then = tl_square(t, z);
+    out[0] = tl_add(t, tl_sum(t, tl_cast(t, a, TL_F32), TL_ALL, false),
+                    tl_add(t, tl_mean(t, tl_cast(t, first, TL_F32), TL_ALL, false),
+                           tl_mean(t, tl_cast(t, then, TL_F32), TL_ALL, false)));
+    tl_backward(t, out[0]);
+    out[1] = tl_grad(t, w);
+}
+
+static void two_terms_of_one_match_are_two_behind_its_own(void **state)
+{
+    (void)state;
+    tl_model *m = tl_model_new(.seed = 1);
+    for (unsigned seed = 1; seed <= 20; seed++) {
+        tl_tensor x = both_data(m, TL_F16, TL_DIMS(4, 8), seed);
+        both_result r = both_ways(m, norm_then_doubled, &x, 1, 2, m, (tl_graph_options){0});
+        assert_true(r.same);
+        expect_text(r.report,
+                    "an output, which has 2 other users, would be added in another order");
+    }
+    tl_free(m);
+}
+
 const struct CMUnitTest tl_tests_pattern_outputs[] = {
     cmocka_unit_test(outputs_are_found_through_users_of_what_is_matched),
     cmocka_unit_test(an_argument_alone_may_hold_them_together),
     cmocka_unit_test(dead_outputs_need_no_pattern_of_their_own),
     cmocka_unit_test(one_pattern_node_is_one_node),
+    cmocka_unit_test(two_terms_of_one_match_are_two_behind_its_own),
 };
 const size_t tl_tests_pattern_outputs_count = sizeof tl_tests_pattern_outputs /
                                               sizeof *tl_tests_pattern_outputs;
