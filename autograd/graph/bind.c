@@ -110,9 +110,9 @@ static bool reads_less(const tl_graph *g, const tl_leaf_grad *mine, const tl_lea
 /* A record of the graph's first part does not fit what waits on the user's tape. */
 static bool record_misfits(const tl_graph *g, const tl_leaf_grad *mine)
 {
-    for (int k = 0; k < mine->n_accs;
-         k++) /* a call of the program would have an earlier's number */
-        if (g->later < 0 && mine->acc[k].call < g->tracing->calls)
+    /* A call of the program would have the number of an earlier one. */
+    for (int k = 0; g->later < 0 && k < mine->n_accs; k++)
+        if (mine->acc[k].call < g->tracing->calls)
             return true;
     const tl_leaf_grad *theirs = tl_leaf_grad_find(g->user, mine->leaf);
     return theirs != NULL && theirs->live ? noted(g, mine).none || reads_less(g, mine, theirs)
