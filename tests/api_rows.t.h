@@ -206,7 +206,7 @@ ROW(tl_tape_fail, QUIET, (AT, ENUM(TL_EUSAGE), "%d", 1))
 ROW(tl_backward_at, SAYS, (AT, IN(LOSS), (tl_backward_options){.cotangent = MAYBE(ONE)}))
 ROW(tl_grad_at, SAYS, (AT, IN(P)))
 ROW(tl_gradients_at, SAYS, (AT, IN(LOSS), INS(P), COUNT(1), MAYBE(ONE), OUT(a->out)))
-ROW(tl_explain_invariance, SAYS, (T, IN(LOSS), PTR(a->text), SIZE(sizeof a->text)))
+ROW(tl_explain_invariance, SAYS, (T, IN(LOSS), PTR(a->text), ROOM(sizeof a->text)))
 ROW(tl_grad_clear, QUIET, (T))
 ROW(tl_accumulating_count, QUIET, (T))
 ROW(tl_accumulated, QUIET, (T))
@@ -246,7 +246,7 @@ ROW(tl_log_reached, QUIET, (T, IN(F)))
 ROW(tl_log_name, QUIET, (T, IN(F), NAME("x")))
 ROW(tl_log_error, QUIET, (T))
 ROW(tl_log_close_at, SAYS, (AT))
-ROW(tl_log_values_path, QUIET, (PTR(a->text), SIZE(sizeof a->text), NAME("x"), I64(1)))
+ROW(tl_log_values_path, QUIET, (PTR(a->text), ROOM(sizeof a->text), NAME("x"), I64(1)))
 
 /* ---- graphs ---- */
 ROW(tl_trace_at, SAYS,
@@ -282,7 +282,7 @@ ROW(tl_kernel_push_at, SAYS, (AT, NAME_MAYBE("matmul"), DTYPE_ANY(TL_F32), NAME(
 ROW(tl_kernel_of_at, QUIET, (AT, IN(LOSS)))
 ROW(tl_probe_numbers, SAYS, (T, DTYPE(TL_F32), SHAPE(2, 3), INT(0), true))
 ROW(tl_kernel_check, QUIET,
-    (NAME("matmul"), DTYPE(TL_F32), NAME("fast"), PTR(a->text), SIZE(sizeof a->text)))
+    (NAME("matmul"), DTYPE(TL_F32), NAME("fast"), PTR(a->text), ROOM(sizeof a->text)))
 ROW(tl_kernel_at, QUIET, (INT(0), PTR(a->row)))
 
 /* ---- models ---- */
@@ -442,7 +442,7 @@ ROW(tl_order_size, QUIET, (ORDER, I64(0)))
 ROW(tl_order_root, QUIET, (ORDER))
 ROW(tl_order_meeting, QUIET, (ORDER, I64(0), I64(1)))
 ROW(tl_order_same, QUIET, (ORDER, ORDER))
-ROW(tl_order_format, SAYS, (PTR(a->text), SIZE(sizeof a->text), ORDER_WHOLE, ERR))
+ROW(tl_order_format, SAYS, (PTR(a->text), ROOM(sizeof a->text), ORDER_WHOLE, ERR))
 ROW(tl_order_print, SAYS, (STREAM, ORDER_WHOLE, ERR))
 ROW(tl_reveal_order, SAYS,
     (FUNCTION(sums), NULL, DTYPE_BAD(TL_F32), I64_SMALL(4), PTR(a->orders), ERR))

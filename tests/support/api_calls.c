@@ -205,6 +205,7 @@ static const char *path(api *a, const char *good)
 #define I64_SMALL(v) INTEGER(v, 0, INT64_MIN, -1, 0)
 #define U32(v) (uint32_t) INTEGER(v, 0, UINT32_MAX, INT_MAX, 0)
 #define SIZE(v) (size_t) INTEGER(v, 0, -1, -17, INT64_MIN, 0, 1)
+#define ROOM(v) (size_t) INTEGER(v, 0, 0, 1) /* of a buffer: only the caller knows it */
 #define BYTES(v) (size_t) INTEGER(v, 3, 0, (v)-1, (v) + 1)
 #define COUNT(v) (int)INTEGER(v, 2, -1, INT_MIN, 0)
 #define DBL(v) real(a, v)
