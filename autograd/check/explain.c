@@ -91,9 +91,9 @@ static void explain_derived(report *r, tl_tape *t, const uint32_t *order, uint32
     for (uint32_t i = 0; i < n; i++)
         for (int k = 0; k < t->node[order[i]].n_in; k++) {
             const tl_node *node = &t->node[order[i]];
-            const tl_tensor x = tl_accumulates(t, node, k),
-                            leaf = tl_is_none(x) || tl_peek(t, x)->node < 0 ? TL_NONE
-                                                                            : tl_derived_leaf(t, x);
+            const tl_tensor x = tl_accumulates(t, node, k);
+            const tl_value *v = tl_is_none(x) ? NULL : tl_peek(t, x); /* it may have been removed */
+            const tl_tensor leaf = v == NULL || v->node < 0 ? TL_NONE : tl_derived_leaf(t, x);
             tl_leaf_grad *g = tl_is_none(leaf) ? NULL : tl_leaf_grad_get(t, leaf);
             if (g != NULL)
                 g->reached = true;
