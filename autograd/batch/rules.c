@@ -287,12 +287,12 @@ tl_batch tl_batch_continuing(tl_batch a, const tl_call *c, const tl_batch *in, i
 
 tl_batch tl_batch_outside(tl_batch a, int ndim, int64_t k)
 {
-    return a < 0 ? a == TL_FREE ? a : TL_MIXED : k >= ndim - a ? TL_MIXED : a;
+    return a < 0 ? a == TL_FREE ? a : TL_MIXED : k >= (int64_t)ndim - a ? TL_MIXED : a;
 }
 
 tl_batch tl_batch_beside(tl_batch a, int ndim, int64_t dim)
 {
-    return a >= 0 && a == (dim < 0 ? dim + ndim : dim) ? TL_MIXED : a;
+    return a >= 0 && dim == (dim < 0 ? (int64_t)a - ndim : a) ? TL_MIXED : a;
 }
 
 /* A number for the part of the samples that a view of x has taken, made of the view's attributes:
