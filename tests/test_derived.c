@@ -1091,6 +1091,14 @@ static void a_tensor_removed_under_it_gets_no_gradient(void **unused)
     assert_int_equal(tl_model_count(m), 1);
     assert_int_equal(tl_step(o, t), TL_ESTALE);
     expect_error(t, "belongs to another tape or model");
+    tl_error_clear(t);
+    tl_tape_reset(t);
+    tl_tensor u = tl_param(t, m, "u", TL_F32, TL_DIMS(1, 3), .kind = TL_INIT_ONES);
+    y = tl_reshape(t, u, TL_DIMS(3)); /* a program that was recorded before */
+    y = tl_sum(t, tl_mul(t, y, tl_data(t, x, TL_F32, TL_DIMS(2, 3))), TL_ALL, false);
+    tl_model_rollback(m, mark);
+    assert_int_equal(tl_backward(t, y), TL_ESTALE);
+    expect_error(t, "a parameter of mul has been removed");
     tl_free(o, t, m);
 }
 
