@@ -42,7 +42,7 @@ KINDS = {"int": c_int, "int64_t": c_int64, "uint32_t": c_uint32, "bool": c_bool,
 def struct(name):
     """A struct of the headers, field by field; what a call leaves out is zero."""
     fields = []
-    body = re.search(r"typedef struct \{([^{}]*)\} %s;" % name, header)
+    body = re.search(r"typedef struct(?: \w+)? \{([^{}]*)\} %s;" % name, header)
     if body is None:
         if not re.search(r"typedef enum \{[^;]*\} %s;" % name, header):
             raise KeyError(f"{name}: the headers have no such struct or enum")
