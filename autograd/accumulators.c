@@ -7,7 +7,7 @@
 tl_leaf_grad *tl_leaf_grad_find(tl_tape *t, tl_tensor leaf)
 {
     for (int i = t->first_grad; i < t->n_grads; i++)
-        if (t->grad[i].leaf.owner == leaf.owner && t->grad[i].leaf.index == leaf.index)
+        if (tl_same_handle(t->grad[i].leaf, leaf))
             return &t->grad[i];
     return NULL;
 }
@@ -166,8 +166,7 @@ tl_status tl_check_reached(tl_at at, bool partial)
         const tl_entry *e = &m->entry[i];
         if (!e->param || e->frozen)
             continue;
-        const tl_tensor leaf = {m->values.owner, e->value, 1};
-        const tl_leaf_grad *g = tl_leaf_grad_find(at.tape, leaf);
+        const tl_leaf_grad *g = tl_leaf_grad_find(at.tape, tl_model_handle(m, e->value));
         if (g == NULL || !g->reached)
             missed = e->name;
     }

@@ -271,24 +271,26 @@ void *tl_tape_room(tl_tape *t, size_t n, size_t size)
 
 /* ---- the record behind a handle ---- */
 
+static tl_value *behind(const tl_values *v, tl_tensor x)
+{
+    if (x.owner != v->owner || x.index >= atomic_load_explicit(&v->count, memory_order_acquire))
+        return NULL;
+    tl_value *r = &v->chunk[x.index / TL_CHUNK][x.index % TL_CHUNK];
+    return r->generation == x.generation ? r : NULL;
+}
+
 tl_value *tl_model_value(const tl_model *m, tl_tensor x)
 {
-    if (m == NULL || x.owner != m->values.owner ||
-        x.index >= atomic_load_explicit(&m->values.count, memory_order_acquire))
-        return NULL;
-    return tl_values_at(&m->values, x.index);
+    return m == NULL ? NULL : behind(&m->values, x);
 }
 
 tl_value *tl_peek(const tl_tape *t, tl_tensor x)
 {
-    const bool own = x.owner == t->values.owner;
-    const tl_values *v = own || t->model == NULL ? &t->values : &t->model->values;
+    const tl_values *v = x.owner == t->values.owner || t->model == NULL ? &t->values
+                                                                        : &t->model->values;
     if (x.owner != v->owner && t->lasting != NULL)
         return tl_peek(t->lasting, x);
-    if (x.owner != v->owner || (own && x.generation != t->generation) ||
-        x.index >= atomic_load_explicit(&v->count, memory_order_acquire))
-        return NULL;
-    return &v->chunk[x.index / TL_CHUNK][x.index % TL_CHUNK];
+    return behind(v, x);
 }
 
 /* Reports why x, whose record is v, cannot be an input; returns false. */
@@ -303,6 +305,8 @@ static bool refuse(tl_at at, tl_tensor x, const tl_value *v, const char *who)
             at, TL_ESTALE,
             "%s: value %u was made before the tape was reset (its generation is %u, the tape's %u)",
             who, x.index, x.generation, t->generation);
+    else if (v == NULL && t->model != NULL && x.owner == t->model->values.owner)
+        tl_tape_fail(at, TL_ESTALE, "%s: value %u was removed from the model", who, x.index);
     else if (v == NULL)
         tl_tape_fail(at, TL_ESTALE,
                      "%s: value %u belongs to another tape or model (owner %u; this tape is %u)",

@@ -264,7 +264,9 @@ struct tl_model {
 
 /* The name of a tensor of the model; NULL if it has none. */
 const char *tl_model_name_of(tl_model *m, tl_tensor x);
-/* The record behind a handle of the model; NULL if it is not one. */
+/* The handle of its tensor i, which is there. */
+tl_tensor tl_model_handle(const tl_model *m, uint32_t i);
+/* The record behind a handle of the model; NULL if it is not one, or was removed. */
 tl_value *tl_model_value(const tl_model *m, tl_tensor x);
 /* TL_ENAME if a tl_model_freeze matched no parameter. */
 tl_status tl_check_freezes(tl_at at);

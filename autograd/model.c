@@ -55,6 +55,11 @@ void tl_model_reseed(tl_model *m, uint64_t seed)
         m->seed = seed;
 }
 
+tl_tensor tl_model_handle(const tl_model *m, uint32_t i)
+{
+    return (tl_tensor){m->values.owner, i, tl_values_at(&m->values, i)->generation};
+}
+
 /* A zeroed value of the model; NULL with an error. */
 static tl_value *add_value(tl_model *m, tl_dtype dtype, const tl_shape *shape, uint32_t *index,
                            tl_err *err)
@@ -72,7 +77,7 @@ static tl_value *add_value(tl_model *m, tl_dtype dtype, const tl_shape *shape, u
     v->st = st;
     v->plain = tl_array_plain(&v->a);
     tl_batch_set(v, shape->ndim > 0 ? 0 : TL_FREE);
-    v->generation = 1;
+    v->generation = m->names + 1; /* handles of what lay there before do not mean it */
     return v;
 }
 
@@ -89,7 +94,7 @@ static tl_tensor unnamed(tl_at at, tl_model *m, const char *who, const void *dat
     pthread_mutex_unlock(&m->lock);
     if (v != NULL && data != NULL && v->st->bytes)
         memcpy(v->a.data, data, v->st->bytes);
-    return v == NULL ? TL_NONE : (tl_tensor){m->values.owner, index, 1};
+    return v == NULL ? TL_NONE : tl_model_handle(m, index);
 }
 
 tl_tensor tl_data_model_at(tl_model *m, const void *data, const char *c_type, tl_dtype dtype,
@@ -300,7 +305,7 @@ static tl_tensor named(tl_at at, tl_model *m, const char *name, tl_dtype dtype, 
         return tl_tape_fail(at, s, "%.400s", err.message), TL_NONE;
     if (k.param && tl_site_check(at, name, index) != TL_OK)
         return TL_NONE;
-    return (tl_tensor){m->values.owner, index, 1};
+    return tl_model_handle(m, index);
 }
 
 tl_tensor tl_param_at(tl_at at, tl_model *m, const char *name, tl_dtype dtype, tl_shape shape,
@@ -346,11 +351,8 @@ tl_named tl_model_at(tl_model *m, int i)
     pthread_mutex_lock(&m->lock);
     if (i >= 0 && i < m->n_entries) {
         const tl_entry *e = &m->entry[i];
-        named = (tl_named){e->name,
-                           {m->values.owner, e->value, 1},
-                           tl_values_at(&m->values, e->value)->a,
-                           e->param,
-                           e->frozen};
+        named = (tl_named){e->name, tl_model_handle(m, e->value),
+                           tl_values_at(&m->values, e->value)->a, e->param, e->frozen};
     }
     pthread_mutex_unlock(&m->lock);
     return named;
@@ -363,7 +365,7 @@ tl_tensor tl_model_find(tl_model *m, const char *name)
         return TL_NONE;
     pthread_mutex_lock(&m->lock);
     int i = lookup(m, name, &found);
-    tl_tensor x = found ? (tl_tensor){m->values.owner, m->entry[i].value, 1} : TL_NONE;
+    tl_tensor x = found ? tl_model_handle(m, m->entry[i].value) : TL_NONE;
     pthread_mutex_unlock(&m->lock);
     return x;
 }
@@ -404,8 +406,8 @@ const char *tl_model_name_of(tl_model *m, tl_tensor x)
     if (m == NULL)
         return NULL;
     pthread_mutex_lock(&m->lock);
-    for (int i = 0; x.owner == m->values.owner && name == NULL && i < m->n_entries; i++)
-        if (m->entry[i].value == x.index)
+    for (int i = 0; name == NULL && i < m->n_entries; i++)
+        if (tl_same_handle(tl_model_handle(m, m->entry[i].value), x))
             name = m->entry[i].name;
     pthread_mutex_unlock(&m->lock);
     return name;

@@ -401,6 +401,38 @@ static void an_object_of_another_kind_is_no_model(void **unused)
     tl_free(o, t, u, m);
 }
 
+/* A tensor made where a removed one lay is not the removed one: not of handles, of gradients, of
+ * an optimizer's parameters. */
+static void a_handle_of_a_removed_tensor_is_stale(void **unused)
+{
+    static const float one[] = {1, 1, 1};
+    float out[3];
+    (void)unused;
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tape *t = tl_tape_new(m);
+    tl_opt *o = tl_sgd_new(m, .lr = 1);
+    const uint32_t mark = tl_model_mark(m);
+    tl_tensor old = tl_param(t, m, "w", TL_F32, TL_DIMS(3), .kind = TL_INIT_ONES);
+    assert_int_equal(tl_backward(t, tl_sum(t, old, TL_ALL, false)), TL_OK);
+    tl_tape_reset(t);
+    tl_model_rollback(m, mark);
+    tl_tensor w = tl_param(t, m, "w", TL_F32, TL_DIMS(2), .kind = TL_INIT_ONES);
+    assert_int_equal(old.index, w.index);
+    assert_int_equal(tl_write(m, old, one, sizeof one), TL_ESTALE);
+    tl_error_clear(m);
+    assert_int_equal(tl_keep(t, old, out, sizeof out), TL_ESTALE);
+    assert_failed(t, TL_ESTALE, "was removed from the model", NULL);
+    assert_true(tl_is_none(tl_neg(t, old)));
+    assert_failed(t, TL_ESTALE, "was removed from the model", NULL);
+    assert_true(tl_is_none(tl_grad(t, w))); /* what waits is the removed one's */
+    tl_error_clear(t);
+    assert_int_equal(tl_backward(t, tl_sum(t, w, TL_ALL, false)), TL_OK);
+    tl_tensor g = tl_grad(t, w);
+    assert_int_equal(tl_keep(t, g, out, 2 * sizeof *out), TL_OK);
+    assert_true(out[0] == 1 && out[1] == 1);
+    tl_free(o, t, m);
+}
+
 const struct CMUnitTest tl_tests_handles[] = {
     cmocka_unit_test(stale_handles),
     cmocka_unit_test(a_value_changed_in_place_has_a_new_handle),
@@ -415,5 +447,6 @@ const struct CMUnitTest tl_tests_handles[] = {
     cmocka_unit_test(a_trace_has_shapes_and_no_contents),
     cmocka_unit_test(writing_and_assigning),
     cmocka_unit_test(an_object_of_another_kind_is_no_model),
+    cmocka_unit_test(a_handle_of_a_removed_tensor_is_stale),
 };
 const size_t tl_tests_handles_count = sizeof tl_tests_handles / sizeof tl_tests_handles[0];

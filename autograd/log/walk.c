@@ -271,8 +271,7 @@ static uint64_t next_key(walker *w, bool beside)
 static uint64_t entry_of_use(const tl_run_log *l, tl_tensor leaf, int use)
 {
     for (uint32_t i = 0; i < l->n; i++)
-        if (l->entry[i].use == use && l->entry[i].leaf.owner == leaf.owner &&
-            l->entry[i].leaf.index == leaf.index)
+        if (l->entry[i].use == use && tl_same_handle(l->entry[i].leaf, leaf))
             return l->entry[i].key;
     return 0;
 }
