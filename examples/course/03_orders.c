@@ -52,14 +52,6 @@ static double kahan(void *ops, int64_t n, const void *terms)
     return (double)s;
 }
 
-static double exact(const float *x) /* doubles have room for every bit */
-{
-    double s = 0;
-    for (int i = 0; i < N; i++)
-        s += (double)x[i];
-    return s;
-}
-
 /* Draws the tree below a node; sets *x to its middle and returns how high it is. */
 static double draw(FILE *f, const tl_order *o, int64_t node, double *next, double *x)
 {
@@ -83,22 +75,26 @@ int main(int argc, char **argv)
         tl_sum_fn *sum;
     } way[] = {{"left", left}, {"lanes", lanes}, {"pairwise", pairwise}, {"kahan", kahan}};
     static float x[N];
-    double mean[4] = {0}, worst[4] = {0}, next = 0, middle;
+    double mean[4] = {0}, worst[4] = {0}, truth = 0, next = 0, middle;
     int ops[4] = {0};
     tl_rng_key key = tl_rng_stream(1, "lesson 3");
     tl_rng_fill_uniform32(x, N, key, 0, 0); /* from 0 to 1 */
-    double truth = exact(x), gap = (double)(nextafterf((float)truth, 1e9f) - (float)truth);
+    for (int i = 0; i < N; i++)
+        truth += (double)x[i]; /* a double has room for every bit of this sum */
+    double gap = (double)(nextafterf((float)truth, 1e9f) - (float)truth);
     FILE *svg = course_svg(argc, argv, 860, 230);
     printf("way       operations   error in gaps: mean   worst   tree of 12 terms\n");
     for (uint64_t k = 1; k <= SHUFFLES; k++) {
         for (int w = 0; w < 4; w++) {
             double error = fabs(way[w].sum(&ops[w], N, x) - truth) / gap;
-            mean[w] += error / SHUFFLES, worst[w] = fmax(worst[w], error);
+            mean[w] += error / SHUFFLES;
+            worst[w] = fmax(worst[w], error);
         }
         for (uint64_t i = N - 1; i > 0; i--) { /* shuffle */
             uint64_t j = tl_rng_below(key, k, i, i + 1);
             float swap = x[i];
-            x[i] = x[j], x[j] = swap;
+            x[i] = x[j];
+            x[j] = swap;
         }
     }
     for (int w = 0; w < 4; w++) {
@@ -107,13 +103,15 @@ int main(int argc, char **argv)
         if (tl_reveal_order(way[w].sum, &ops[w], TL_F32, DRAWN, &o, NULL) != TL_OK)
             return course_end(false, "the order of a sum can be found.");
         tl_order_print(stdout, o, NULL);
-        if (svg != NULL)
-            fprintf(svg, "<text x='%g' y='220'>%s</text>\n", next + 16, way[w].name),
-                draw(svg, o, tl_order_root(o), &next, &middle), next += 24;
+        if (svg != NULL) {
+            fprintf(svg, "<text x='%g' y='220'>%s</text>\n", next + 16, way[w].name);
+            draw(svg, o, tl_order_root(o), &next, &middle);
+            next += 24;
+        }
         tl_order_free(o);
     }
     printf("exact     %10d                  0.00    0.00   any (in double: nothing is lost)\n", N);
-    printf("(The exact sum is no float; the nearest float is %.2f gaps off, none can be better.)\n",
+    printf("(The exact sum is not a float: the nearest one is %.2f gaps off.)\n",
            fabs((double)(float)truth - truth) / gap);
     bool held = mean[0] > mean[1] && mean[1] > mean[2] && mean[2] > mean[3];
     return course_end(held, "at equal cost a flatter tree is better; Kahan's extra work pays.");

@@ -59,10 +59,10 @@ static int changed(product *multiply, int r, int n, int k)
 static int search(product *multiply, const char *mark, const char *name)
 {
     int found = 0;
-    printf("\n%sof 121 results of row 0, how many change when there are this many rows, %s\n"
-           "%s(a result is a sum of so many terms; W has 1, 4, 16 or 100 outputs: 121 together)\n",
-           mark, name, mark);
-    printf("%sterms ", mark);
+    printf("\n%s%s: how many of row 0's 121 results change in a batch of so many rows\n"
+           "%s(W has 1, 4, 16 or 100 outputs, 121 together; each is a sum of so many terms)\n"
+           "%sterms ",
+           mark, name, mark, mark);
     for (int r = 0; r < N_ROWS; r++)
         printf("%5d", rows[r]);
     for (int k = 0; k < N_LENGTH; k++) {
@@ -87,11 +87,11 @@ int main(void)
     for (uint64_t i = 0; i < OUTPUTS * K; i++)
         w[i] = tl_rng_uniform32(key, 1, i) - 0.5f;
 
-    bool held = search(tally_product, "", "by Tally") == 0;
+    bool held = search(tally_product, "", "Tally") == 0;
     product *blas = blas_product;
     if (blas == NULL)
         return course_not_shown(held, "this build has no BLAS to compare with (BLIS=0).");
-    if (search(blas, "here: ", "by BLIS") == 0)
+    if (search(blas, "here: ", "BLIS") == 0)
         return course_not_shown(held, "BLIS keeps a row's bits in all these shapes, here.");
 
     /* One case, with the numbers. */

@@ -69,7 +69,7 @@ static float run(void *work(void *), int n)
             break;
     }
     for (int i = started; i < n; i++) /* no thread could be had: do its work here */
-        number[i] = i, work(&number[i]);
+        work(&i);
     for (int i = 0; i < started; i++)
         pthread_join(thread[i], NULL);
 
@@ -97,8 +97,8 @@ int main(void)
         tl_tape *t = tl_tape_new(NULL);
         float ours = (float)tl_item(t, tl_sum(t, tl_data(t, x, TL_F32, TL_DIMS(N)), TL_ALL, false));
         tl_free(t);
-        if (k == 0)
-            first = blocks, tally = ours;
+        first = k == 0 ? blocks : first;
+        tally = k == 0 ? ours : tally;
         same &= blocks == first && ours == tally;
         printf("%7d   %17.4f   %14.4f\n", count[k], (double)blocks, (double)ours);
 

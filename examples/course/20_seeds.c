@@ -53,11 +53,14 @@ int main(void)
     for (uint64_t seed = 1; seed <= SEEDS; seed++) {
         char hash[4][65];
         double a = train(seed, NARROW, hash[0]), b = train(seed, WIDE, hash[1]);
-        train(seed, NARROW, hash[2]), train(seed, WIDE, hash[3]); /* again: the same bits */
+        train(seed, NARROW, hash[2]); /* again: the same bits */
+        train(seed, WIDE, hash[3]);
         held &= strcmp(hash[0], hash[2]) == 0 && strcmp(hash[1], hash[3]) == 0;
         printf("%4d   %12.5f %8.5f   %*d\n", (int)seed, a, b, a < b ? 1 : 3, a < b ? NARROW : WIDE);
         wins += a < b;
-        mean[0] += a / SEEDS, mean[1] += b / SEEDS, squares += (a - b) * (a - b);
+        mean[0] += a / SEEDS;
+        mean[1] += b / SEEDS;
+        squares += (a - b) * (a - b);
     }
     printf("mean   %12.5f %8.5f   %d wide is better with %d of %d seeds\n", mean[0], mean[1],
            NARROW, wins, SEEDS);
