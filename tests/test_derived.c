@@ -1102,6 +1102,57 @@ static void a_tensor_removed_under_it_gets_no_gradient(void **unused)
     tl_free(o, t, m);
 }
 
+static void use_w(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out, void *ctx)
+{
+    const uint32_t *remove = ctx;
+    (void)n_in, (void)n_out;
+    tl_tensor w = tl_param(t, tl_tape_model(t), "w", TL_F32, TL_DIMS(3), .kind = TL_INIT_ONES);
+    out[0] = tl_detach(t, tl_mul(t, tl_tanh(t, w), in[0]));
+    if (*remove > 0)
+        tl_model_rollback(tl_tape_model(t), *remove);
+}
+
+/* A graph is of tensors, not of the places where they lay. */
+static void a_graph_of_a_removed_tensor_is_refused_or_traced_again(void **unused)
+{
+    static const float x[] = {1, 2, 3};
+    uint32_t remove = 0;
+    tl_tensor out[2];
+    float got[2][3];
+    (void)unused;
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tape *t = tl_tape_new(m);
+    tl_param(t, m, "v", TL_F32, TL_DIMS(3));
+    tl_tensor in = tl_data(m, x, TL_F32, TL_DIMS(3));
+    const uint32_t mark = tl_model_mark(m);
+    tl_graph *g = tl_trace(t, use_w, &in, 1, 1, &remove);
+    tl_compiled *c = tl_compile(t, use_w, 1, &remove);
+    assert_int_equal(tl_graph_run(g, &in, 1, out, 1), TL_OK);
+    assert_int_equal(tl_run(c, &in, 1, out), TL_OK);
+    tl_buffer(t, m, "later", TL_F32, TL_DIMS(1)); /* and removed: none of the graphs' business */
+    tl_model_rollback(m, tl_model_mark(m) - 1);
+    assert_int_equal(tl_run(c, &in, 1, out), TL_OK);
+    assert_int_equal(tl_compiled_count(c), 1);
+    tl_model_rollback(m, mark);
+    assert_int_equal(tl_graph_run(g, &in, 1, out, 1), TL_EUSAGE);
+    expect_error(t, "tensors of the model that are no more");
+    tl_error_clear(t);
+    tl_param(t, m, "another", TL_F32, TL_DIMS(1)); /* where w was */
+    assert_int_equal(tl_graph_run(g, &in, 1, out, 1), TL_EUSAGE);
+    tl_error_clear(t);
+    assert_int_equal(tl_run(c, &in, 1, out), TL_OK);
+    assert_int_equal(tl_compiled_count(c), 2);
+    use_w(t, &in, 1, out + 1, 1, &remove);
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(tl_keep(t, out[i], got[i], sizeof got[i]), TL_OK);
+    assert_memory_equal(got[0], got[1], sizeof *got);
+    remove = mark;
+    assert_null(tl_trace(t, use_w, &in, 1, 1, &remove));
+    expect_error(t, "input 0 of tanh was removed from the model");
+    tl_error_clear(t);
+    tl_free(c, g, t, m);
+}
+
 const struct CMUnitTest tl_tests_derived[] = {
     TEST(want_of_memory_passes),
     TEST(sums_of_one_value_have_one_shape),
@@ -1119,5 +1170,6 @@ const struct CMUnitTest tl_tests_derived[] = {
     TEST(a_change_in_a_graph_is_as_it_is_called),
     TEST(other_sizes_make_other_values_and_are_named),
     TEST(a_tensor_removed_under_it_gets_no_gradient),
+    TEST(a_graph_of_a_removed_tensor_is_refused_or_traced_again),
 };
 const size_t tl_tests_derived_count = sizeof tl_tests_derived / sizeof *tl_tests_derived;

@@ -185,6 +185,24 @@ tl_status tl_graph_input_fits(const tl_graph *g, const tl_tensor *in, int i, con
 }
 
 /* Calls the program on the graph's tape. */
+/* Notes what the trace knows of the model, if all that it uses is still there. */
+static tl_status know_model(tl_graph *g)
+{
+    const tl_model *m = g->user->model;
+    const uint32_t n = m == NULL ? 0 : atomic_load(&m->values.count);
+    g->newest = n == 0 ? TL_NONE : tl_model_handle(m, n - 1);
+    for (uint32_t i = 0; i < g->t->n_nodes; i++)
+        for (int k = 0; k < g->t->node[i].n_in; k++) {
+            const tl_node *node = &g->t->node[i];
+            if (!tl_is_none(node->in[k]) && tl_peek(g->t, node->in[k]) == NULL)
+                return tl_fail(
+                    &g->head.err, TL_ESTALE,
+                    "tl_trace: input %d of %s was removed from the model since (%.90s:%d)", k,
+                    node->op->name, node->file, node->line);
+        }
+    return TL_OK;
+}
+
 static tl_status record(tl_graph *g, tl_at at, tl_program *f, const tl_tensor *in, void *ctx)
 {
     for (int i = 0; i < g->n_in; i++) {
@@ -214,7 +232,7 @@ static tl_status record(tl_graph *g, tl_at at, tl_program *f, const tl_tensor *i
         if (tl_deref((tl_at){g->t, at.file, at.line, NULL}, g->out[i], "tl_trace") == NULL)
             return tl_fail(&g->head.err, TL_ESTALE, "%s", tl_error(g->t));
     }
-    return TL_OK;
+    return know_model(g);
 }
 
 /* What is done with the recorded program, in this order (internal.h). */
@@ -339,7 +357,8 @@ bool tl_graph_scope_fits(const tl_graph *g, unsigned mode)
     const tl_tape *u = g->user;
     return u->mode == mode && g->traced_choice == u->choice &&
            (u->model == NULL ||
-            (u->model->settings == g->traced_settings && u->model->seed == g->traced_seed));
+            (u->model->settings == g->traced_settings && u->model->seed == g->traced_seed &&
+             (tl_is_none(g->newest) || tl_model_value(u->model, g->newest) != NULL)));
 }
 
 static bool fits(tl_graph *g, const tl_tape *t, const tl_tensor *in, int n_in)

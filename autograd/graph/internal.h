@@ -157,6 +157,7 @@ struct tl_graph {
     unsigned traced_mode;
     uint32_t traced_settings;
     uint64_t traced_seed;
+    tl_tensor newest; /* the model's last tensor. While it is there, all that the trace knows are */
 
     tl_bump bump;         /* memory of everything below */
     tl_value_plan *value; /* by value of the trace, with room for cap_values */

@@ -184,7 +184,9 @@ static tl_status check(tl_graph *g, tl_at at, const tl_tensor *in, int n_in, int
         return tl_tape_fail(
             at, TL_EUSAGE,
             "tl_graph_run: the graph was traced in other scopes (modes %#x, now %#x; or selected "
-            "kernels, frozen parameters, optimizers' groups, seed); trace it again",
+            "kernels, frozen parameters, tensors of the model that are no more, optimizers' "
+            "groups, "
+            "seed); trace it again",
             g->traced_mode, g->user->mode);
     for (int i = 0; i < n_in; i++)
         TL_TRY(check_input(g, at, in, i));
