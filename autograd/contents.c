@@ -99,11 +99,11 @@ tl_status tl_host_hold(tl_tape *t, void *object)
 
 tl_status tl_watch_at(tl_at at, tl_tensor x, double *to)
 {
-    tl_tape *t = at.tape;
+    const tl_tape *t = at.tape;
     TL_TRY(TL_NEED_AT(at, to));
     if (tl_traced(t))
         return tl_failed(t) ? tl_error_status(t) : t->recorder->watch(t->recorder_ctx, at, x, to);
-    *to = tl_item_at(at, x);
+    *to = tl_item_at((tl_at){at.tape, at.file, at.line, "tl_watch"}, x);
     return tl_error_status(t);
 }
 
@@ -153,10 +153,9 @@ double tl_item_at(tl_at at, tl_tensor x)
 
 tl_status tl_keep_at(tl_at at, tl_tensor x, void *out, size_t bytes)
 {
-    tl_tape *t = at.tape;
     tl_value *v = tl_readable(at, x, "tl_keep");
     if (v == NULL)
-        return tl_error_status(t);
+        return tl_error_status(at.tape);
     size_t want = (size_t)tl_array_count(&v->a) * tl_dtype_size(v->a.dtype);
     if (bytes != want)
         return tl_tape_fail(at, TL_ESHAPE, "tl_keep: the tensor has %zu bytes, the room given %zu",

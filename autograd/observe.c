@@ -17,9 +17,10 @@ tl_status tl_observe(tl_tape *t, const tl_observer *o, void *ctx)
     if (!tl_lives(t))
         return tl_error_status(t);
     TL_TRY(TL_NEED(&t->head.err, o));
-    if (tl_observed(t, o) != NULL)
-        return tl_fail(&t->head.err, TL_EUSAGE,
-                       "tl_observe: this observer watches the tape already");
+    for (int i = 0; i < t->n_watchers; i++)
+        if (t->watcher[i].o == o)
+            return tl_fail(&t->head.err, TL_EUSAGE,
+                           "tl_observe: this observer watches the tape already");
     tl_watcher *grown = tl_realloc(t->watcher, (size_t)(t->n_watchers + 1) * sizeof *grown);
     if (grown == NULL)
         return tl_fail(&t->head.err, TL_ENOMEM, "tl_observe: no memory for observer %d",

@@ -2,6 +2,7 @@
  * cache of keys and values), the tables of rotary positions, and grouped heads. */
 #include "nn/layers.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 
 #include "tensor/threads.h"
@@ -12,7 +13,14 @@ tl_kv_cache tl_kv_cache_new(tl_model *m, tl_dtype dtype, int64_t layers, int64_t
                             int64_t kv_heads, int64_t capacity, int64_t d)
 {
     tl_shape s = TL_DIMS(layers, b, kv_heads, capacity, d);
-    tl_kv_cache c = {.k = tl_zeros(m, dtype, s)};
+    tl_kv_cache c = {0};
+    const bool fits = layers >= 0 && b >= 0 && kv_heads >= 0 && capacity >= 0 && d >= 0;
+    if (!fits)
+        tl_fail(tl_error_record(m), TL_ESHAPE,
+                "tl_kv_cache_new: %" PRId64 " layers, %" PRId64 " samples, %" PRId64
+                " heads, room for %" PRId64 " of %" PRId64 ": none can be below 0",
+                layers, b, kv_heads, capacity, d);
+    c.k = fits ? tl_zeros(m, dtype, s) : TL_NONE;
     c.v = tl_is_none(c.k) ? TL_NONE : tl_zeros(m, dtype, s);
     return c;
 }

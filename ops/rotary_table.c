@@ -56,7 +56,7 @@ static tl_status table(int64_t first, int64_t n, int64_t dim, double base,
                        tl_rotary_pairing pairing, const tl_rotary_scaling *scaling, bool wide,
                        void *r1, void *r2)
 {
-    if (n < 0 || dim < 2 || dim % 2 != 0 || !(base > 0) ||
+    if (n < 0 || dim < 2 || dim % 2 != 0 || !(base > 0) || base - base != 0 ||
         (pairing != TL_ROTARY_HALF && pairing != TL_ROTARY_INTERLEAVED))
         return TL_EDOMAIN;
     if (scaling != NULL &&

@@ -319,7 +319,7 @@ void tl_element_put(tl_dtype d, void *p, double x)
     case TL_F32: *(float *)p = (float)x; break;
     case TL_F16: *(uint16_t *)p = tl_f64_to_f16(x); break;
     case TL_BF16: *(uint16_t *)p = tl_f64_to_bf16(x); break;
-    case TL_I64: *(int64_t *)p = (int64_t)x; break;
+    case TL_I64: *(int64_t *)p = tl_f64_to_i64(x); break;
     default: *(unsigned char *)p = x != 0; break;
     }
 }

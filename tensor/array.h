@@ -70,7 +70,7 @@ bool tl_shape_equal(const tl_shape *a, const tl_shape *b);      /* as many dims 
 bool tl_array_contiguous(const tl_array *a);                    /* row-major, no gaps */
 void *tl_array_at(const tl_array *a, int64_t flat);             /* element by row-major index */
 double tl_array_get(const tl_array *a, int64_t flat); /* its value; TRUE is 1, I64 is rounded */
-void tl_array_put(const tl_array *a, int64_t flat, double x); /* x rounded once */
+void tl_array_put(const tl_array *a, int64_t flat, double x); /* as cast: NUMERICS 1.8 */
 
 /* "[2, 3]" in buf, of at least TL_SHAPE_TEXT bytes; returns buf. */
 enum { TL_SHAPE_TEXT = 192 };

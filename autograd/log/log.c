@@ -48,15 +48,23 @@ void tl_log_free(tl_run_log *l)
 /* A log that was cut off ends in half a line; what comes next must not join it. */
 static bool ends_in_half_a_line(FILE *f) { return fseek(f, -1, SEEK_END) == 0 && fgetc(f) != '\n'; }
 
-/* The version of the log that f has, if it is another; 0: none, or no log. */
-static int other_version(FILE *f)
+/* A run can be added to f: it is empty, or a log of this version. */
+static tl_status check_log(tl_at at, const char *path, FILE *f)
 {
     char line[32];
     rewind(f);
-    bool log = fgets(line, sizeof line, f) != NULL &&
-               strncmp(line, TL_LOG_HEAD, strlen(TL_LOG_HEAD)) == 0;
-    int version = log ? atoi(line + strlen(TL_LOG_HEAD)) : 0;
-    return version == TL_LOG_VERSION ? 0 : version;
+    if (fgets(line, sizeof line, f) == NULL)
+        return TL_OK;
+    if (strncmp(line, TL_LOG_HEAD, strlen(TL_LOG_HEAD)) != 0)
+        return tl_tape_fail(at, TL_EFORMAT,
+                            "tl_log_open: %.200s is no log of a run: nothing is added to it", path);
+    const int version = atoi(line + strlen(TL_LOG_HEAD));
+    if (version == TL_LOG_VERSION)
+        return TL_OK;
+    return tl_tape_fail(at, TL_EFORMAT,
+                        "tl_log_open: %.200s is a log of version %d; what is added would be of "
+                        "version %d, which hashes otherwise",
+                        path, version, TL_LOG_VERSION);
 }
 
 static tl_status open_file(tl_at at, tl_run_log *l)
@@ -65,12 +73,8 @@ static tl_status open_file(tl_at at, tl_run_log *l)
     if (l->f == NULL)
         return tl_tape_fail(at, errno == ENOMEM ? TL_ENOMEM : TL_EIO,
                             "tl_log_open: cannot write %.200s: %s", l->path, strerror(errno));
-    int other = l->o.append ? other_version(l->f) : 0;
-    if (other != 0)
-        return tl_tape_fail(at, TL_EFORMAT,
-                            "tl_log_open: %.200s is a log of version %d; what is added would be of "
-                            "version %d, which hashes otherwise",
-                            l->path, other, TL_LOG_VERSION);
+    if (l->o.append)
+        TL_TRY(check_log(at, l->path, l->f));
     bool half = l->o.append && ends_in_half_a_line(l->f);
     fseek(l->f, 0, SEEK_END);
     if (half)

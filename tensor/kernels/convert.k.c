@@ -65,16 +65,6 @@ static void narrow(int64_t n, tl_dtype dst, const void *x, void *y, int64_t stri
         move(n, tl_dtype_size(dst), x, 1, y, stride);
 }
 
-/* Truncates toward zero; NaN gives 0, values outside give the nearest end. */
-static int64_t to_i64(double x)
-{
-    if (!(x == x))
-        return 0;
-    if (x >= 0x1p63)
-        return INT64_MAX;
-    return x < -0x1p63 ? INT64_MIN : (int64_t)x;
-}
-
 static double load(tl_dtype d, const void *x, int64_t i)
 {
     switch (d) {
@@ -114,7 +104,7 @@ static void cast(int64_t n, tl_dtype from, const void *x, tl_dtype to, void *y)
         case TL_F32: ((float *)y)[i] = (float)v; break;
         case TL_F16: ((uint16_t *)y)[i] = tl_f64_to_f16(v); break;
         case TL_BF16: ((uint16_t *)y)[i] = tl_f64_to_bf16(v); break;
-        case TL_I64: ((int64_t *)y)[i] = to_i64(v); break;
+        case TL_I64: ((int64_t *)y)[i] = tl_f64_to_i64(v); break;
         default: ((unsigned char *)y)[i] = v != 0 || v != v; break;
         }
     }

@@ -82,6 +82,16 @@ static inline double tl_i64_to_f64_odd(int64_t x)
     return (double)(x >= -most && x <= most ? x : (x & ~low) | (x & low ? low + 1 : 0));
 }
 
+/* Truncates toward zero; NaN gives 0, values outside give the nearest end. */
+static inline int64_t tl_f64_to_i64(double x)
+{
+    if (!(x == x))
+        return 0;
+    if (x >= 0x1p63)
+        return INT64_MAX;
+    return x < -0x1p63 ? INT64_MIN : (int64_t)x;
+}
+
 static inline uint16_t tl_f64_to_bf16(double d) { return tl_f32_to_bf16(tl_f64_to_f32_odd(d)); }
 
 static inline uint16_t tl_f64_to_f16(double d) { return tl_f32_to_f16(tl_f64_to_f32_odd(d)); }

@@ -125,6 +125,14 @@ static void g_masked(const tl_case *c, const ref_tensor *in, const ref_tensor *o
     tl_case_continue(&acc[0], ref_masked_fill(dy, &in[1], 0));
 }
 
+static void g_slope(const tl_case *c, const ref_tensor *in, const ref_tensor *out,
+                    const ref_tensor *dy, ref_tensor *acc)
+{
+    const ref_f64_more *before = ref_set_f64_more(&of_library);
+    tl_case_continue(&acc[0], ref_slope(c->op, dy, &in[0], &out[0], 0));
+    ref_set_f64_more(before);
+}
+
 #define GRAD(f, a) .gradient = g_##f, .acc = a
 #define NONE .flags = 0
 /* A row, matrices of each layout, no elements, 0-d, more than a tile. */
@@ -170,12 +178,12 @@ static void g_masked(const tl_case *c, const ref_tensor *in, const ref_tensor *o
     }
 
 const tl_case tl_cases_activation[] = {
-    FORMS(erf, "", NONE),
-    FORMS(log1p, ":pos", NONE),
-    FORMS(expm1, "", NONE),
-    FORMS(exp2, "", NONE),
-    FORMS(log2, ":pos", NONE),
-    FORMS(softplus, "", NONE),
+    FORMS(erf, "", GRAD(slope, "c")),
+    FORMS(log1p, ":pos", GRAD(slope, "c")),
+    FORMS(expm1, "", GRAD(slope, "c")),
+    FORMS(exp2, "", GRAD(slope, "c")),
+    FORMS(log2, ":pos", GRAD(slope, "c")),
+    FORMS(softplus, "", GRAD(slope, "c")),
     FORMS(gelu, "", GRAD(gelu, "c")),
     FORMS(gelu_tanh, "", GRAD(gelu_tanh, "c")),
     PAIRS(gelu_grad),

@@ -119,6 +119,54 @@ static void g_mul(const tl_case *c, const ref_tensor *in, const ref_tensor *out,
     tl_case_free(2, other);
 }
 
+/* dy / b, and NUMERICS 2.14. */
+static void g_div(const tl_case *c, const ref_tensor *in, const ref_tensor *out,
+                  const ref_tensor *dy, ref_tensor *acc)
+{
+    ref_tensor b = ref_cast(&in[1], dy->dtype);
+    (void)c;
+    tl_case_continue(&acc[0], ref_div(dy, &b));
+    tl_case_continue(&acc[1], ref_div_slope(dy, &b, &out[0]));
+    tl_case_free(1, &b);
+}
+
+/* dy where that operand wins, half of it where both are equal, else +0. */
+static void choose(const ref_tensor *in, const ref_tensor *dy, ref_tensor *acc, bool greater)
+{
+    ref_tensor both[2];
+    tl_case_meet(&in[0], &in[1], both);
+    for (int k = 0; k < 2; k++) {
+        ref_tensor dx = ref_like(dy, dy->dtype);
+        for (int64_t i = 0; i < ref_numel(dy); i++) {
+            int64_t ix[8] = {0};
+            ref_unflatten(dy->ndim, dy->dim, i, ix);
+            const double a = ref_get(&both[k], ref_broadcast_at(&both[k], dy->ndim, ix)),
+                         b = ref_get(&both[1 - k], ref_broadcast_at(&both[1 - k], dy->ndim, ix)),
+                         g = ref_get(dy, i);
+            ref_set(&dx, i,
+                    (greater ? a > b : a < b) ? g
+                    : a == b                  ? ref_round(dy->dtype, g / 2)
+                                              : 0);
+        }
+        tl_case_continue(&acc[k], dx);
+    }
+    tl_case_free(2, both);
+}
+
+static void g_maximum(const tl_case *c, const ref_tensor *in, const ref_tensor *out,
+                      const ref_tensor *dy, ref_tensor *acc)
+{
+    (void)c, (void)out;
+    choose(in, dy, acc, true);
+}
+
+static void g_minimum(const tl_case *c, const ref_tensor *in, const ref_tensor *out,
+                      const ref_tensor *dy, ref_tensor *acc)
+{
+    (void)c, (void)out;
+    choose(in, dy, acc, false);
+}
+
 #define GRAD(f, a) .gradient = g_##f, .acc = a
 /* Shapes alike, broadcast from either side and from both, 0-d with a matrix, no elements, all
  * layouts. both: flags of two 0-d operands, for of a maximum only one gets a gradient. */
@@ -183,6 +231,34 @@ const tl_case tl_cases_binary[] = {
      r_mul,
      .rows = "bp",
      GRAD(mul, "cd")},
+    {.op = "div",
+     "gradient alike",
+     "*[4,9]:strided *[4,9]:away",
+     b_div,
+     r_div,
+     .rows = "bb",
+     GRAD(div, "cc")},
+    {.op = "div",
+     "gradient of a row",
+     "*[33,5] *[5]:away",
+     b_div,
+     r_div,
+     .rows = "bp",
+     GRAD(div, "cd")},
+    {.op = "maximum",
+     "gradient alike",
+     "*[4,9]:apart *[4,9]:between",
+     b_maximum,
+     r_maximum,
+     .rows = "bb",
+     GRAD(maximum, "cc")},
+    {.op = "minimum",
+     "gradient alike",
+     "*[4,9]:apart *[4,9]:between",
+     b_minimum,
+     r_minimum,
+     .rows = "bb",
+     GRAD(minimum, "cc")},
     FORMS(add, "", "", 0),
     FORMS(sub, "", "", 0),
     FORMS(mul, "", "", 0),

@@ -51,13 +51,6 @@ static ref_tensor ref_reciprocal(const ref_tensor *x)
 UNARY(X)
 #undef X
 
-static void g_neg(const tl_case *c, const ref_tensor *in, const ref_tensor *out,
-                  const ref_tensor *dy, ref_tensor *acc)
-{
-    (void)c, (void)in, (void)out;
-    tl_case_continue(&acc[0], ref_neg(dy));
-}
-
 static void g_scale(const tl_case *c, const ref_tensor *in, const ref_tensor *out,
                     const ref_tensor *dy, ref_tensor *acc)
 {
@@ -72,9 +65,24 @@ static void g_same(const tl_case *c, const ref_tensor *in, const ref_tensor *out
     tl_case_continue(&acc[0], ref_copy(dy));
 }
 
+/* Of every function: the formula of NUMERICS 2.14. */
+static void g_slope(const tl_case *c, const ref_tensor *in, const ref_tensor *out,
+                    const ref_tensor *dy, ref_tensor *acc)
+{
+    tl_case_continue(&acc[0], ref_slope(c->op, dy, &in[0], &out[0], c->p[0]));
+}
+
 /* Every function: a row, matrices of each layout, no elements, 0-d, more than a tile. */
 #define FORMS(f, domain)                                                              \
-    {.op = #f, "row 33", "*[33]" domain, b_##f, r_##f, .rows = "b"},                  \
+    {.op = #f,                                                                        \
+     "gradient",                                                                      \
+     "*[57]" domain,                                                                  \
+     b_##f,                                                                           \
+     r_##f,                                                                           \
+     .rows = "b",                                                                     \
+     .gradient = g_slope,                                                             \
+     .acc = "c"},                                                                     \
+        {.op = #f, "row 33", "*[33]" domain, b_##f, r_##f, .rows = "b"},              \
         {.op = #f, "turned", "*[3,5]" domain ":turned", b_##f, r_##f, .rows = "b"},   \
         {.op = #f, "padded", "*[2,2,9]" domain ":padded", b_##f, r_##f, .rows = "b"}, \
         {.op = #f, "strided", "*[4,7]" domain ":strided", b_##f, r_##f, .rows = "b"}, \
@@ -88,20 +96,20 @@ static void g_same(const tl_case *c, const ref_tensor *in, const ref_tensor *out
     } /* long */
 
 #define POW(name, domain, e)                                                                   \
-    {.op = "pow", name, "*[3,11]" domain, b_pow, r_pow, {e}, .rows = "b"},                     \
+    {.op = "pow",                                                                              \
+     name,                                                                                     \
+     "*[3,11]" domain,                                                                         \
+     b_pow,                                                                                    \
+     r_pow,                                                                                    \
+     {e},                                                                                      \
+     .rows = "b",                                                                              \
+     .gradient = g_slope,                                                                      \
+     .acc = "c"},                                                                              \
     {                                                                                          \
         .op = "pow", name " turned", "*[5,2]" domain ":turned", b_pow, r_pow, {e}, .rows = "b" \
     }
 
 const tl_case tl_cases_unary[] = {
-    {.op = "neg",
-     "gradient",
-     "*[4,3]:turned",
-     b_neg,
-     r_neg,
-     .rows = "b",
-     .gradient = g_neg,
-     .acc = "c"},
     FORMS(neg, ""),
     FORMS(abs, ":away"),
     FORMS(square, ""),

@@ -284,6 +284,11 @@ ref_tensor ref_clamp(const ref_tensor *x, double lo, double hi);
 ref_tensor ref_clamp_grad(const ref_tensor *dy, const ref_tensor *x, double lo, double hi);
 ref_tensor ref_masked_fill(const ref_tensor *x, const ref_tensor *mask, double value);
 
+/* ---- gradients of pointwise functions (ref_slope.c): op by name, all of one dtype ---- */
+ref_tensor ref_slope(const char *op, const ref_tensor *dy, const ref_tensor *x, const ref_tensor *y,
+                     double exponent); /* of pow */
+ref_tensor ref_div_slope(const ref_tensor *dy, const ref_tensor *b, const ref_tensor *y); /* of b */
+
 /* ---- more reductions (ref_scan.c) ---- */
 ref_tensor ref_min(const ref_tensor *x, unsigned dims, int keepdims);
 ref_tensor ref_extreme_grad(const ref_tensor *dy, const ref_tensor *x, const ref_tensor *y,
