@@ -100,7 +100,7 @@ static tl_status attention_shape(tl_call *c)
 static __attribute__((noinline)) void factors(double given, int64_t d, double softcap,
                                               double *scale, double *uncap)
 {
-    *scale = given != 0 ? given : 1 / sqrt((double)d);
+    *scale = given != 0 ? given : 1 / sqrt((double)(d > 0 ? d : 1));
     *uncap = 1 / softcap;
 }
 

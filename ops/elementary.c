@@ -97,4 +97,10 @@ const tl_op tl_op_log2 = {TL_UNARY(log2), .traits = HEAVY, .vjp = log2_vjp, .sav
 const tl_op tl_op_pow = {TL_UNARY(pow), .traits = HEAVY, TL_ATTRS(tl_const), .vjp = pow_vjp,
                          .saves_in = 1};
 
-TL_CONST_CALL(pow)
+tl_tensor tl_pow_at(tl_at at, tl_tensor x, double c)
+{
+    tl_const_attrs a = {c};
+    if (isnan(c))
+        return tl_reject(at, TL_EDOMAIN, "pow: the exponent is NaN");
+    return tl_apply1(at, &tl_op_pow, &a, &x, 1);
+}

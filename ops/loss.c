@@ -56,19 +56,28 @@ static tl_status check(tl_at at, const char *name, tl_tensor z, tl_tensor target
     return TL_OK;
 }
 
+/* Which rows are ignored. */
+static tl_tensor never(tl_at at, tl_tensor targets, tl_cross_entropy_options o)
+{
+    return tl_eq_at(at, targets, tl_integer(at, o.ignore_index));
+}
+
+/* One number for each row, beside (..., classes). */
+static tl_tensor of_rows(tl_at at, tl_tensor x)
+{
+    tl_shape one = tl_shape_of(at.tape, x);
+    one.dim[one.ndim++] = 1;
+    return tl_reshape_at(at, x, one);
+}
+
 /* Each row's loss, from v (..., classes). */
 static tl_tensor each_of(tl_at at, tl_tensor v, tl_tensor targets, tl_cross_entropy_options o)
 {
-    tl_shape s = tl_shape_of(at.tape, targets), one = s;
-    tl_tensor never = TL_NONE, id = targets;
-    if (o.ignore) {
-        never = tl_eq_at(at, targets, tl_integer(at, o.ignore_index));
-        id = tl_masked_fill_at(at, targets, never, 0);
-    }
-    one.dim[one.ndim++] = 1;
-    tl_tensor y = tl_gather_at(at, v, tl_reshape_at(at, id, one), -1);
-    y = tl_reshape_at(at, tl_neg_at(at, y), s);
-    return o.ignore ? tl_masked_fill_at(at, y, never, 0) : y;
+    const tl_tensor ignored = o.ignore ? never(at, targets, o) : TL_NONE,
+                    id = o.ignore ? tl_masked_fill_at(at, targets, ignored, 0) : targets;
+    tl_tensor y = tl_gather_at(at, v, of_rows(at, id), -1);
+    y = tl_reshape_at(at, tl_neg_at(at, y), tl_shape_of(at.tape, targets));
+    return o.ignore ? tl_masked_fill_at(at, y, ignored, 0) : y;
 }
 
 /* The shares of a row's loss that the target's class and each of all classes have. A call of its
@@ -124,6 +133,8 @@ tl_tensor tl_cross_entropy_at(tl_at at, tl_tensor z, tl_tensor targets, tl_cross
     }
     if (check(at, "cross_entropy", z, targets, o) != TL_OK)
         return TL_NONE;
+    if (o.ignore) /* what is there may be no number, and its gradient would be none */
+        z = tl_masked_fill_at(at, z, of_rows(at, never(at, targets, o)), 0);
     z = tl_in_dtype(at, z, tl_dtype_compute(tl_dtype_of(at.tape, z)));
     return pick(at, tl_log_softmax_at(at, z, -1), targets, o);
 }

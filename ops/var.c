@@ -2,8 +2,8 @@
  * Shape:  var: the reduced dims go, or stay as 1; mse: operands broadcast, 0-d result
  * Dtype:  f16 bf16 f32 f64; computed in the compute type, rounded once to x's (mse stays in the
  *         compute type)
- * Bits:   compositions of listed ops: m = mean(x), d = x - m, s = sum(d*d), y = s / (n -
- *         correction) (NUMERICS 4.5); d = a - b, y = mean(d*d) (6.11)
+ * Bits:   compositions of listed ops: m = mean(x), d = x - m, s = sum(d*d), y = s /
+ *         max(n - correction, 0) (NUMERICS 4.5); d = a - b, y = mean(d*d) (6.11)
  * VJP:    those of the ops they are made of
  * Errors: TL_ESHAPE TL_EDTYPE TL_EDOMAIN (correction other than 0 or 1)
  */
@@ -37,7 +37,8 @@ tl_tensor tl_var_at(tl_at at, tl_tensor x, tl_shape dims, int correction, bool k
         n *= mask >> i & 1 ? (double)s.dim[i] : 1;
     tl_tensor wide = widened(at, x), mean = tl_mean_at(at, wide, dims, true);
     tl_tensor sum = tl_sum_at(at, tl_square_at(at, tl_sub_at(at, wide, mean)), dims, keepdims);
-    tl_tensor y = tl_div_at(at, sum, tl_scalar_at(at, tl_dtype_compute(dtype), n - correction));
+    const double of = n > correction ? n - correction : 0; /* too few terms: 0/0 */
+    tl_tensor y = tl_div_at(at, sum, tl_scalar_at(at, tl_dtype_compute(dtype), of));
     return tl_in_dtype(at, y, dtype);
 }
 

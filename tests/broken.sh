@@ -142,6 +142,9 @@ breaks 2.11 "clamp makes NaN a bound" reference tensor/kernels/pointwise.t.h 'T 
 breaks 2.12 "a lane in doubt stays as it was tried" math tensor/kernels/math_try.t.h 'doubt &= doubt - 1)' 'doubt = 0)'
 breaks 2.13 "a remainder has the sign of what is divided" reference tensor/kernels/pointwise.k.c '(r < 0) != (b[i] < 0) ? r + b[i]' '(r < 0) != (b[i] < 0) ? r'
 
+breaks 2.14 "log2's gradient divides twice" reference ops/elementary.c 'tl_div(g->t, g->dy[0], tl_scale(g->t, g->in[0], ln2))' 'tl_scale(g->t, tl_div(g->t, g->dy[0], g->in[0]), 1 / ln2)'
+breaks 2.14 "half of a quotient's gradient is multiplied first" reference ops/arith.c 'tl_div(g->t, tl_mul(g->t, g->dy[0], g->out[0]), g->in[1])' 'tl_mul(g->t, tl_div(g->t, g->dy[0], g->in[1]), g->out[0])'
+
 # 3: sums
 breaks 3.1 "an extra lane" reference $sums 'T lane[32];' 'T lane[32], extra = 0;' 'lane[i] += term[i];' 'extra += term[i];' \
     '(lane[0] + lane[1]) + 0' '((lane[0] + lane[1]) + extra) + 0'
@@ -161,7 +164,7 @@ breaks 4.2 "-0 equals +0 in maximum" reference tensor/kernels/pointwise.t.h 'm =
 breaks 4.3 "what meets in one element folds in f32" reference ops/sum.c 'sum += wide ? t.d[i] : (double)t.f[i];' 'sum = (double)(float)(sum + (wide ? t.d[i] : (double)t.f[i]));'
 breaks 4.4 "min takes +0 over -0" reference $sums 'return -F(extreme)(n, x, -1);' 'return -F(extreme)(n, x, -1) + 0;'
 
-breaks 4.5 "a variance by the reciprocal of n" reference ops/var.c 'tl_div_at(at, sum, tl_scalar_at(at, tl_dtype_compute(dtype), n - correction))' 'tl_scale_at(at, sum, 1 / (n - correction))'
+breaks 4.5 "a variance by the reciprocal of n" reference ops/var.c 'tl_div_at(at, sum, tl_scalar_at(at, tl_dtype_compute(dtype), of))' 'tl_scale_at(at, sum, 1 / of)'
 breaks 4.6 "partial sums are rounded and go on so" reference ops/cumsum.c 'part[i] = acc + 0;' 'part[i] = acc = (double)(float)acc + 0;'
 breaks 4.7 "equal elements change places" reference ops/sort.c 'a[i].key <= a[k].key' 'a[i].key < a[k].key'
 breaks 4.8 "the last of equals is pooled" reference ops/pool.c 'best = r > most' 'best = r >= most'

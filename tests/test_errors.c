@@ -112,6 +112,9 @@ static void pointwise(void **unused)
     REFUSES(EDTYPE, "scale", "I64", tl_scale(t, i3, 2));
     REFUSES(EDTYPE, "shift", "BOOL", tl_shift(t, b23, 2));
     REFUSES(EDTYPE, "pow", "I64", tl_pow(t, i3, 2));
+    REFUSES(EDOMAIN, "pow", "exponent is NaN", tl_pow(t, a23, (double)NAN));
+    double to;
+    REFUSES(ESHAPE, "tl_watch", "[2, 3]", (tl_watch(t, a23, &to), TL_NONE));
     REFUSES(EDTYPE, "where", "F32", tl_where(t, a23, a23, a23));
     REFUSES(EDTYPE, "where", "I64 and F32", tl_where(t, b23, i23, a23));
     REFUSES(EDTYPE, "where", "F64", tl_where(t, b23, a23, d23));

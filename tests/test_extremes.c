@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -433,11 +434,65 @@ static void any_target_is_ignored_alone(void **unused)
     }
 }
 
+/* Ignored rows may hold no numbers at all, in every form of the loss: others do not notice. */
+static void ignored_rows_may_hold_anything(void **unused)
+{
+    static const int64_t ids[3] = {1, 9, 2};
+    static const float w[3] = {1, 2, 0.5f}, fill[] = {NAN, INFINITY, -INFINITY, 0};
+    (void)unused;
+    for (int form = 0; form < 8; form++)
+        for (int k = 0; k < 4; k++) {
+            const float f = fill[k];
+            const float x[3][3] = {{1, -2, 0.5f}, {f, f, 1}, {2, 0.125f, -0.75f}};
+            float dz[3][3], loss;
+            tl_tape *t = tl_tape_new(NULL);
+            tl_tensor z = tl_data(t, x, TL_F32, TL_DIMS(3, 3)), g;
+            tl_cross_entropy_options o = {.reduction = form & 1 ? TL_EACH : TL_SUM,
+                                          .ignore = true,
+                                          .ignore_index = 9,
+                                          .smoothing = form & 2 ? 0.1 : 0};
+            if (form & 4)
+                o.weight = tl_data(t, w, TL_F32, TL_DIMS(3));
+            tl_require_grad(t, z);
+            tl_tensor y = tl_data(t, ids, TL_I64, TL_DIMS(3)),
+                      all = tl_sum(t, tl_cross_entropy_at(TL_AT(t), z, y, o), TL_ALL, false);
+            assert_int_equal(tl_gradients(t, all, &z, 1, TL_NONE, &g), TL_OK);
+            assert_int_equal(tl_keep(t, g, dz, sizeof dz), TL_OK);
+            loss = (float)tl_item(t, all);
+            assert_true(loss > 0 && loss < 10);
+            for (int c = 0; c < 3; c++)
+                assert_true(dz[1][c] == 0 && dz[0][c] != 0 && dz[2][c] != 0);
+            tl_free(t);
+        }
+}
+
+/* No variance of fewer terms than are taken off, no factor of scores without width. */
+static void too_few_terms(void **unused)
+{
+    static const float one[] = {3, 5};
+    (void)unused;
+    tl_tape *t = tl_tape_new(NULL);
+    tl_tensor x = tl_data(t, one, TL_F32, TL_DIMS(2, 1)), none = tl_zeros(t, TL_F32, TL_DIMS(0, 3)),
+              y = tl_var(t, x, TL_DIMS(1), 1, false);
+    float v[3];
+    assert_int_equal(tl_keep(t, y, v, 8), TL_OK);
+    assert_true(isnan(v[0]) && isnan(v[1]));
+    assert_int_equal(tl_keep(t, tl_var(t, none, TL_DIMS(0), 1, false), v, 12), TL_OK);
+    assert_true(isnan(v[0]) && isnan(v[1]) && isnan(v[2]));
+    tl_tensor q = tl_zeros(t, TL_F32, TL_DIMS(1, 1, 2, 0)),
+              two = tl_reshape(t, x, TL_DIMS(1, 1, 2, 1));
+    assert_int_equal(tl_keep(t, tl_attention(t, q, q, two), v, 8), TL_OK);
+    assert_true(v[0] == 3 && v[1] == 4);
+    tl_free(t);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
 const struct CMUnitTest tl_tests_extremes[] = {
     cmocka_unit_test(the_least_number_is_divided),
     cmocka_unit_test(slices_stay_within),
     cmocka_unit_test(any_target_is_ignored_alone),
+    cmocka_unit_test(ignored_rows_may_hold_anything),
+    cmocka_unit_test(too_few_terms),
     TEST(no_elements_take_no_work),
     TEST(ids_may_be_any_numbers),
 };

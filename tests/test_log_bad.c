@@ -87,6 +87,17 @@ static void logs_of_two_hashes(void **unused)
     assert_non_null(strstr(tl_error(t), "old is a log of version 2; what is added would be of "
                                         "version 3"));
     tl_error_clear(t);
+    FILE *notes = fopen(logged_file("notes"), "w");
+    fputs("my notes\n", notes);
+    fclose(notes);
+    assert_int_equal(tl_log_open(t, logged_file("notes"), .append = true), TL_EFORMAT);
+    assert_non_null(strstr(tl_error(t), "notes is no log of a run: nothing is added to it"));
+    tl_error_clear(t);
+    notes = fopen(logged_file("notes"), "r");
+    char text[64] = "";
+    assert_int_equal(fread(text, 1, sizeof text - 1, notes), 9);
+    assert_string_equal(text, "my notes\n");
+    fclose(notes);
     assert_int_equal(tl_log_open(t, logged_file("new"), .append = true), TL_OK);
     assert_int_equal(tl_log_close(t), TL_OK);
     assert_int_equal(tl_log_open(t, logged_file("none"), .append = true), TL_OK);

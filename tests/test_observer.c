@@ -182,6 +182,11 @@ static void observers_come_and_go(void **unused)
     assert_ptr_equal(tl_observed(t, &another), &h[1]);
     assert_int_equal(tl_observe(t, &all, &h[1]), TL_EUSAGE);
     tl_error_clear(t);
+    static const tl_observer silent = {.runs = NULL};
+    assert_int_equal(tl_observe(t, &silent, NULL), TL_OK);
+    assert_int_equal(tl_observe(t, &silent, NULL), TL_EUSAGE);
+    tl_error_clear(t);
+    tl_observe_end(t, &silent);
     tl_tensor x = tl_scalar(t, TL_F32, 2);
     tl_mul(t, x, x);
     assert_true(h[0].ran == 2 && h[1].ran == 2 && h[0].recorded == 2);

@@ -251,7 +251,7 @@ void ref_adamw(ref_tensor *p, const ref_tensor *g, ref_tensor *m, ref_tensor *v,
                ref_adamw_options o, int64_t t); /* t from 1 */
 double ref_global_norm(int n, const ref_tensor *const *g, const char *const *names);
 double ref_clip_factor(double norm, double max);
-double ref_warmup_cosine(double lr, double min, int64_t t, int64_t warmup,
+double ref_warmup_cosine(double lr, double min, int64_t s, int64_t warmup,
                          int64_t total); /* t from 0 */
 
 /* ---- activations (ref_activation.c): as the other pointwise ones; the f64 functions from a table

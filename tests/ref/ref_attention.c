@@ -166,8 +166,7 @@ static double chain_queries(const problem *a, const ref_tensor *x, const double 
     return s;
 }
 
-/* NUMERICS does not say: whether p in the backward is the compute-type value ("recomputed as
- * above"). It is: nothing is rounded to storage before dq, dk and dv. */
+/* 7.2: p is recomputed in the compute type; nothing is rounded to storage before dq, dk and dv. */
 void ref_attention_grad(const ref_tensor *dout, const ref_tensor *q, const ref_tensor *k,
                         const ref_tensor *v, double scale, ref_keys keys, ref_tensor *dq,
                         ref_tensor *dk, ref_tensor *dv)

@@ -68,8 +68,7 @@ ref_tensor ref_where(const ref_tensor *cond, const ref_tensor *a, const ref_tens
 }
 
 /* Towards zero.
- * NUMERICS does not say: NaN and values outside i64. They are here 0 and the nearer end of the
- * range. */
+ * NaN gives 0, values outside i64 the nearer end of the range. */
 static int64_t truncated(double v)
 {
     if (isnan(v))
@@ -94,8 +93,7 @@ static double rounded_i64(ref_dtype to, int64_t v)
 }
 
 /* 1.1: rounded once when stored: f64 -> f16 is one rounding, without f32 between; i64 -> any float
- * likewise. NUMERICS does not say: casts between i64, bool and floats. Nonzero and NaN are true;
- * bool gives 0 or 1. */
+ * likewise. Nonzero and NaN are true; bool gives 0 or 1. */
 ref_tensor ref_cast(const ref_tensor *x, ref_dtype to)
 {
     ref_tensor y = ref_like(x, to);

@@ -114,7 +114,7 @@ ref_tensor ref_stack_samples(int n, const ref_tensor *const *x, int axis, int to
     return y;
 }
 
-/* NUMERICS does not say: slices with a negative step. They are refused here. */
+/* Steps are above 0. */
 ref_tensor ref_slice(const ref_tensor *x, int dim, int64_t start, int64_t stop, int64_t step)
 {
     ref_check(step > 0 && 0 <= start && start <= stop && stop <= x->dim[dim],

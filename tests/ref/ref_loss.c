@@ -4,8 +4,7 @@
 #include <math.h>
 #include <stddef.h>
 
-/* NUMERICS does not say: where the classes are. They are here z's last dim; the rows are the
- * others, row-major. */
+/* The classes are z's last dim; the rows are the others, row-major. */
 static int64_t classes(const ref_tensor *z) { return z->dim[z->ndim - 1]; }
 
 /* 6.3: m, over row t's classes. */

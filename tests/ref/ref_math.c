@@ -101,11 +101,10 @@ static int listed(double y)
 }
 
 /* 2.1, 2.4.
- * NUMERICS does not say: pow of zeros, infinities and NaN. They are here those of IEEE 754 (C annex
- * F), hence pow(-0, 1/2) = +0 and pow(-inf, 1/2) = +inf, unlike sqrt, and pow(-0, -1/2) = +inf,
- * unlike rsqrt. NUMERICS does not say: whether the exponent is rounded to the compute type. It is
- * here kept in f64 ("the f64 function"). NUMERICS does not say: which f64 sequence an f64 pow with
- * a listed exponent takes. It is here the table's pow for all exponents. */
+ * Special values are those of IEC 60559 (C annex F), hence pow(-0, 1/2) = +0 and pow(-inf, 1/2) =
+ * +inf, unlike sqrt, and pow(-0, -1/2) = +inf, unlike rsqrt. NUMERICS does not say: which f64
+ * sequence an f64 pow with a listed exponent takes. It is here the table's pow for all exponents.
+ */
 double ref_pow1(ref_dtype c, double x, double exponent)
 {
     if (c == REF_F64)

@@ -57,9 +57,7 @@ ref_tensor ref_sigmoid(const ref_tensor *x) { return map(x, ref_sigmoid1); }
 ref_tensor ref_silu(const ref_tensor *x) { return map(x, silu1); }
 ref_tensor ref_relu(const ref_tensor *x) { return map(x, relu1); }
 
-/* NUMERICS does not say: whether an f16 or bf16 pow by 2.4 is rounded from f64 at once ("rounded
- * once") or by way of f32 (2.2). 2.2 is here taken to hold for every elementary function: by way of
- * f32. */
+/* 2.4: to f16 and bf16 by way of f32. */
 ref_tensor ref_pow(const ref_tensor *x, double exponent)
 {
     ref_dtype c = ref_compute(x->dtype);
@@ -69,8 +67,7 @@ ref_tensor ref_pow(const ref_tensor *x, double exponent)
     return y;
 }
 
-/* NUMERICS does not say: how a constant operand is rounded. It is here rounded to the compute type
- * first. */
+/* 1.8: the constant is rounded to the compute type first. */
 ref_tensor ref_scale(const ref_tensor *x, double k)
 {
     ref_dtype c = ref_compute(x->dtype);
@@ -89,7 +86,7 @@ ref_tensor ref_shift(const ref_tensor *x, double k)
     return y;
 }
 
-/* NUMERICS does not say: mixed dtypes in a binary op. They are refused here. */
+/* 1.8: callers widen inputs of several dtypes to the one in which they meet. */
 static ref_tensor map2(const ref_tensor *a, const ref_tensor *b, binary_fn f)
 {
     ref_check(a->dtype == b->dtype, "two inputs of one dtype wanted");
@@ -110,8 +107,7 @@ static double add2(ref_dtype c, double a, double b) { return ref_round(c, a + b)
 static double sub2(ref_dtype c, double a, double b) { return ref_round(c, a - b); }
 static double mul2(ref_dtype c, double a, double b) { return ref_round(c, a * b); }
 static double div2(ref_dtype c, double a, double b) { return ref_round(c, a / b); }
-/* NUMERICS does not say: binary maximum and minimum. They follow here the max of 4.2: NaN wins, +0
- * > -0. */
+/* 4.2: NaN wins, +0 > -0. */
 static double maximum2(ref_dtype c, double a, double b)
 {
     (void)c;

@@ -91,8 +91,7 @@ static double sum_at(const ref_tensor *x, const parts *p, int64_t o, const doubl
 }
 
 /* 1.6: +0 is added before the rounding to storage (in sum_at).
- * NUMERICS does not say: whether it is added before or after; a negative sum that underflows in
- * storage stays -0 here. */
+ * It is added before the rounding (1.7): a negative sum that underflows in storage stays -0. */
 ref_tensor ref_sum(const ref_tensor *x, unsigned dims, int keepdims, ref_tensor *acc)
 {
     parts p = split(x, dims);
@@ -110,7 +109,7 @@ ref_tensor ref_sum(const ref_tensor *x, unsigned dims, int keepdims, ref_tensor 
 }
 
 /* 4.1: (f64) s / (f64) n, rounded once.
- * NUMERICS does not say: the mean of no terms. It is here +0 / 0 = NaN. */
+ * The mean of no terms is +0 / 0 = NaN. */
 ref_tensor ref_mean(const ref_tensor *x, unsigned dims, int keepdims)
 {
     parts p = split(x, dims);
@@ -155,8 +154,7 @@ static int greater(double b, double a)
 }
 
 /* 4.2: the first index among ties.
- * NUMERICS does not say: whether +0 and -0 tie, and NaNs with each other. By "+0 > -0" zeros do not
- * tie; NaNs do. */
+ * Zeros of both signs do not tie; NaNs do. */
 ref_tensor ref_argmax(const ref_tensor *x, int dim, int keepdims)
 {
     ref_tensor y = reduced(x, 1u << dim, keepdims, REF_I64);

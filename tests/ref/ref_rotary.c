@@ -54,8 +54,7 @@ static double rotated_at(const ref_tensor *x, const int64_t *ix, ref_pairing pai
 }
 
 /* 8.1: y_i = (r1_i * x_i) + (r2_i * R(x)_i); dims beyond the rotated ones are copied.
- * NUMERICS does not say: tables of another dtype than x. They are here widened; the compute type is
- * x's. */
+ * Tables of another dtype than x are widened; the compute type is x's. */
 ref_tensor ref_rotary(const ref_tensor *x, const ref_tensor *r1, const ref_tensor *r2,
                       ref_pairing pairing, int64_t rotated)
 {
@@ -132,8 +131,7 @@ void ref_rotary_grad(const ref_tensor *g, const ref_tensor *x, const ref_tensor 
 }
 
 /* 8.3: f_k = exp(-(2k/D) * log(base)) in f64, angle = position as f64 * f_k, r1 = cos, r2 = sin,
- * rounded once to f32. NUMERICS does not say: D under partial rotation; it is here the number of
- * rotated dims. NUMERICS does not say: how the k are laid out. half: column i has k = i mod D/2;
+ * rounded once to f32. D is the number of rotated dims. half: column i has k = i mod D/2;
  * interleaved: k = i / 2 (the pair shares an angle). */
 void ref_rotary_table(int64_t first, int64_t n, int64_t rotated, double base, ref_pairing pairing,
                       ref_tensor *r1, ref_tensor *r2)

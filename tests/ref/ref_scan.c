@@ -31,8 +31,7 @@ static int64_t partner(const ref_tensor *k, const ref_tensor *x, int64_t i)
 
 /* 4.4: dy / (number of elements equal to the extreme) at each of these, +0 elsewhere.
  * NUMERICS does not say: whether the quotient is rounded to x's dtype. It is not, here: the
- * gradient is of the compute type. NUMERICS does not say: equal as numbers, or in the order of 4.2.
- * It is here the comparison of IEEE 754: -0 equals +0, a NaN nothing. */
+ * gradient is of the compute type. Equal is that of IEEE 754: -0 equals +0, a NaN nothing. */
 ref_tensor ref_extreme_grad(const ref_tensor *dy, const ref_tensor *x, const ref_tensor *y,
                             unsigned dims)
 {
@@ -63,7 +62,7 @@ ref_tensor ref_var(const ref_tensor *x, unsigned dims, int correction, int keepd
     ref_tensor wide = ref_cast(x, c), m = ref_mean(&wide, dims, 1), d = ref_sub(&wide, &m),
                q = ref_square(&d);
     ref_tensor s = ref_sum(&q, dims, keepdims, NULL), y = ref_like(&s, x->dtype);
-    double count = ref_round(c, (double)(n - correction));
+    double count = ref_round(c, n > correction ? (double)(n - correction) : 0);
     for (int64_t i = 0; i < ref_numel(&s); i++)
         ref_set(&y, i, ref_round(c, ref_get(&s, i) / count));
     ref_tensor *made[] = {&wide, &m, &d, &q, &s};

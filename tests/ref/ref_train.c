@@ -85,8 +85,7 @@ static double sum_of_squares(const ref_tensor *g)
     return ref_lanes_sum(&s);
 }
 
-/* How many names stand before names[i]; NUMERICS does not say: what order. It is here that of the
- * bytes (strcmp); equal names by index. */
+/* How many names stand before names[i], in the order of their bytes; equal names by index. */
 static int rank(int n, const char *const *names, int i)
 {
     int r = 0;
@@ -111,14 +110,13 @@ double ref_global_norm(int n, const ref_tensor *const *g, const char *const *nam
 /* 12.2: f = N > max ? max / N : 1 in f64; an update rounds it to its type. */
 double ref_clip_factor(double norm, double max) { return norm > max ? max / norm : 1.0; }
 
-/* 12.5: warm-up lr * (t+1)/w for t < w; cosine min + (0.5*(lr-min)) * (1 + cos(pi*u)), u =
- * (t-w)/(T-w). In f64, left to right. NUMERICS does not say: t > T. The formula is here taken as it
- * stands (the cosine rises again). */
-double ref_warmup_cosine(double lr, double min, int64_t t, int64_t warmup, int64_t total)
+/* 12.5: warm-up lr * (s+1)/w for s < w; cosine min + (0.5*(lr-min)) * (1 + cos(pi*u)), u =
+ * (s-w)/(T-w), and 1 from s = T on. In f64, left to right. */
+double ref_warmup_cosine(double lr, double min, int64_t s, int64_t warmup, int64_t total)
 {
     const double pi = 0x1.921fb54442d18p+1;
-    if (t < warmup)
-        return lr * (double)(t + 1) / (double)warmup;
-    double u = (double)(t - warmup) / (double)(total - warmup);
+    if (s < warmup)
+        return lr * (double)(s + 1) / (double)warmup;
+    double u = s < total ? (double)(s - warmup) / (double)(total - warmup) : 1;
     return min + (0.5 * (lr - min)) * (1.0 + ref_cos1(REF_F64, pi * u));
 }
