@@ -5,11 +5,12 @@
  * tally_data.h for data and batches, tally_extend.h for ops, kernels, ... of your own.
  *
  * What holds everywhere:
- *   Errors   The first one sticks to its tape, model or optimizer, with the numbers in it and the
- *            caller's file and line: see tl_failed and tl_error. A call that fails returns its
- *            status, or else the zero handle, NULL, NaN, or what its comment says. Any call may
- *            run out of memory (TL_ENOMEM), or be given a stale handle (TL_ESTALE) or NULL where
- *            something is needed (TL_EDOMAIN); comments list the other errors.
+ *   Errors   The first one sticks to its tape, model or optimizer, with the numbers in it and, of
+ *            macros, the caller's file and line: see tl_failed and tl_error. A call that fails
+ *            returns its status, or else the zero handle, NULL, NaN, or what its comment says. Any
+ *            call may run out of memory (TL_ENOMEM), or be given a stale handle (TL_ESTALE), sizes
+ *            that do not fit (TL_ESHAPE), or NULL where something is needed (TL_EDOMAIN, TL_ENAME
+ *            or TL_EUSAGE); comments list what else is to be expected.
  *   Memory   Pointers are borrowed for the time of the call unless a comment says otherwise.
  *            Tensors, text and arrays that come from a tape last until its reset; what comes from
  *            a model lasts as long as the model.

@@ -38,8 +38,8 @@ typedef struct tl_kernel {
 } tl_kernel;
 
 /* Puts a kernel, which must live as long as the process, into the table. TL_ENAME: its name is
- * empty, reserved or taken. TL_EDTYPE: its dtype is none. TL_EUSAGE: it has neither run nor tile, or both, or
- * is TL_INVARIANT without a probe. */
+ * empty, reserved or taken. TL_EDTYPE: its dtype is none. TL_EUSAGE: it has neither run nor tile,
+ * or both, or is TL_INVARIANT without a probe. */
 #define tl_kernel_register(t, k) tl_kernel_register_at(TL_AT(t), k)
 tl_status tl_kernel_register_at(tl_at at, const tl_kernel *k);
 

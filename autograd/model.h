@@ -14,7 +14,7 @@ typedef struct {
 #define tl_model_new(...) tl_model_new_with(TL_MAKE(tl_model_options){__VA_ARGS__})
 tl_model *tl_model_new_with(tl_model_options o);
 uint64_t tl_model_seed(const tl_model *m);        /* that in force */
-void tl_model_reseed(tl_model *m, uint64_t seed); /* for draws to come, unless a checkpoint's */
+void tl_model_reseed(tl_model *m, uint64_t seed); /* for draws to come; a checkpoint's ends it */
 
 /* How a new parameter is filled: keyed by the model's seed and its name, so the order in which
  * parameters are made does not matter. Default: zeros, or a layer's own. */
@@ -22,7 +22,7 @@ typedef enum {
     TL_INIT_DEFAULT,
     TL_INIT_ZEROS,
     TL_INIT_ONES,
-    TL_INIT_UNIFORM, /* in [-scale, scale) */
+    TL_INIT_UNIFORM, /* in [-scale, scale), then rounded to the dtype */
     TL_INIT_NORMAL   /* of standard deviation scale */
 } tl_init_kind;
 typedef struct {
@@ -31,14 +31,15 @@ typedef struct {
 } tl_init;
 
 /* Bytes of a tensor's name with its NUL; a parameter's leaves room for what is saved of it under
- * longer names ("grad.uses.NAME"). */
+ * longer names ("grad.CALL.KIND.NAME"). */
 enum { TL_NAME_MAX = 192, TL_PARAM_NAME_MAX = 180 };
 
 /* The parameter of that name, made and filled at the first call. TL_ESHAPE, TL_EDTYPE: it has
- * another shape or dtype. TL_ENAME: no file can hold the name (empty, too long, not UTF-8,
- * "__metadata__"); a buffer has it; or, in this recording, another layer looked it up, or the same
- * one called at another line, and neither is shared (.shared = true). At the same line, as in a
- * loop over time, the layer is used again. Under TL_NO_GRAD anyone may. */
+ * another shape or dtype, or dtype is no float. TL_ENAME: no file can hold the name (empty, too
+ * long, not UTF-8, "__metadata__"); a buffer has it; or, in this recording, another layer looked it
+ * up, or the same one called at another line, and neither is shared (.shared = true). At the same
+ * line, as in a loop over time, the layer is used again. Outside layers and under TL_NO_GRAD anyone
+ * may. */
 #define tl_param(t, m, name, dtype, shape, ...) \
     tl_param_at(TL_AT(t), m, name, dtype, shape, TL_MAKE(tl_init){__VA_ARGS__})
 tl_tensor tl_param_at(tl_at at, tl_model *m, const char *name, tl_dtype dtype, tl_shape shape,

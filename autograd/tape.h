@@ -138,7 +138,8 @@ tl_status tl_host(tl_tape *t, tl_host_when when, tl_host_fn *f, void *ctx);
 
 /* ---- contents out ---- */
 
-/* Shape and dtype are known without contents, so also in a traced function. */
+/* Shape and dtype are known without contents, so also in a traced function. They are 0-d and
+ * TL_F32, without an error, of a handle that is none or stale. */
 tl_shape tl_shape_of(tl_tape *t, tl_tensor x);
 tl_dtype tl_dtype_of(tl_tape *t, tl_tensor x);
 /* The strided array behind x, borrowed; false if there is none. Its data is NULL in a trace or if
@@ -147,7 +148,8 @@ bool tl_array_of(tl_tape *t, tl_tensor x, tl_array *out);
 /* The value of a tensor with one element, as a double; NaN, and an error, for any other. */
 #define tl_item(t, x) tl_item_at(TL_AT(t), x)
 double tl_item_at(tl_at at, tl_tensor x);
-/* Stores the value of x, of one element, in *to: now or, if traced, after each run of the graph. */
+/* Stores the value of x, of one element, in *to (NaN on an error): now or, if traced, after each
+ * run of the graph. */
 #define tl_watch(t, x, to) tl_watch_at(TL_AT(t), x, to)
 tl_status tl_watch_at(tl_at at, tl_tensor x, double *to);
 /* Copies x out, row-major, in its own dtype; bytes must be its exact size. */

@@ -10,8 +10,8 @@ TL_BEGIN
  * which the caller keeps as long as the loader is used. Each epoch brings every sample once, in an
  * order of its own: a Fisher-Yates shuffle by the draws (epoch, i) of the stream "loader.NAME" of
  * the model's seed. The place in the epoch is a buffer of the model, "loader.NAME" (epoch, samples
- * handed out, number of samples). A checkpoint saves it, so that a resumed run goes on with the
- * next sample. Call tl_checkpoint_load after tl_loader_new, which makes that buffer. */
+ * handed out, number of samples, .batch). A checkpoint saves it, so that a resumed run goes on with
+ * the next sample. Call tl_checkpoint_load after tl_loader_new, which makes that buffer. */
 
 enum { TL_LOADER_MAX = 8 };
 typedef struct {
@@ -36,15 +36,15 @@ typedef struct {
     tl_tensor place, order;
 } tl_loader;
 /* A loader of n arrays over the tape's model; call it once for each name. On an error, which goes
- * to t, it is all zeros. TL_ESHAPE: arrays of different lengths; TL_EDOMAIN: no .batch, no samples,
- * fewer than a batch with .drop_last; TL_ENAME: a name of more than 180 bytes. */
+ * to t, it is all zeros. TL_ESHAPE: arrays of different lengths; TL_EDOMAIN: n, no .batch, no
+ * samples, fewer than a batch with .drop_last; TL_ENAME: a name of more than 180 bytes. */
 #define tl_loader_new(t, name, arrays, n, ...) \
     tl_loader_new_at(TL_AT(t), name, arrays, n, TL_MAKE(tl_loader_options){__VA_ARGS__})
 tl_loader tl_loader_new_at(tl_at at, const char *name, const tl_array *arrays, int n,
                            tl_loader_options o);
 /* The next samples, as tensors of t in in[0 .. n). Returns the number of samples, which is the size
  * of dim 0: at most `most`, a micro-batch, and no more than are left of a batch. 0 on an error,
- * which goes to t; TL_EFORMAT: a checkpoint has brought the place of other data. */
+ * which goes to t; TL_EFORMAT: a checkpoint has brought the place of other data or batches. */
 #define tl_loader_next(t, l, most, in) tl_loader_next_at(TL_AT(t), l, most, in)
 int64_t tl_loader_next_at(tl_at at, tl_loader *l, int64_t most, tl_tensor *in);
 TL_END

@@ -266,8 +266,9 @@ typedef struct {
 /* An optimizer of all parameters that are not frozen: f32, f64, and f16 and bf16 by f32 masters.
  * Its state is kept in m, which it borrows, from the first step on, in buffers that start at zero
  * (adamw.m.NAME, adamw.v.NAME, sgd.b.NAME); if two live optimizers would share one, tl_step is
- * TL_EUSAGE. NULL when out of memory. Numbers that make no sense (an lr of 0, a schedule without a
- * total, ...) are TL_EDOMAIN, which tl_step reports, too. NUMERICS 12.10: PyTorch's compared. */
+ * TL_EUSAGE. NULL when out of memory or without a model. Numbers that make no sense (an lr of 0, a
+ * schedule without a total, ...) are TL_EDOMAIN, which tl_step reports, too. NUMERICS 12.10:
+ * PyTorch's compared. */
 #define TL_OPT(make, m, ...) make(m, TL_MAKE(tl_opt_options){__VA_ARGS__}, __FILE__, __LINE__)
 #define tl_sgd_new(m, ...) TL_OPT(tl_sgd_new_at, m, __VA_ARGS__)
 #define tl_adam_new(m, ...) TL_OPT(tl_adam_new_at, m, __VA_ARGS__)

@@ -44,7 +44,7 @@
  *   concat(xs, n, dim)                n tensors joined along a dim
  *   stack(xs, n, dim)                 n tensors of one shape along a new dim
  *   split(x, size, dim, out, n)       sets out[0 .. n) to views of x: pieces of `size` along a dim
- *   chunk(x, n, dim, out)             the same with pieces of ceil(length/n)
+ *   chunk(x, n, dim, out)             the same with pieces of ceil(length/n), which must be n
  *   split_sizes(x, sizes, n, dim, out)  the same with these sizes; n is the number of pieces
  *   slice_grad(dy, size, dim, start, step)  zeros, with dy where slice took its elements from
  *
@@ -59,7 +59,7 @@
  *   sort(x, dim, descending, ids)     x in that order; sets *ids to the indices, unless ids is NULL
  *   topk(x, k, dim, smallest, ids)    the first k in descending (smallest: ascending) order
  *   sum_to(x, shape, acc)             x summed down to a shape that broadcasts to x's, and added in
- *                                     place to acc, of that shape, unless acc is TL_NONE
+ *                                     place to acc, f64 and of that shape, unless acc is TL_NONE
  *
  * Products.
  *   matmul(a, b)                      (..., m, k) @ (..., k, n), batches broadcast; 1-d as in numpy
@@ -135,7 +135,8 @@
  *                                     number and the place in the sample, and on nothing else
  *
  * Randomness. Draws as dropout's. Where sample numbers are given, each row of axis 0 is a sample.
- *   uniform(dtype, shape, stream) normal(dtype, shape, stream)  in [0, 1); of mean 0, variance 1
+ *   uniform(dtype, shape, stream) normal(dtype, shape, stream)  in [0, 1), then rounded; of mean 0,
+ *                                     variance 1. All draws have at least one dim
  *   bernoulli(p, stream)              1 with probability p, else 0; of p's shape and dtype.
  *                                     TL_EDOMAIN if p is outside [0, 1], unless it is traced
  *   permutation(n, stream)            0 .. n-1 in random order, i64 (n); with sample (b): (b, n) */
