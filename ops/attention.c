@@ -427,6 +427,8 @@ tl_tensor tl_attention_at(tl_at at, tl_tensor q, tl_tensor k, tl_tensor v, tl_at
                  o.softcap == 0 && o.lse == NULL;
     if (o.lse != NULL)
         *o.lse = TL_NONE;
+    if (isnan(o.scale))
+        return tl_reject(at, TL_EDOMAIN, "attention: the scale is NaN");
     if (!there || (plain && (a[1].ndim != 4 || a[2].ndim != 4 || a[1].dim[3] == a[2].dim[3])))
         return tl_apply1(at, &tl_op_attention, &attrs,
                          (tl_tensor[]){q, k, v, o.key_start, o.key_end}, 5);

@@ -1,5 +1,6 @@
 """agree.py LIBTALLY.SO [ROUNDS]: forward values and gradients of ops and layers beside PyTorch's.
 agree.py LIBTALLY.SO files: layers with weights from PyTorch's files, and PyTorch's with ours.
+agree.py headers: the sizes of the structs as it reads them from the headers, without PyTorch.
 
 In f64, over random shapes, to 1e-12 of 1 + |value|. A case is a line of `cases`: name, inputs, our
 call, PyTorch's. Every function of ops.h and every layer of nn.h has one, or a reason in APART."""
@@ -22,16 +23,7 @@ from ctypes import (
 )
 from pathlib import Path
 
-import torch
-from torch.nn import functional as F
-
-lib = ctypes.CDLL(sys.argv[1])
-torch.set_default_dtype(torch.float64)
-torch.set_num_threads(1)
-TOLERANCE = 1e-12
-
-# ---- our side ----
-
+# ---- the structs of the headers ----
 
 root = Path(__file__).parent.parent
 headers = "tensor/array.h autograd/handle.h autograd/model.h ops/ops.h nn/nn.h".split()
@@ -70,6 +62,20 @@ ChannelNorm = struct("tl_channel_norm_options")
 MlpGelu, MlpSwiglu = struct("tl_mlp_gelu_options"), struct("tl_mlp_swiglu_options")
 Part = struct("tl_part")
 SelfAttention, Recurrent = struct("tl_self_attention_options"), struct("tl_recurrent_options")
+if sys.argv[1] == "headers":
+    for known in Structure.__subclasses__():
+        print(known.__name__, ctypes.sizeof(known))
+    sys.exit()
+
+import torch
+from torch.nn import functional as F
+
+# ---- our side ----
+
+lib = ctypes.CDLL(sys.argv[1])
+torch.set_default_dtype(torch.float64)
+torch.set_num_threads(1)
+TOLERANCE = 1e-12
 None_pointer = c_void_p()
 MEAN, SUM, EACH = 1, 2, 3
 ALL = Shape(-1)

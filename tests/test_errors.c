@@ -165,6 +165,8 @@ static void views(void **unused)
     REFUSES(ESHAPE, "diagonal", "dim 1 of [2, 3] is listed twice", tl_diagonal(t, a23, 0, 1, -1));
     REFUSES(EDTYPE, "attention", "the mask is F32",
             tl_attention(t, image, image, image, .mask = scalar));
+    REFUSES(EDOMAIN, "attention", "the scale is NaN",
+            tl_attention(t, image, image, image, .scale = (double)NAN));
     REFUSES(EDOMAIN, "attention", "softcap is -1",
             tl_attention(t, image, image, image, .softcap = -1));
     REFUSES(ESHAPE, "attention", "(b, hkv, sk, dv)",
