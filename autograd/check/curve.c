@@ -56,15 +56,16 @@ static void svg(FILE *f, const curve *c)
     double x0 = log10_of(c->h[POINTS - 1]), x1 = log10_of(c->h[0]);
     fprintf(f,
             "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" "
-            "font-family=\"sans-serif\" font-size=\"12\">\n",
+            "font-family=\"sans-serif\" font-size=\"12\">\n<style>svg { background: #fff } "
+            "line { stroke: #ddd } @media (prefers-color-scheme: dark) { svg { background: "
+            "#16181c } text { fill: #ddd } line { stroke: #444 } }</style>\n",
             W, H);
-    fprintf(f, "<rect width=\"%d\" height=\"%d\" fill=\"white\"/>\n", W, H);
     for (int e = BOTTOM; e <= TOP; e += 4)
         fprintf(f,
-                "<line x1=\"%d\" x2=\"%d\" y1=\"%.1f\" y2=\"%.1f\" stroke=\"#ddd\"/><text x=\"8\" "
+                "<line x1=\"%d\" x2=\"%d\" y1=\"%.1f\" y2=\"%.1f\"/><text x=\"8\" "
                 "y=\"%.1f\">1e%d</text>\n",
                 PAD, W - PAD, height(e), height(e), height(e) + 4, e);
-    fprintf(f, "<polyline fill=\"none\" stroke=\"#0a58ca\" stroke-width=\"2\" points=\"");
+    fprintf(f, "<polyline fill=\"none\" stroke=\"#3d7fd9\" stroke-width=\"2\" points=\"");
     for (int i = 0; i < POINTS; i++)
         fprintf(f, "%.1f,%.1f ", PAD + (log10_of(c->h[i]) - x0) / (x1 - x0) * (W - 2 * PAD),
                 height(log10_of(fabs(c->central[i] - c->analytic))));
