@@ -199,6 +199,7 @@ tl_tape *tl_graph_again(tl_graph *g, bool whole, const tl_splice *splice, tl_ten
         for (int i = 0; i < g->n_in; i++) /* unused inputs are inputs, too */
             tl_again_value(&c.to, g->in[i]);
         rebuild(&c, splice == NULL ? src->n_nodes : splice->n_nodes, g->out, g->n_out);
+        tl_trace_part(dst, tl_traced_of(src)->part); /* makes room, which tl_graph_take needs */
         if (c.cycle)
             tl_fail(err, TL_EUSAGE,
                     "its outputs lead back to its inputs: it cannot stand in one place");
