@@ -413,6 +413,8 @@ const char *tl_derived_name(const tl_tape *t, tl_leaf_grad *g)
 {
     if (g->name == NULL && (g->name = tl_calloc(1, 18)) != NULL)
         snprintf(g->name, 18, "=%016" PRIx64, tl_peek(t, g->leaf)->print);
+    if (g->name == NULL)
+        tl_fail((tl_err *)&t->head.err, TL_ENOMEM, "no memory for the name of a gradient");
     return g->name == NULL ? "" : g->name;
 }
 

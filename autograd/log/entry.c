@@ -33,6 +33,8 @@ const char *tl_log_text(tl_run_log *l, const char *s)
 {
     size_t n = strlen(s) + 1;
     char *copy = n > 1 ? tl_bump_get(&l->bump, n) : NULL;
+    if (n > 1 && copy == NULL)
+        tl_log_stop(l, TL_ENOMEM, "no memory for a text of %zu bytes", n);
     return copy != NULL ? memcpy(copy, s, n) : "";
 }
 

@@ -153,7 +153,7 @@ int tl_log_pass_of(tl_tape *t, uint64_t program);
 /* ---- entry.c: entries and their bytes ---- */
 
 tl_log_entry *tl_log_entry_get(tl_run_log *l, uint64_t key, bool *made); /* NULL: stopped */
-/* A copy of s in memory of the step; "" without memory. */
+/* A copy of s in memory of the step; "" without memory, where the log stops. */
 const char *tl_log_text(tl_run_log *l, const char *s);
 /* The next part of entry e is a's bytes. They are taken later, but before they change. */
 void tl_log_take(tl_run_log *l, const tl_log_entry *e, const tl_array *a, tl_storage *st);

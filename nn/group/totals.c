@@ -41,8 +41,9 @@ static void runs(void *ctx, tl_tape *t, const tl_seen *c)
     }
     g->added[k] = true;
     double *x = c->call->in[c->call->op->mutates]->data, before;
-    if (is_last(g) && g->round > 0) /* the first rank goes on from there */
-        tl_group_send(g, TOTAL, k, x, sizeof *x);
+    if (is_last(g) && g->round > 0 && /* the first rank goes on from there */
+        tl_group_send(g, TOTAL, k, x, sizeof *x) != TL_OK)
+        return;
     if ((g->link.rank > 0 || g->round > 0) &&
         tl_group_receive_number(g, TOTAL, &came, &before) == TL_OK &&
         check_same(g, came, k) == TL_OK)
