@@ -142,6 +142,44 @@ static void a_graph_logs_what_the_called_program_does(void **unused)
 }
 
 /* Most of what is computed is there, gradients and updates among it. */
+static void half_loss(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out,
+                      void *ctx)
+{
+    (void)n_in, (void)n_out;
+    tl_tensor h = tl_tanh(t, tl_linear(t, ctx, "a", tl_cast(t, in[0], TL_F16), 3));
+    tl_tensor y = tl_sum(t, tl_cast(t, tl_linear(t, ctx, "b", h, 2), TL_F32), TL_ALL, false);
+    tl_backward(t, y);
+    out[0] = tl_detach(t, y);
+}
+
+/* An update that is called reads what a graph has read before it: here, parameters that get f32
+ * masters. */
+static void an_update_is_called_after_a_graph(void **unused)
+{
+    static const char *const name[] = {"called", "compiled"};
+    static const float x[2][2] = {{1, 2}, {3, -4}};
+    (void)unused;
+    for (int compile = 0; compile < 2; compile++) {
+        tl_model *m = tl_model_new(.seed = 1);
+        tl_tape *t = tl_tape_new(m);
+        tl_opt *o = tl_sgd_new(m, .lr = 0.1, .clip = 1);
+        tl_compiled *c = tl_compile(t, half_loss, 1, m);
+        tl_tensor in = tl_data(m, x, TL_F32, TL_DIMS(2, 2)), out;
+        assert_int_equal(tl_log_open(t, logged_file(name[compile])), TL_OK);
+        for (int step = 0; step < 3; step++) {
+            if (compile)
+                tl_run(c, &in, 1, &out);
+            else
+                half_loss(t, &in, 1, &out, 1, m);
+            assert_int_equal(tl_step(o, t), TL_OK);
+            tl_tape_reset(t);
+        }
+        assert_int_equal(tl_log_close(t), TL_OK);
+        tl_free(c, o, t, m);
+    }
+    assert_int_equal(logged_diff("called", "compiled"), 0);
+}
+
 static void a_graph_leaves_out_little(void **unused)
 {
     tl_log_file *f[2];
@@ -311,6 +349,7 @@ const struct CMUnitTest tl_tests_log[] = {
     cmocka_unit_test_setup_teardown(one_run_has_one_log, logged_begin, logged_end),
     cmocka_unit_test_setup_teardown(a_graph_logs_what_the_called_program_does, logged_begin,
                                     logged_end),
+    cmocka_unit_test_setup_teardown(an_update_is_called_after_a_graph, logged_begin, logged_end),
     cmocka_unit_test_setup_teardown(a_graph_leaves_out_little, logged_begin, logged_end),
     cmocka_unit_test_setup_teardown(graphs_that_cannot_be_logged, logged_begin, logged_end),
     cmocka_unit_test_setup_teardown(dropped_gradients_leave_no_trace, logged_begin, logged_end),
