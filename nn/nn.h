@@ -281,7 +281,7 @@ tl_opt *tl_adamw_new_at(tl_model *m, tl_opt_options o, const char *file, int lin
  * this weight decay. The last match wins. If none matches, the next tl_step is TL_ENAME. */
 tl_status tl_opt_group(tl_opt *o, const char *pattern, double lr_scale, double weight_decay);
 
-/* One update with the tape's gradients, which it consumes; TL_EUSAGE if there are none. Errors go to t. */
+/* One update with the tape's gradients, which it consumes; TL_EUSAGE, on t, without any. */
 #define tl_step(opt, t) tl_step_at(opt, TL_AT(t))
 tl_status tl_step_at(tl_opt *o, tl_at at);
 int64_t tl_opt_steps(const tl_opt *o);    /* updates made */

@@ -50,7 +50,7 @@ static tl_status check(tl_at at, const char *name, tl_tensor z, tl_tensor target
     if (each && (!tl_is_none(o.count) || !tl_is_none(o.total)))
         return tl_tape_fail(at, TL_EUSAGE, "%s: losses of each row have no count and no total",
                             name);
-    if (each && !tl_shape_equal(&s, &lead))
+    if (!tl_shape_equal(&s, &lead))
         return tl_tape_fail(at, TL_ESHAPE, "%s: targets %s for rows %s", name, TL_TEXT_OF(&s),
                             TL_TEXT_OF(&lead));
     return TL_OK;

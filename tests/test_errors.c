@@ -407,6 +407,8 @@ static void indices_and_targets(void **unused)
             tl_cross_entropy(t, a23, classes, TL_EACH, .total = scalar));
     REFUSES(ESHAPE, "cross_entropy", "one number has no classes",
             tl_cross_entropy(t, scalar, classes, TL_EACH, .smoothing = 0.5));
+    REFUSES(ESHAPE, "cross_entropy", "targets [2, 3] for rows [2]",
+            tl_cross_entropy(t, a23, i23, TL_SUM, .weight = v3, .ignore = true));
     REFUSES(EDTYPE, "cross_entropy", "classes of I64; floats are needed",
             tl_cross_entropy(t, i23, classes, TL_EACH, .smoothing = 0.5));
     REFUSES(ESHAPE, "cross_entropy", "dim 2 does not exist in [2, 3]",

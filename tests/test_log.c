@@ -141,7 +141,6 @@ static void a_graph_logs_what_the_called_program_does(void **unused)
     }
 }
 
-/* Most of what is computed is there, gradients and updates among it. */
 static void half_loss(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out,
                       void *ctx)
 {
@@ -180,6 +179,7 @@ static void an_update_is_called_after_a_graph(void **unused)
     assert_int_equal(logged_diff("called", "compiled"), 0);
 }
 
+/* Most of what is computed is there, gradients and updates among it. */
 static void a_graph_leaves_out_little(void **unused)
 {
     tl_log_file *f[2];

@@ -86,8 +86,7 @@ static tl_status open_theirs(tl_graph *g, const tl_root *r, tl_accumulator **acc
 static bool in_first_part(const tl_graph *g, tl_tensor leaf)
 {
     for (int i = 0; i < g->t->n_grads; i++)
-        if (tl_grad_part(g->t, i) == 0 && g->t->grad[i].leaf.owner == leaf.owner &&
-            g->t->grad[i].leaf.index == leaf.index)
+        if (tl_grad_part(g->t, i) == 0 && tl_same_handle(g->t->grad[i].leaf, leaf))
             return true;
     return false;
 }

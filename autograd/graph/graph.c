@@ -184,13 +184,16 @@ tl_status tl_graph_input_fits(const tl_graph *g, const tl_tensor *in, int i, con
                         same != i ? "not" : "");
 }
 
-/* Calls the program on the graph's tape. */
 /* Notes what the trace knows of the model, if all that it uses is still there. */
 static tl_status know_model(tl_graph *g)
 {
-    const tl_model *m = g->user->model;
-    const uint32_t n = m == NULL ? 0 : atomic_load(&m->values.count);
-    g->newest = n == 0 ? TL_NONE : tl_model_handle(m, n - 1);
+    tl_model *m = g->user->model;
+    if (m != NULL) {
+        pthread_mutex_lock(&m->lock); /* other threads may be making tensors */
+        const uint32_t n = atomic_load(&m->values.count);
+        g->newest = n == 0 ? TL_NONE : tl_model_handle(m, n - 1);
+        pthread_mutex_unlock(&m->lock);
+    }
     for (uint32_t i = 0; i < g->t->n_nodes; i++)
         for (int k = 0; k < g->t->node[i].n_in; k++) {
             const tl_node *node = &g->t->node[i];
@@ -203,6 +206,7 @@ static tl_status know_model(tl_graph *g)
     return TL_OK;
 }
 
+/* Calls the program on the graph's tape. */
 static tl_status record(tl_graph *g, tl_at at, tl_program *f, const tl_tensor *in, void *ctx)
 {
     for (int i = 0; i < g->n_in; i++) {
