@@ -107,7 +107,7 @@ static tl_status check_saved(tl_walk *w, uint32_t i, unsigned reads)
             continue;
         const tl_value *v = in ? tl_peek(t, n->in[k])
                                : tl_values_at(&t->values, n->out + (uint32_t)bit);
-        if (v == NULL || v->freed) /* NULL: removed from the model */
+        if (v->freed)
             return fail_freed(w, n, in ? "an input" : "the output");
         tl_changer by = {NULL, NULL, 0};
         char text[TL_CHANGER_TEXT];

@@ -451,8 +451,7 @@ int tl_model_freeze(tl_model *m, const char *prefix, bool frozen)
         f->met = true;
         n++;
     }
-    if (f != NULL && n == 0)
-        m->settings++; /* compiled programs trace again, and their backward reports it */
+    m->settings += f != NULL && n == 0; /* programs trace again, and their backward reports it */
     return n;
 }
 

@@ -14,7 +14,7 @@ typedef struct {
 #define tl_model_new(...) tl_model_new_with(TL_MAKE(tl_model_options){__VA_ARGS__})
 tl_model *tl_model_new_with(tl_model_options o);
 uint64_t tl_model_seed(const tl_model *m);        /* that in force */
-void tl_model_reseed(tl_model *m, uint64_t seed); /* for draws to come; a checkpoint's ends it */
+void tl_model_reseed(tl_model *m, uint64_t seed); /* for draws to come; until a checkpoint's */
 
 /* How a new parameter is filled: keyed by the model's seed and its name, so the order in which
  * parameters are made does not matter. Default: zeros, or a layer's own. */

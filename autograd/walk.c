@@ -107,16 +107,17 @@ static tl_status make_edges(tl_walk *w)
         TL_TRY(t->head.err.status);
         unsigned takes = 0;
         for (int k = 0; k < n->n_in; k++) {
+            tl_tensor leaf = tl_accumulates(t, n, k);
+            if (!tl_is_none(leaf) && tl_peek(t, leaf) == NULL)
+                return tl_tape_fail(w->at, TL_ESTALE,
+                                    "tl_backward: a parameter of %s has been removed", n->op->name);
             if (!(e[k].wanted = wanted(w, n->in[k])))
                 continue;
             takes |= k < 32 ? TL_BIT(k) : 0;
             TL_TRY(refuse_cut(w, n->in[k]));
-            tl_tensor leaf = w->target != NULL ? TL_NONE : tl_accumulates(t, n, k);
-            const tl_value *v = tl_is_none(leaf) ? NULL : tl_peek(t, leaf);
-            if (v == NULL && !tl_is_none(leaf))
-                return tl_tape_fail(w->at, TL_ESTALE,
-                                    "tl_backward: a parameter of %s has been removed", n->op->name);
-            if (v != NULL && v->node >= 0)
+            if (w->target != NULL)
+                leaf = TL_NONE;
+            else if (!tl_is_none(leaf) && tl_peek(t, leaf)->node >= 0)
                 leaf = tl_derived_leaf(t, leaf);
             TL_TRY(t->head.err.status);
             if (tl_is_none(leaf)) {

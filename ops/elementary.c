@@ -4,7 +4,7 @@
  * Dtype:  f16 bf16 f32 f64
  * Bits:   correctly rounded in f32, a fixed sequence in f64 (NUMERICS 2)
  * VJP:    the formulas at each op, from the output where that is cheaper
- * Errors: TL_EDTYPE; outside its domain a function gives NaN
+ * Errors: TL_EDTYPE TL_EDOMAIN (an exponent that is NaN); outside its domain a function gives NaN
  */
 #include "ops/build.h"
 

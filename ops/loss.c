@@ -56,10 +56,10 @@ static tl_status check(tl_at at, const char *name, tl_tensor z, tl_tensor target
     return TL_OK;
 }
 
-/* Which rows are ignored. */
-static tl_tensor never(tl_at at, tl_tensor targets, tl_cross_entropy_options o)
+/* Which rows are ignored; TL_NONE: none are. */
+static tl_tensor ignored_rows(tl_at at, tl_tensor targets, tl_cross_entropy_options o)
 {
-    return tl_eq_at(at, targets, tl_integer(at, o.ignore_index));
+    return o.ignore ? tl_eq_at(at, targets, tl_integer(at, o.ignore_index)) : TL_NONE;
 }
 
 /* One number for each row, beside (..., classes). */
@@ -70,14 +70,25 @@ static tl_tensor of_rows(tl_at at, tl_tensor x)
     return tl_reshape_at(at, x, one);
 }
 
-/* Each row's loss, from v (..., classes). */
-static tl_tensor each_of(tl_at at, tl_tensor v, tl_tensor targets, tl_cross_entropy_options o)
+/* x with 0 where the mask, if there is one, is true. */
+static tl_tensor without(tl_at at, tl_tensor x, tl_tensor mask)
 {
-    const tl_tensor ignored = o.ignore ? never(at, targets, o) : TL_NONE,
-                    id = o.ignore ? tl_masked_fill_at(at, targets, ignored, 0) : targets;
-    tl_tensor y = tl_gather_at(at, v, of_rows(at, id), -1);
+    return tl_is_none(mask) ? x : tl_masked_fill_at(at, x, mask, 0);
+}
+
+/* z (..., classes) with 0 in ignored rows: what is there may be no number, and come to gradients.
+ */
+static tl_tensor without_rows(tl_at at, tl_tensor z, tl_tensor ignored)
+{
+    return tl_is_none(ignored) ? z : without(at, z, of_rows(at, ignored));
+}
+
+/* Each row's loss, from v (..., classes). */
+static tl_tensor each_of(tl_at at, tl_tensor v, tl_tensor targets, tl_tensor ignored)
+{
+    tl_tensor y = tl_gather_at(at, v, of_rows(at, without(at, targets, ignored)), -1);
     y = tl_reshape_at(at, tl_neg_at(at, y), tl_shape_of(at.tape, targets));
-    return o.ignore ? tl_masked_fill_at(at, y, ignored, 0) : y;
+    return without(at, y, ignored);
 }
 
 /* The shares of a row's loss that the target's class and each of all classes have. A call of its
@@ -91,7 +102,8 @@ static __attribute__((noinline)) void shares(double smoothing, int64_t classes, 
 
 /* The loss from log-probabilities v. A weighted mean is divided by the sum of the targets' weights.
  */
-static tl_tensor pick(tl_at at, tl_tensor v, tl_tensor targets, tl_cross_entropy_options o)
+static tl_tensor pick(tl_at at, tl_tensor v, tl_tensor targets, tl_tensor ignored,
+                      tl_cross_entropy_options o)
 {
     tl_loss_attrs a = {o.reduction, o.ignore_index, o.ignore, 0, 0};
     tl_shape s = tl_shape_of(at.tape, v);
@@ -117,7 +129,7 @@ static tl_tensor pick(tl_at at, tl_tensor v, tl_tensor targets, tl_cross_entropy
                       tl_scale_at(at, tl_sum_rows_last(at.tape, v), every));
     }
     if (o.reduction == TL_EACH)
-        return each_of(at, tl_in_dtype(at, v, c), targets, o);
+        return each_of(at, tl_in_dtype(at, v, c), targets, ignored);
     tl_apply(at, &tl_op_nll, &a, (tl_tensor[]){v, targets, o.count, o.total}, 4, out);
     return tl_is_none(sum[1]) ? out[1] : tl_div_at(at, out[1], tl_cast_at(at, sum[1], c));
 }
@@ -133,10 +145,10 @@ tl_tensor tl_cross_entropy_at(tl_at at, tl_tensor z, tl_tensor targets, tl_cross
     }
     if (check(at, "cross_entropy", z, targets, o) != TL_OK)
         return TL_NONE;
-    if (o.ignore) /* what is there may be no number, and its gradient would be none */
-        z = tl_masked_fill_at(at, z, of_rows(at, never(at, targets, o)), 0);
+    const tl_tensor ignored = ignored_rows(at, targets, o);
+    z = without_rows(at, z, ignored);
     z = tl_in_dtype(at, z, tl_dtype_compute(tl_dtype_of(at.tape, z)));
-    return pick(at, tl_log_softmax_at(at, z, -1), targets, o);
+    return pick(at, tl_log_softmax_at(at, z, -1), targets, ignored, o);
 }
 
 tl_tensor tl_nll_at(tl_at at, tl_tensor logp, tl_tensor targets, tl_cross_entropy_options o)
@@ -145,7 +157,12 @@ tl_tensor tl_nll_at(tl_at at, tl_tensor logp, tl_tensor targets, tl_cross_entrop
         return tl_reject(at, TL_EDOMAIN,
                          "nll: label smoothing is %g; it belongs to tl_cross_entropy", o.smoothing);
     logp = classes_last(at, "nll", logp, o.dim);
-    return check(at, "nll", logp, targets, o) == TL_OK ? pick(at, logp, targets, o) : TL_NONE;
+    if (check(at, "nll", logp, targets, o) != TL_OK)
+        return TL_NONE;
+    if (tl_is_none(o.weight) && o.reduction != TL_EACH)
+        return pick(at, logp, targets, TL_NONE, o); /* the op passes ignored rows over */
+    const tl_tensor ignored = ignored_rows(at, targets, o);
+    return pick(at, without_rows(at, logp, ignored), targets, ignored, o);
 }
 
 /* bce_with_logits: -log of the probability that sigmoid(x) gives to a target y within [0, 1]: a

@@ -44,7 +44,7 @@
  *   concat(xs, n, dim)                n tensors joined along a dim
  *   stack(xs, n, dim)                 n tensors of one shape along a new dim
  *   split(x, size, dim, out, n)       sets out[0 .. n) to views of x: pieces of `size` along a dim
- *   chunk(x, n, dim, out)             the same with pieces of ceil(length/n), which must be n
+ *   chunk(x, n, dim, out)             the same with pieces of ceil(length/n): n of them
  *   split_sizes(x, sizes, n, dim, out)  the same with these sizes; n is the number of pieces
  *   slice_grad(dy, size, dim, start, step)  zeros, with dy where slice took its elements from
  *

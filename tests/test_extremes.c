@@ -434,36 +434,76 @@ static void any_target_is_ignored_alone(void **unused)
     }
 }
 
-/* Ignored rows may hold no numbers at all, in every form of the loss: others do not notice. */
-static void ignored_rows_may_hold_anything(void **unused)
+/* Ignored rows may hold no numbers at all, in every form of the loss: its bits are those with zeros
+ * there, and their gradient is +0. */
+enum { FORMS = 24, GOT = 10 };
+static void loss_of_form(int form, float row, float got[GOT])
 {
     static const int64_t ids[3] = {1, 9, 2};
-    static const float w[3] = {1, 2, 0.5f}, fill[] = {NAN, INFINITY, -INFINITY, 0};
+    static const float w[3] = {1, 2, 0.5f};
+    static const tl_reduction reduction[] = {TL_SUM, TL_MEAN, TL_EACH};
+    const float x[3][3] = {{1, -2, 0.5f}, {row, row, 1}, {2, 0.125f, -0.75f}};
+    const bool nll = form & 2;
+    tl_tape *t = tl_tape_new(NULL);
+    tl_tensor z = tl_data(t, x, TL_F32, TL_DIMS(3, 3)), y = tl_data(t, ids, TL_I64, TL_DIMS(3)), g;
+    tl_cross_entropy_options o = {.reduction = reduction[form / 8],
+                                  .ignore = true,
+                                  .ignore_index = 9,
+                                  .smoothing = form & 4 && !nll ? 0.1 : 0};
+    if (form & 1)
+        o.weight = tl_data(t, w, TL_F32, TL_DIMS(3));
+    tl_require_grad(t, z);
+    tl_tensor loss = nll ? tl_nll_at(TL_AT(t), z, y, o) : tl_cross_entropy_at(TL_AT(t), z, y, o);
+    loss = tl_sum(t, loss, TL_ALL, false);
+    assert_int_equal(tl_gradients(t, loss, &z, 1, TL_NONE, &g), TL_OK);
+    assert_int_equal(tl_keep(t, g, got, 9 * sizeof *got), TL_OK);
+    got[9] = (float)tl_item(t, loss);
+    tl_free(t);
+}
+
+static void ignored_rows_may_hold_anything(void **unused)
+{
+    static const float fill[] = {NAN, INFINITY, -INFINITY};
     (void)unused;
-    for (int form = 0; form < 8; form++)
-        for (int k = 0; k < 4; k++) {
-            const float f = fill[k];
-            const float x[3][3] = {{1, -2, 0.5f}, {f, f, 1}, {2, 0.125f, -0.75f}};
-            float dz[3][3], loss;
-            tl_tape *t = tl_tape_new(NULL);
-            tl_tensor z = tl_data(t, x, TL_F32, TL_DIMS(3, 3)), g;
-            tl_cross_entropy_options o = {.reduction = form & 1 ? TL_EACH : TL_SUM,
-                                          .ignore = true,
-                                          .ignore_index = 9,
-                                          .smoothing = form & 2 ? 0.1 : 0};
-            if (form & 4)
-                o.weight = tl_data(t, w, TL_F32, TL_DIMS(3));
-            tl_require_grad(t, z);
-            tl_tensor y = tl_data(t, ids, TL_I64, TL_DIMS(3)),
-                      all = tl_sum(t, tl_cross_entropy_at(TL_AT(t), z, y, o), TL_ALL, false);
-            assert_int_equal(tl_gradients(t, all, &z, 1, TL_NONE, &g), TL_OK);
-            assert_int_equal(tl_keep(t, g, dz, sizeof dz), TL_OK);
-            loss = (float)tl_item(t, all);
-            assert_true(loss > 0 && loss < 10);
-            for (int c = 0; c < 3; c++)
-                assert_true(dz[1][c] == 0 && dz[0][c] != 0 && dz[2][c] != 0);
-            tl_free(t);
+    for (int form = 0; form < FORMS; form++) {
+        float want[GOT], got[GOT];
+        loss_of_form(form, 0, want);
+        assert_true(isfinite(want[9]) && want[1] != 0);
+        for (int c = 3; c < 6; c++)
+            assert_true(want[c] == 0 && !signbit(want[c]));
+        for (int k = 0; k < 3; k++) {
+            loss_of_form(form, fill[k], got);
+            assert_memory_equal(got, want, sizeof want);
         }
+    }
+}
+
+/* Gradients where operands are equal, zeros or no numbers: NUMERICS 2.14. */
+static void gradients_of_ties(void **unused)
+{
+    static const float a[] = {2, 0, -0.0f, NAN, 3}, b[] = {2, -0.0f, 0, 1, NAN};
+    static const float dy[] = {3, 5, 7, 9, 11}, half[] = {1.5f, 2.5f, 3.5f, 0, 0};
+    static const float one_side[] = {3, 0, 0, 0, 11}; /* abs and relu of a */
+    (void)unused;
+    tl_tape *t = tl_tape_new(NULL);
+    tl_tensor x[2] = {tl_data(t, a, TL_F32, TL_DIMS(5)), tl_data(t, b, TL_F32, TL_DIMS(5))},
+              g = tl_data(t, dy, TL_F32, TL_DIMS(5)), dx[2];
+    float got[5];
+    for (int i = 0; i < 2; i++)
+        tl_require_grad(t, x[i]);
+    for (int op = 0; op < 4; op++) {
+        const int n = op < 2 ? 2 : 1;
+        tl_tensor y = op == 0   ? tl_maximum(t, x[0], x[1])
+                      : op == 1 ? tl_minimum(t, x[0], x[1])
+                      : op == 2 ? tl_abs(t, x[0])
+                                : tl_relu(t, x[0]);
+        assert_int_equal(tl_gradients(t, y, x, n, g, dx), TL_OK);
+        for (int i = 0; i < n; i++) {
+            assert_int_equal(tl_keep(t, dx[i], got, sizeof got), TL_OK);
+            assert_memory_equal(got, op < 2 ? half : one_side, sizeof got);
+        }
+    }
+    tl_free(t);
 }
 
 /* No variance of fewer terms than are taken off, no factor of scores without width. */
@@ -492,6 +532,7 @@ const struct CMUnitTest tl_tests_extremes[] = {
     cmocka_unit_test(slices_stay_within),
     cmocka_unit_test(any_target_is_ignored_alone),
     cmocka_unit_test(ignored_rows_may_hold_anything),
+    cmocka_unit_test(gradients_of_ties),
     cmocka_unit_test(too_few_terms),
     TEST(no_elements_take_no_work),
     TEST(ids_may_be_any_numbers),

@@ -420,16 +420,21 @@ static void a_handle_of_a_removed_tensor_is_stale(void **unused)
     assert_int_equal(old.index, w.index);
     assert_int_equal(tl_write(m, old, one, sizeof one), TL_ESTALE);
     tl_error_clear(m);
+    assert_true(tl_is_none(tl_grad(t, w))); /* what waits is the removed one's */
+    assert_false(tl_failed(t));
     assert_int_equal(tl_keep(t, old, out, sizeof out), TL_ESTALE);
     assert_failed(t, TL_ESTALE, "was removed from the model", NULL);
+    tl_error_clear(t);
     assert_true(tl_is_none(tl_neg(t, old)));
     assert_failed(t, TL_ESTALE, "was removed from the model", NULL);
-    assert_true(tl_is_none(tl_grad(t, w))); /* what waits is the removed one's */
     tl_error_clear(t);
     assert_int_equal(tl_backward(t, tl_sum(t, w, TL_ALL, false)), TL_OK);
     tl_tensor g = tl_grad(t, w);
     assert_int_equal(tl_keep(t, g, out, 2 * sizeof *out), TL_OK);
     assert_true(out[0] == 1 && out[1] == 1);
+    assert_int_equal(tl_step(o, t), TL_OK); /* 1 - lr * 1 */
+    assert_int_equal(tl_keep(t, w, out, 2 * sizeof *out), TL_OK);
+    assert_true(out[0] == 0 && out[1] == 0);
     tl_free(o, t, m);
 }
 

@@ -21,7 +21,7 @@ enum { TL_ANOMALY = 1u << 16 };
 
 typedef enum {
     TL_RIGHT,             /* every element compared agrees */
-    TL_WRONG,             /* both differ by more than their errors; or a call failed */
+    TL_WRONG,             /* numeric and analytic differ by more than errors, or a call failed */
     TL_KINK,              /* the function bends here: one-sided derivatives differ */
     TL_PRECISION_LIMITED, /* roundings hide it, or the numeric side is too uncertain */
     TL_NO_SIGNAL          /* nothing to compare: no gradient, or zero on both sides everywhere */
