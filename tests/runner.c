@@ -20,11 +20,12 @@
 #define GROUPS(X)                                                                                 \
     X(math) X(math_half) X(gemm) X(half_rounding) X(attention) X(ref) X(ref_gradients)            \
     X(ref_training) X(hash) X(fingerprint) X(rng) X(file) X(safetensors)                          \
-    X(safetensors_damage)                                                                         \
-    X(safetensors_seal) X(fuzz_files) X(fuzz_api) X(extremes) X(print) X(array) X(arena)          \
+    X(safetensors_damage) X(safetensors_seal)                                                     \
+    X(fuzz_files) X(fuzz_api) X(extremes) X(print) X(array) X(arena)                              \
     X(ranges) X(threads) X(environment) X(environment_ops) X(handles) X(tape) X(refusals)         \
     X(errors) X(out_of_memory) X(model) X(state_dict) X(checkpoint) X(training) X(shadow)         \
-    X(memory) X(symbols) X(models) X(llmc) X(faults) X(segment) X(let_go) X(anomaly) X(explain) X(batch)    \
+    X(memory) X(symbols) X(models) X(llmc) X(faults) X(segment) X(let_go) X(anomaly)              \
+    X(explain) X(batch)                                                                           \
     X(batch_rules) X(folds) X(gradients) X(half) X(masters) X(optimizers) X(numerics)             \
     X(contract) X(messages) X(observer) X(train_addition) X(log) X(log_bad) X(log_diff)           \
     X(levels) X(graph_edges) X(graph_assign) X(examples) X(graph_parts) X(graph_before)           \
@@ -32,7 +33,8 @@
     X(programs) X(simplify) X(fuse) X(cost) X(order) X(reveal) X(hidden_sums) X(change)           \
     X(culprit) X(rotary_table) X(rotary_halves) X(in_place) X(half_products) X(includes)          \
     X(elementary) X(faults_rows) X(faults_norm) X(faults_rotary) X(faults_checker)                \
-    X(gradients_checker) X(curve) X(gpt2) X(layers) X(recurrent) X(accumulate) X(splits) X(group) X(shard) \
+    X(gradients_checker) X(curve) X(gpt2) X(layers) X(recurrent) X(accumulate)                    \
+    X(splits) X(group) X(shard)                                                                   \
     X(registry) X(reference) X(invariance) X(rotary) X(walk) X(graph_ops) X(readme) X(golden)     \
     X(kernels) X(kernels_backward) X(kernels_promise) X(train_text) X(pattern) X(pattern_places)  \
     X(pattern_rules) X(pattern_registration) X(patterns_shipped) X(patterns_written)              \

@@ -47,7 +47,8 @@ static const struct {
 /* Declared in a lower room and filled in an upper one: the engine's five ops, the lists of what
  * there is, the table of kernels, what the engine asks about samples (autograd/batch.h), and the
  * pass over a graph that puts replacements into it. */
-static const char sockets[] = " tl_op_add tl_op_fill tl_op_assign tl_op_sum_to tl_op_stack_samples tl_op_slice "
+static const char sockets[] = " tl_op_add tl_op_fill tl_op_assign tl_op_sum_to "
+                              "tl_op_stack_samples tl_op_slice "
                               "tl_op_at tl_op_count tl_op_find tl_kernel_find tl_probe_numbers "
                               "tl_probes_shipped tl_kernels_shipped tl_observers_shipped "
                               "tl_shipped_replacements tl_graph_replace tl_batch_infer "
