@@ -262,7 +262,7 @@ static int entries(const tl_tape *t, const tl_leaf_grad *g)
 {
     const bool derived = tl_derived(t, g->leaf);
     int n = 0;
-    if (!g->live || (!derived && g->leaf.owner != t->model->values.owner))
+    if (!g->live || (!derived && tl_model_value(t->model, g->leaf) == NULL))
         return 0;
     for (int k = 0; k < g->n_accs; k++)
         n += tl_acc_holds(&g->acc[k]);

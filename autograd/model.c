@@ -451,7 +451,8 @@ int tl_model_freeze(tl_model *m, const char *prefix, bool frozen)
         f->met = true;
         n++;
     }
-    m->settings += f != NULL && n == 0; /* programs trace again, and their backward reports it */
+    if (f != NULL && n == 0)
+        m->settings++; /* compiled programs trace again, and their backward reports it */
     return n;
 }
 

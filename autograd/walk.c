@@ -115,9 +115,8 @@ static tl_status make_edges(tl_walk *w)
                 continue;
             takes |= k < 32 ? TL_BIT(k) : 0;
             TL_TRY(refuse_cut(w, n->in[k]));
-            if (w->target != NULL)
-                leaf = TL_NONE;
-            else if (!tl_is_none(leaf) && tl_peek(t, leaf)->node >= 0)
+            leaf = w->target != NULL ? TL_NONE : leaf;
+            if (!tl_is_none(leaf) && tl_peek(t, leaf)->node >= 0)
                 leaf = tl_derived_leaf(t, leaf);
             TL_TRY(t->head.err.status);
             if (tl_is_none(leaf)) {

@@ -415,7 +415,9 @@ static void a_handle_of_a_removed_tensor_is_stale(void **unused)
     tl_tensor old = tl_param(t, m, "w", TL_F32, TL_DIMS(3), .kind = TL_INIT_ONES);
     assert_int_equal(tl_backward(t, tl_sum(t, old, TL_ALL, false)), TL_OK);
     tl_tape_reset(t);
+    assert_int_equal(tl_accumulating_count(t), 1);
     tl_model_rollback(m, mark);
+    assert_int_equal(tl_accumulating_count(t), 0); /* nor is its gradient saved */
     tl_tensor w = tl_param(t, m, "w", TL_F32, TL_DIMS(2), .kind = TL_INIT_ONES);
     assert_int_equal(old.index, w.index);
     assert_int_equal(tl_write(m, old, one, sizeof one), TL_ESTALE);

@@ -156,7 +156,7 @@ tl_status tl_bind_check_gradients(tl_graph *g, tl_at at)
     for (int i = 0; i < u->n_grads && tl_clears(g->t); i++) {
         const tl_leaf_grad *theirs = &u->grad[i];
         if (theirs->live && theirs->leaf.owner != u->values.owner &&
-            !in_first_part(g, theirs->leaf))
+            tl_peek(u, theirs->leaf) != NULL && !in_first_part(g, theirs->leaf))
             return tl_tape_fail(at, TL_EUSAGE,
                                 "tl_graph_run: parameter '%s' has a gradient that the graph's "
                                 "optimizer step knows nothing of",

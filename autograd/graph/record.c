@@ -167,9 +167,9 @@ void tl_graph_log_begin(tl_graph *g, const tl_tensor *in)
             return;
     for (uint32_t i = 0; i < k->n && l->failure.status == TL_OK; i++) {
         bool made, leaf = !tl_is_none(k->entry[i].from) && !is_state(&k->entry[i]);
+        /* An update that is called reads it by that key. */
         if (leaf && tl_model_value(g->user->model, k->entry[i].from) != NULL)
-            tl_log_set_key(g->user, k->entry[i].from, /* for an update that is called */
-                           key_now(g, k->entry[i].key));
+            tl_log_set_key(g->user, k->entry[i].from, key_now(g, k->entry[i].key));
         tl_log_entry *e = wanted(l, k->entry[i].shape.ndim) ? entry_for(g, &k->entry[i], &made)
                                                             : NULL;
         if (e != NULL && leaf)
