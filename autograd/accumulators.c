@@ -17,13 +17,15 @@ tl_leaf_grad *tl_leaf_grad_get(tl_tape *t, tl_tensor leaf)
     tl_leaf_grad *g = tl_leaf_grad_find(t, leaf);
     if (g != NULL)
         return g;
-    if (!tl_grow(&t->grad, &t->cap_grads, t->n_grads, sizeof *g)) {
+    char *name = NULL;
+    if ((tl_derived(t, leaf) && (name = tl_derived_name(t, leaf)) == NULL) ||
+        !tl_grow(&t->grad, &t->cap_grads, t->n_grads, sizeof *g)) {
+        tl_free_raw(name);
         tl_fail(&t->head.err, TL_ENOMEM, "no memory for gradient record %d", t->n_grads);
         return NULL;
     }
-    g = &t->grad[t->n_grads++];
-    *g = (tl_leaf_grad){.leaf = leaf};
-    return g;
+    t->grad[t->n_grads] = (tl_leaf_grad){.leaf = leaf, .name = name};
+    return &t->grad[t->n_grads++];
 }
 
 void tl_leaf_grads_drop(tl_tape *t, uint32_t owner, uint32_t first)
@@ -277,9 +279,9 @@ int tl_accumulating_count(const tl_tape *t)
     return n;
 }
 
-const char *tl_leaf_grad_name(const tl_tape *t, tl_leaf_grad *g)
+const char *tl_leaf_grad_name(const tl_tape *t, const tl_leaf_grad *g)
 {
-    return tl_derived(t, g->leaf) ? tl_derived_name(t, g) : tl_leaf_name(t, g->leaf);
+    return g->name != NULL ? g->name : tl_leaf_name(t, g->leaf);
 }
 
 tl_tensor tl_grad_named(tl_tape *t, const char *param, tl_dtype dtype, const tl_shape *shape)

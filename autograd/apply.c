@@ -446,9 +446,7 @@ void tl_apply(tl_at at, const tl_op *op, const void *attrs, const tl_tensor *in,
         return;
     for (int i = 0; i < op->n_out && i < MAX_OUT; i++)
         out[i] = TL_NONE;
-    if (tl_error_status(t) != TL_OK)
-        return;
-    if (check_loops(at, op, n_in) != TL_OK)
+    if (tl_error_status(t) != TL_OK || check_loops(at, op, n_in) != TL_OK)
         return;
     tl_array arrays[MAX_OUT];
     tl_err err;

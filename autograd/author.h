@@ -42,8 +42,8 @@ tl_tensor tl_buffer_filled_at(tl_at at, tl_model *m, const char *name, tl_dtype 
  * everything that `owner` owns has no owner any more. */
 const void *tl_buffer_take(tl_model *m, const char *name, const void *owner);
 void tl_buffer_drop(tl_model *m, const void *owner);
-/* rollback removes the tensors that the model has received since mark, to undo something half done.
- * Their handles are stale then. */
+/* rollback removes the tensors that the model has received since mark, to undo something half done,
+ * before a program uses them. Their handles are stale then. */
 uint32_t tl_model_mark(tl_model *m);
 void tl_model_rollback(tl_model *m, uint32_t mark);
 

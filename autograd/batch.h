@@ -123,9 +123,8 @@ void *tl_derived_room(tl_tape *t, uint32_t number, const tl_array *a, bool *full
 /* Gives all that memory back. */
 void tl_derived_forget(tl_tape *t);
 
-/* The name of a derived value in checkpoints, which lives as long as its record; "", with an error,
- * without memory. */
-const char *tl_derived_name(const tl_tape *t, tl_leaf_grad *g);
+/* The name of a derived value in checkpoints, for the caller to free; NULL without memory. */
+char *tl_derived_name(const tl_tape *t, tl_tensor leaf);
 /* The derived value of that name and shape, whether a program has made it yet or will (shape NULL:
  * only if one has). TL_NONE if that is no such name, or without memory. */
 tl_tensor tl_derived_named(tl_tape *t, const char *name, tl_dtype dtype, const tl_shape *shape);

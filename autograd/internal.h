@@ -115,7 +115,7 @@ static inline bool tl_acc_holds(const tl_accumulator *u) { return u->open && u->
 /* The gradient of one leaf: a parameter, a marked leaf of the tape, or a derived value. */
 typedef struct {
     tl_tensor leaf;
-    char *name; /* of a derived value, made on demand; owned */
+    char *name; /* of a derived value; owned */
     int n_accs, cap;
     tl_accumulator *acc;
     uint32_t born; /* of a derived value: version of its inputs when last reached; 0: unknown */
@@ -476,7 +476,7 @@ void tl_leaf_grads_drop(tl_tape *t, uint32_t owner, uint32_t first);
 /* The parameter's name, or that of the op that made a derived value, or "(a leaf of the tape)". */
 const char *tl_leaf_name(const tl_tape *t, tl_tensor leaf);
 /* The name in checkpoints, of parameters and derived values. */
-const char *tl_leaf_grad_name(const tl_tape *t, tl_leaf_grad *g);
+const char *tl_leaf_grad_name(const tl_tape *t, const tl_leaf_grad *g);
 /* The leaf of that name in checkpoints; TL_NONE, with an error, if there is none. With a shape, a
  * derived value is made for it if need be. */
 tl_tensor tl_grad_named(tl_tape *t, const char *name, tl_dtype dtype, const tl_shape *shape);

@@ -39,7 +39,7 @@ typedef struct tl_kernel {
 
 /* Puts a kernel, which must live as long as the process, into the table. TL_ENAME: its name is
  * empty, reserved or taken. TL_EDTYPE: its dtype is none. TL_EUSAGE: it has neither run nor tile,
- * or both, or is TL_INVARIANT without a probe. */
+ * or both, or is TL_INVARIANT without a probe; its mode or isa is none. */
 #define tl_kernel_register(t, k) tl_kernel_register_at(TL_AT(t), k)
 tl_status tl_kernel_register_at(tl_at at, const tl_kernel *k);
 

@@ -57,6 +57,15 @@ const tl_isa *tl_isa_at(int i)
     return NULL;
 }
 
+bool tl_isa_is_name(const char *name)
+{
+    static const char *const all[] = {"scalar", "v2", "v3", "v4", "neon"};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        if (strcmp(all[i], name) == 0)
+            return true;
+    return false;
+}
+
 bool tl_isa_force(const char *name)
 {
     for (int i = 0; tl_isa_at(i) != NULL; i++)

@@ -69,6 +69,15 @@ static void a_registration_that_makes_no_sense_is_refused(void **unused)
                                     .name = "test-blind",
                                     .dtype = TL_F32,
                                     .mode = TL_INVARIANT,
+                                    .run = own_matmul},
+                           modal = {.op = "matmul",
+                                    .name = "test-modal",
+                                    .mode = TL_FAST | TL_NO_GRAD,
+                                    .run = own_matmul},
+                           level = {.op = "matmul",
+                                    .name = "test-level",
+                                    .mode = TL_FAST,
+                                    .isa = "avx2",
                                     .run = own_matmul};
     (void)unused;
     own_kernels(t);
@@ -86,6 +95,10 @@ static void a_registration_that_makes_no_sense_is_refused(void **unused)
     expect_failure(t, TL_EUSAGE, "run or tile");
     tl_kernel_register(t, &blind);
     expect_failure(t, TL_EUSAGE, "softmax has no probe");
+    tl_kernel_register(t, &modal);
+    expect_failure(t, TL_EUSAGE, "TL_INVARIANT (0) or TL_FAST");
+    tl_kernel_register(t, &level);
+    expect_failure(t, TL_EUSAGE, "'avx2', which is no vector level");
     tl_kernel_register(t, &own_bits);
     expect_failure(t, TL_ENAME, "already");
 }

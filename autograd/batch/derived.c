@@ -409,13 +409,11 @@ tl_tensor tl_derived_leaf(tl_tape *t, tl_tensor x)
 }
 
 /* "=0123456789abcdef": what a checkpoint can name before a program has made the value. */
-const char *tl_derived_name(const tl_tape *t, tl_leaf_grad *g)
+char *tl_derived_name(const tl_tape *t, tl_tensor leaf)
 {
-    if (g->name == NULL && (g->name = tl_calloc(1, 18)) != NULL)
-        snprintf(g->name, 18, "=%016" PRIx64, tl_peek(t, g->leaf)->print);
-    if (g->name == NULL)
-        tl_fail((tl_err *)&t->head.err, TL_ENOMEM, "no memory for the name of a gradient");
-    return g->name == NULL ? "" : g->name;
+    char name[18];
+    snprintf(name, sizeof name, "=%016" PRIx64, tl_peek(t, leaf)->print);
+    return tl_strdup(name);
 }
 
 tl_tensor tl_derived_named(tl_tape *t, const char *name, tl_dtype dtype, const tl_shape *shape)

@@ -103,6 +103,16 @@ static tl_status check(tl_at at, const tl_kernel *k)
             at, TL_EUSAGE,
             "tl_kernel_register: kernel '%.100s' of %.100s needs run or tile, one of them", k->name,
             k->op);
+    if (k->mode & ~(unsigned)TL_FAST)
+        return tl_tape_fail(at, TL_EUSAGE,
+                            "tl_kernel_register: kernel '%.100s' of %.100s has mode %u; "
+                            "TL_INVARIANT (%u) or TL_FAST (%u) is needed",
+                            k->name, k->op, k->mode, TL_INVARIANT, TL_FAST);
+    if (k->isa != NULL && !tl_isa_is_name(k->isa))
+        return tl_tape_fail(at, TL_EUSAGE,
+                            "tl_kernel_register: kernel '%.100s' of %.100s needs '%.60s', which is "
+                            "no vector level (scalar, v2, v3, v4, neon; NULL: none is needed)",
+                            k->name, k->op, k->isa);
     for (int i = 0; record_at(i) != NULL; i++) {
         const tl_kernel *have = record_at(i)->k;
         if (have->dtype == k->dtype && same(have->op, k->op) && same(have->name, k->name) &&
