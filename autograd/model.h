@@ -30,8 +30,8 @@ typedef struct {
     double scale;
 } tl_init;
 
-/* Bytes of a tensor's name with its NUL; a parameter's leaves room for what is saved of it under
- * longer names ("grad.CALL.KIND.NAME"). */
+/* Bytes of a tensor's name with its NUL; a parameter's leaves room for the buffers that an
+ * optimizer names after it ("adamw.m.NAME"). */
 enum { TL_NAME_MAX = 192, TL_PARAM_NAME_MAX = 180 };
 
 /* The parameter of that name, made and filled at the first call. TL_ESHAPE, TL_EDTYPE: it has
