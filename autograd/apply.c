@@ -31,7 +31,6 @@ typedef struct {
                        * the model and accumulators change as a whole */
     tl_value *made[MAX_OUT]; /* records of the outputs */
     uint32_t first;          /* index of made[0]; the others follow */
-    bool room;               /* false: there was no memory for these records */
     tl_change *change;       /* reserved notes of the changes to come */
 } maker;
 
@@ -100,8 +99,7 @@ static void fill_blanks(maker *k)
     }
 }
 
-/* Finds the inputs' records, adds the outputs', and derives the facts of `maker` from the inputs.
- */
+/* Finds the inputs' records, and derives the facts of `maker` from them. */
 static tl_status find_records(maker *k)
 {
     tl_call *c = &k->call;
@@ -109,15 +107,11 @@ static tl_status find_records(maker *k)
     unsigned there = 0, own = 0;
     tl_look l = {.in = k->in,
                  .n_in = c->n_in,
-                 .n_out = c->n_out,
                  .optional = op->optional,
                  .view = op->traits & TL_VIEW,
-                 .found = k->value,
-                 .made = k->made};
+                 .found = k->value};
     if (!tl_look_up(k->at, op->name, &l))
         return k->at.tape->head.err.status;
-    k->first = l.first;
-    k->room = l.room;
     for (int i = 0; i < c->n_in; i++) {
         const uint32_t bit = i < 32 ? TL_BIT(i) : 0;
         const tl_value *v = k->value[i];
@@ -244,7 +238,8 @@ static tl_status allocate(maker *k, tl_tensor *out)
     tl_tape *t = k->at.tape;
     tl_call *c = &k->call;
     bool carries = !(c->op->traits & TL_NONDIFF); /* some output carries a gradient */
-    const bool room = k->room && (t->n_nodes < t->cap_nodes || tl_nodes_room(t, 1) == TL_OK);
+    const bool room = tl_values_push(&t->values, c->n_out, k->made, &k->first) &&
+                      (t->n_nodes < t->cap_nodes || tl_nodes_room(t, 1) == TL_OK);
     const bool fixed = !k->depends && tl_batch_fixed(c->op, k->value, c->n_in) &&
                        (c->op != &tl_op_fill || c->out[0].ndim == 0); /* else it is repeated */
     const int first = c->n_out > 0 && (c->op->traits & TL_VIEW || k->mutates); /* with new memory */
@@ -345,7 +340,7 @@ tl_status tl_op_run(tl_call *c)
     bool convert = false;
     if (tl_arrays_empty(c->out, c->n_out))
         return TL_OK;
-    const bool look = !c->plain && op->traits & (TL_WIDENED | TL_ROWS | TL_BY_ROWS);
+    const bool look = !c->plain && op->traits & (TL_WIDENED | TL_ROWS);
     for (int i = 0; look && i < c->n_in + c->n_out; i++) {
         const tl_array *a = i < c->n_in ? c->in[i] : &c->out[i - c->n_in];
         convert |= a != NULL && !tl_operand_fits(op, a);
@@ -356,8 +351,6 @@ tl_status tl_op_run(tl_call *c)
                             kernel->name);
     if (op->traits & TL_POINTWISE && (kernel == NULL || tile))
         return tl_pointwise_run(c);
-    if (op->traits & TL_BY_ROWS && op->forward == NULL && kernel == NULL && !convert)
-        return tl_rows_run(c);
     tl_storage *scratch = NULL, *next;
     c->scratch = &scratch;
     const tl_fpenv saved = tl_fpenv_enter();
@@ -420,19 +413,24 @@ static void record(maker *k)
         TL_TELL(t, recorded, t, t->n_nodes - 1);
 }
 
-/* The engine's loops can run the op: it has a kernel, and not too many operands. */
-static tl_status check_loops(tl_at at, const tl_op *op, int n_in)
+/* Something computes the op (of views nothing does, nor of what a trace notes), and where that is a
+ * loop of the engine there are not too many operands. */
+static tl_status check_op(tl_at at, const tl_op *op, int n_in)
 {
-    const bool tiles = op->traits & TL_POINTWISE, rows = op->traits & TL_BY_ROWS;
-    const bool loops = tiles || rows || op->traits & (TL_WIDENED | TL_ROWS);
+    const bool tiles = op->traits & TL_POINTWISE;
+    const bool loops = tiles || op->traits & (TL_WIDENED | TL_ROWS);
     const int most_out = tiles ? 1 : MAX_OUT;
     n_in = op->n_in >= 0 ? op->n_in : n_in; /* copy_arguments compares it with what was given */
     const int most_in = loops ? TL_TILE_MAX_IN : n_in;
     if ((tiles && n_in == 0) || n_in > most_in || op->n_out > most_out)
-        return tl_tape_fail(
-            at, TL_EUSAGE, "%s: has %d inputs and %d outputs; %d to %d and at most %d are possible",
-            op->name, n_in, op->n_out, tiles, most_in, most_out);
-    if ((tiles || rows) && op->slot == 0 && op->tile == NULL && op->forward == NULL)
+        return tl_tape_fail(at, TL_EUSAGE,
+                            "%s: has %d inputs and %d outputs; %d to %d and at most %d are "
+                            "possible%s",
+                            op->name, n_in, op->n_out, tiles, most_in, most_out,
+                            tiles ? " of a pointwise op (others have a forward)" : "");
+    if (op->forward == NULL && !(op->traits & TL_VIEW) &&
+        !(tiles && (op->slot != 0 || op->tile != NULL)) &&
+        !(op->traits & TL_NONDIFF && at.tape->recorder != NULL))
         return tl_tape_fail(at, TL_EUSAGE, "%s: has neither a forward nor a kernel", op->name);
     return TL_OK;
 }
@@ -446,7 +444,7 @@ void tl_apply(tl_at at, const tl_op *op, const void *attrs, const tl_tensor *in,
         return;
     for (int i = 0; i < op->n_out && i < MAX_OUT; i++)
         out[i] = TL_NONE;
-    if (tl_error_status(t) != TL_OK || check_loops(at, op, n_in) != TL_OK)
+    if (tl_error_status(t) != TL_OK || check_op(at, op, n_in) != TL_OK)
         return;
     tl_array arrays[MAX_OUT];
     tl_err err;

@@ -290,24 +290,6 @@ tl_status tl_walk_run(tl_walk *w)
     return s;
 }
 
-/* A root that is a leaf, or a view of one, has no node to start from: an identity is recorded
- * behind it. */
-tl_status tl_walk_root(tl_walk *w)
-{
-    tl_tape *t = w->t;
-    const tl_value *y = tl_deref(w->at, w->y, "tl_backward");
-    if (y == NULL)
-        return t->head.err.status;
-    if (!y->needs_grad || (y->node >= 0 && !tl_walk_skips(w, &t->node[y->node])))
-        return TL_OK;
-    tl_sum_to_attrs same = {tl_array_shape(&y->a), y->a.dtype};
-    unsigned mode = t->mode;
-    t->mode &= ~(unsigned)TL_NO_GRAD;
-    w->y = tl_apply1(w->at, &tl_op_sum_to, &same, (tl_tensor[]){w->y, TL_NONE}, 2);
-    t->mode = mode;
-    return t->head.err.status;
-}
-
 tl_status tl_backward_at(tl_at at, tl_tensor y, tl_backward_options o)
 {
     tl_tape *t = at.tape;
@@ -321,9 +303,7 @@ tl_status tl_backward_at(tl_at at, tl_tensor y, tl_backward_options o)
         return tl_tape_fail(at, TL_ETRACED, "tl_backward: this tape is being traced");
     const tl_scope outer = tl_scope_open(at, TL_NO_GRAD, 0);
     tl_walk w = {.t = t, .at = at, .y = y, .asked = y, .opt = o};
-    s = tl_walk_root(&w);
-    if (s == TL_OK)
-        s = tl_walk_prepare(&w);
+    s = tl_walk_prepare(&w);
     if (s == TL_OK && t->recorder == NULL)
         s = tl_prints_check(&w);
     if (s == TL_OK && t->mode & TL_STRICT)
@@ -371,9 +351,7 @@ tl_status tl_gradients_at(tl_at at, tl_tensor y, const tl_tensor *x, int n, tl_t
                  .opt = {.cotangent = cotangent, .retain = true},
                  .target = x,
                  .n_targets = n};
-    tl_status s = tl_walk_root(&w);
-    if (s == TL_OK)
-        s = tl_walk_prepare(&w);
+    tl_status s = tl_walk_prepare(&w);
     if (s == TL_OK)
         s = tl_walk_run(&w);
     for (int i = 0; i < n && s == TL_OK; i++) {

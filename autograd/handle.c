@@ -350,8 +350,6 @@ bool tl_look_up(tl_at at, const char *who, tl_look *l)
                      who, x.index, tl_changer_text(text, by));
         return false;
     }
-    if (l->made != NULL)
-        l->room = tl_values_push(&at.tape->values, l->n_out, l->made, &l->first);
     return true;
 }
 

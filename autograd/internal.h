@@ -276,13 +276,10 @@ tl_status tl_check_freezes(tl_at at);
 /* Looks up all the records of a call at once. */
 typedef struct {
     const tl_tensor *in;
-    int n_in, n_out;
+    int n_in;
     unsigned optional; /* bit i: input i may be absent; found[i] is then NULL */
     bool view;         /* the call only views its input, so its memory may have changed */
     tl_value **found;  /* of the inputs */
-    tl_value **made;   /* fresh records for the outputs; NULL: none wanted */
-    uint32_t first;    /* the index of made[0]; the others follow */
-    bool room;         /* false: there was no memory for the outputs' records */
 } tl_look;
 /* False, with an error on the tape that names `who`, if an input cannot be read. */
 bool tl_look_up(tl_at at, const char *who, tl_look *l);

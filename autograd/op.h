@@ -85,7 +85,6 @@ enum {
     TL_WIDENED = 1u << 12,
     /* the same, but only elements along the last dim are contiguous: rows have strides */
     TL_ROWS = 1u << 13,
-    TL_BY_ROWS = 1u << 14,  /* supplies a row kernel (slot); the engine loops, as TL_WIDENED */
     TL_ONE_PASS = 1u << 15, /* makes one pass over its inputs: cheap to recompute (rms_norm) */
     TL_NONDIFF = 1u << 16,  /* declared not differentiable: no output carries a gradient */
 };
@@ -102,7 +101,7 @@ struct tl_op {
     size_t attr_size;
     size_t row_dims; /* offset of the I64 attribute that says how many dims a row has; 0: one dim */
     tl_status (*shape)(tl_call *c);
-    tl_status (*forward)(tl_call *c); /* NULL for pointwise and view ops, and by rows */
+    tl_status (*forward)(tl_call *c); /* NULL for pointwise and view ops */
     int slot;         /* built-in: TL_TILE_..., TL_ROW_..., one kernel a vector level */
     tl_tile_fn *tile; /* a user's pointwise op: its kernel */
     void (*vjp)(tl_vjp *g);

@@ -46,9 +46,9 @@ tl_status tl_as_compute(tl_call *c, const tl_array *a, tl_array *out);
 /* The same for output i, with undefined contents, which tl_store_compute then rounds into it. */
 tl_status tl_out_compute(tl_call *c, int i, tl_array *out);
 void tl_store_compute(tl_call *c, int i, const tl_array *out);
-/* Runs a TL_WIDENED, TL_ROWS or TL_BY_ROWS op on operands converted in that way. */
+/* Runs a TL_WIDENED or TL_ROWS op on operands converted in that way. */
 tl_status tl_widened_run(tl_call *c);
-/* The loop of a TL_BY_ROWS op, whose operands need no conversion. */
+/* The forward of a TL_WIDENED op that supplies a row kernel (slot): the loop over its rows. */
 tl_status tl_rows_run(tl_call *c);
 
 #endif

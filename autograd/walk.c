@@ -178,9 +178,28 @@ static tl_status check_start(const tl_walk *w)
     return TL_OK;
 }
 
+/* A root that is a leaf, or a view of one, has no node to start from: an identity is recorded
+ * behind it. */
+static tl_status find_root(tl_walk *w)
+{
+    tl_tape *t = w->t;
+    const tl_value *y = tl_deref(w->at, w->y, "tl_backward");
+    if (y == NULL)
+        return t->head.err.status;
+    if (!y->needs_grad || (y->node >= 0 && !tl_walk_skips(w, &t->node[y->node])))
+        return TL_OK;
+    tl_sum_to_attrs same = {tl_array_shape(&y->a), y->a.dtype};
+    unsigned mode = t->mode;
+    t->mode &= ~(unsigned)TL_NO_GRAD;
+    w->y = tl_apply1(w->at, &tl_op_sum_to, &same, (tl_tensor[]){w->y, TL_NONE}, 2);
+    t->mode = mode;
+    return t->head.err.status;
+}
+
 tl_status tl_walk_check(tl_walk *w)
 {
     tl_tape *t = w->t;
+    TL_TRY(find_root(w));
     const tl_order_end end = w->target == NULL ? TL_TO_LEAVES : TL_TO_GRAD;
     TL_TRY(tl_canonical_order(t, w->y, end, &w->order, &w->n));
     if (w->n > 0) {

@@ -100,8 +100,6 @@ typedef struct {
     uint8_t *leads;  /* functional: by node, whether a target lies below it */
 } tl_walk;
 
-/* Makes y the output of a node, if it is not. */
-tl_status tl_walk_root(tl_walk *w);
 /* Orders the nodes and decides where gradients go. Refuses all that is to be refused, before
  * anything is recorded. */
 tl_status tl_walk_check(tl_walk *w);

@@ -47,7 +47,8 @@ static void layer_norm_vjp(tl_vjp *g)
 
 const tl_op tl_op_layer_norm = {TL_NAMED(layer_norm, 3, 3),
                                 .optional = TL_BIT(1) | TL_BIT(2),
-                                .traits = TL_HEAVY | TL_ONE_PASS | TL_BY_ROWS,
+                                .traits = TL_HEAVY | TL_ONE_PASS | TL_WIDENED,
+                                .forward = tl_rows_run,
                                 .shape = layer_norm_shape,
                                 .slot = TL_ROW_layer_norm,
                                 TL_ATTRS(tl_norm),

@@ -42,7 +42,8 @@ static void rms_norm_vjp(tl_vjp *g) { g->dx[0] = gradient(g, g->in[0], 1, g->wan
 
 const tl_op tl_op_rms_norm = {TL_NAMED(rms_norm, 2, 2),
                               .optional = TL_BIT(1),
-                              .traits = TL_HEAVY | TL_ONE_PASS | TL_BY_ROWS,
+                              .traits = TL_HEAVY | TL_ONE_PASS | TL_WIDENED,
+                              .forward = tl_rows_run,
                               .shape = rms_norm_shape,
                               .slot = TL_ROW_rms_norm,
                               TL_ATTRS(tl_norm),

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "autograd/pointwise.h"
 #include "tests/cases/cases.h"
 
 extern const struct CMUnitTest tl_tests_registry[];
@@ -117,8 +118,9 @@ static void test_structs(void **unused)
         if (op->shape == NULL)
             lacks(op->name, "has no shape()");
         bool runs = op->forward != NULL || op->traits & TL_VIEW ||
-                    (op->traits & TL_POINTWISE && (op->slot != 0 || op->tile != NULL)) ||
-                    (op->traits & TL_BY_ROWS && op->slot != 0);
+                    (op->traits & TL_POINTWISE && (op->slot != 0 || op->tile != NULL));
+        if (op->forward == tl_rows_run && op->slot == 0)
+            lacks(op->name, "has no loop over rows");
         if (!runs)
             lacks(op->name, "has nothing that computes it");
         if (op->traits & TL_MUTATES && (op->n_in < 0 || op->mutates >= op->n_in))

@@ -186,13 +186,12 @@ static void a_users_op_by_rows(void **unused)
         tl_op op;
         const char *says; /* NULL: it runs */
     } cases[] = {
-        {{.n_in = 1, .n_out = 1, .traits = TL_BY_ROWS, .forward = own_forward}, NULL},
-        {{.n_in = 8, .n_out = 8, .traits = TL_BY_ROWS, .forward = own_forward}, NULL},
+        {{.n_in = 1, .n_out = 1, .traits = TL_WIDENED, .forward = own_forward}, NULL},
         {{.n_in = 8, .n_out = 8, .traits = TL_WIDENED, .forward = own_forward}, NULL},
         {{.n_in = 9, .n_out = 1, .traits = 0, .forward = own_forward}, NULL},
-        {{.n_in = 1, .n_out = 1, .traits = TL_BY_ROWS}, "neither a forward nor a kernel"},
+        {{.n_in = 1, .n_out = 1, .traits = TL_WIDENED}, "neither a forward nor a kernel"},
+        {{.n_in = 1, .n_out = 1, .traits = 0}, "neither a forward nor a kernel"},
         {{.n_in = 1, .n_out = 1, .traits = TL_POINTWISE}, "neither a forward nor a kernel"},
-        {{.n_in = 9, .n_out = 1, .traits = TL_BY_ROWS, .forward = own_forward}, "0 to 8"},
         {{.n_in = 9, .n_out = 1, .traits = TL_WIDENED, .forward = own_forward}, "0 to 8"},
         {{.n_in = 9, .n_out = 1, .traits = TL_ROWS, .forward = own_forward}, "9 inputs"},
         {{.n_in = 1, .n_out = 9, .traits = TL_WIDENED, .forward = own_forward}, "9 outputs"},

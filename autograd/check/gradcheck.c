@@ -130,9 +130,10 @@ static double rms(const double *x, int64_t n)
 typedef struct {
     tl_path path;
     tl_numeric num;
-    double g[2];  /* by the analytic gradients */
-    double scale; /* its size, and that of its terms */
-    double sway;  /* how far a rounding of the leaves moves it */
+    double g[2];     /* by the analytic gradients */
+    double scale;    /* its size, and that of its terms */
+    double sway;     /* how far a rounding of the leaves moves it */
+    const char *why; /* what is to be said of it where every op is right by itself */
 } derivative;
 
 static void note(tl_checker *c, tl_verdict v, const derivative *d, double excess)
@@ -144,6 +145,7 @@ static void note(tl_checker *c, tl_verdict v, const derivative *d, double excess
         return;
     c->worst = excess;
     c->worst_leaf = l == NULL ? -1 : (int)(l - c->s.leaf);
+    c->why = d->why;
     r->verdict = v;
     r->element = d->path.element;
     r->numeric = d->num.value;
@@ -151,7 +153,7 @@ static void note(tl_checker *c, tl_verdict v, const derivative *d, double excess
     r->analytic = isnan(d->g[1]) ? (double)NAN : d->g[1]; /* a NaN without a sign */
     r->analytic_f64 = isnan(d->g[0]) ? (double)NAN : d->g[0];
     const double off = fabs(d->num.value - d->g[1]);
-    r->relative = off / fmax(fabs(d->num.value), 1e-300);
+    r->relative = off / fmax(fmax(fabs(d->num.value), fabs(d->g[1])), 1e-300);
     r->ulps = off / (2 * c->unit * fmax(fabs(d->g[1]), 1e-300));
     snprintf(r->leaf, sizeof r->leaf, "%s", l == NULL ? "all leaves at once" : l->name);
 }
@@ -235,32 +237,59 @@ static derivative take(tl_checker *c, tl_path path)
     return d;
 }
 
+/* Where many bends lie close together large steps can agree by chance, and Ridders' estimate of the
+ * error is none. But a wrong gradient is wrong at every step: so if two falling steps, one after
+ * the other, agree with the gradient, by differences far more exact than what they contradict, they
+ * count. */
+static void look_closer(tl_checker *c, derivative *d)
+{
+    const double off = fabs(d->num.value - d->g[0]);
+    double tolerance[2], over[2];
+    int agree = 0;
+    compare(c, d, tolerance, over);
+    if (!(over[0] > 1))
+        return;
+    for (double part = 1e-3; part > 1e-9 && agree < 2; part /= 8) {
+        derivative near = *d;
+        near.num = tl_shadow_derivative_near(&c->s, &d->path, part);
+        compare(c, &near, tolerance, over);
+        agree = over[0] <= 1 && near.num.error < 0.1 * off ? agree + 1 : 0;
+        if (agree == 2)
+            *d = near;
+    }
+}
+
 /* Compares and judges the derivative along a path. Returns whether there is a signal: it is not
  * zero on both sides. */
 static bool judge(tl_checker *c, tl_path path)
 {
-    const derivative d = take(c, path);
+    derivative d = take(c, path);
+    look_closer(c, &d);
     const tl_numeric num = d.num;
     double tolerance[2], over[2];
-    bool finite = isfinite(num.value) && isfinite(d.g[1]) && isfinite(d.g[0]), lost = false;
-    bool bends = num.bend > 1e-4 * d.scale, vague = num.error > 1e-4 * d.scale;
+    const bool finite = isfinite(num.value) && isfinite(d.g[1]) && isfinite(d.g[0]);
     tl_verdict v = TL_RIGHT;
     compare(c, &d, tolerance, over);
-    if (!finite)
+    const bool fine64 = isfinite(d.g[0]) && over[0] <= 1;
+    d.why = "and in f64 so is the whole; in %s it is off by more than roundings";
+    if (!finite) {
         v = TL_WRONG;
-    else if (d.g[1] == 0 && d.g[0] == 0 && fabs(num.value) <= num.error)
+    } else if (d.g[1] == 0 && d.g[0] == 0 && fabs(num.value) <= num.error) {
         v = TL_RIGHT; /* nothing on either side: no signal, if it is so everywhere */
-    else if (bends)
+    } else if (num.bend > 1e-4 * d.scale) {
         v = TL_KINK;
-    else if (vague)
+        d.why = "but the whole has a bend there";
+    } else if (num.error > 1e-4 * d.scale) {
         v = TL_PRECISION_LIMITED;
-    else if (over[0] > 1 || over[1] > 1) {
-        lost = is_lost(c, d);
-        v = lost ? TL_PRECISION_LIMITED : TL_WRONG;
+        d.why = "but differences of the whole are not exact enough to compare with";
+    } else if ((over[0] > 1 || over[1] > 1) && is_lost(c, d)) {
+        v = TL_PRECISION_LIMITED;
+        d.why = fine64 ? "and in f64 so is the whole; in %s it has lost digits"
+                       : "but in f64 the whole has lost digits";
+        c->lost = true;
+    } else if (over[0] > 1 || over[1] > 1) {
+        v = TL_WRONG;
     }
-    if (lost)
-        c->lost[over[0] <= 1] = true;
-    bool fine64 = isfinite(d.g[0]) && over[0] <= 1;
     c->in_f64 |= v == TL_WRONG && !fine64;
     c->r->compared++;
     if (c->only > 0 && path.element >= 0 && c->n_seen < TL_SEEN)
@@ -389,12 +418,9 @@ static void describe(tl_checker *c)
         snprintf(ulps, sizeof ulps, ", %.3g ULPs", r->ulps);
     if (r->element >= 0)
         snprintf(where, sizeof where, "at element %lld", (long long)r->element);
-    snprintf(none, sizeof none,
-             c->in_f64 ? "so an op reads what is not its input, or the engine is wrong; the whole"
-             : c->lost[0] ? "but in f64 the whole has lost digits"
-             : c->lost[1] ? "and in f64 so is the whole; in %s it has lost digits"
-                          : "and in f64 so is the whole; in %s it is off by more than roundings",
-             tl_dtype_name(c->dtype));
+    if (c->in_f64)
+        c->why = "so an op reads what is not its input, or the engine is wrong; the whole";
+    snprintf(none, sizeof none, c->why == NULL ? "" : c->why, tl_dtype_name(c->dtype));
     if (c->s.err.status != TL_OK)
         snprintf(r->text, sizeof r->text, "%s: %.440s", name, c->s.err.message);
     else if (r->leaves == 0)
@@ -427,7 +453,7 @@ static tl_verdict check(tl_at at, int order, tl_function *f, const tl_tensor *in
     if (s == TL_OK)
         s = order == 1 ? tl_check_run(&c, at, f, in, n, ctx)
                        : tl_check_second(&c, at, f, in, n, ctx, &by);
-    if (s == TL_OK && (r->verdict == TL_WRONG || c.lost[0] || c.lost[1])) {
+    if (s == TL_OK && (r->verdict == TL_WRONG || c.lost)) {
         tl_culprit_find(c.s.rec, c.s.y, 1, o, r);
         if (order == 2 && r->culprit.op == NULL)
             tl_culprit_find_second(&c, at, f, in, n, ctx);

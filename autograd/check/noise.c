@@ -117,10 +117,12 @@ static double error_in(const tl_shadow_leaf *l, int64_t k, bool errors)
 
 /* A wrong gradient has an error in proportion to the gradient, or to one of its terms. Where the
  * gradient itself turns between the points, that looks like noise. So four times the gradient's own
- * differences are left out, or more if it is wrong by more. */
-static double noise_of(const tl_shadow_leaf *l, int64_t k)
+ * differences are left out, or more if it is wrong by more. Of a gradient that is nothing beside
+ * the largest, whose terms cancel, by how much it is wrong cannot be said. */
+static double noise_of(const tl_shadow_leaf *l, int64_t k, double largest)
 {
-    double g64 = l->g[0][k], wrong = g64 != 0 ? fabs(l->g[1][k] / g64 - 1) : 0;
+    const double g64 = l->g[0][k];
+    const double wrong = fabs(g64) > 1e-12 * largest ? fabs(l->g[1][k] / g64 - 1) : 0;
     double noise = error_in(l, k, true) - fmax(4, 2 * wrong) * error_in(l, k, false);
     return isfinite(noise) && noise > 0 ? noise : 0;
 }
@@ -147,9 +149,14 @@ static tl_status noise_in_own(tl_shadow *s)
         }
     }
     TL_TRY(differences(s, 0x1p-9, true));
+    double largest = 0;
     for (int i = 0; i < s->n_leaves; i++)
         for (int64_t k = 0; k < s->leaf[i].n; k++)
-            s->leaf[i].noise[1][k] = fmax(s->leaf[i].noise[1][k], noise_of(&s->leaf[i], k));
+            largest = fmax(largest, size_or_0(s->leaf[i].g[0][k]));
+    for (int i = 0; i < s->n_leaves; i++)
+        for (int64_t k = 0; k < s->leaf[i].n; k++)
+            s->leaf[i].noise[1][k] = fmax(s->leaf[i].noise[1][k],
+                                          noise_of(&s->leaf[i], k, largest));
     return TL_OK;
 }
 

@@ -119,3 +119,9 @@ tl_numeric tl_shadow_derivative(tl_shadow *s, const tl_path *p)
     }
     return best;
 }
+
+tl_numeric tl_shadow_derivative_near(tl_shadow *s, const tl_path *p, double part)
+{
+    const double size = size_of(s, p);
+    return attempt(s, p, tl_shadow_value(s), part * (size > 0 ? size : 1));
+}

@@ -94,6 +94,8 @@ typedef struct {
 double tl_shadow_value_at(tl_shadow *s, const tl_path *p, double h);
 /* Its derivative by h at h = 0. */
 tl_numeric tl_shadow_derivative(tl_shadow *s, const tl_path *p);
+/* The same by steps from that part of what moves on down. */
+tl_numeric tl_shadow_derivative_near(tl_shadow *s, const tl_path *p, double part);
 
 /* ---- noise.c ---- */
 
@@ -121,16 +123,17 @@ typedef struct {
     const char *who; /* the public function that was called */
     tl_rng_key key;
     uint64_t draws;
-    tl_dtype dtype; /* the narrowest that gradients pass through */
-    double unit;    /* its rounding unit */
-    double largest; /* the largest of the leaves' root mean square gradients */
-    bool signal;    /* some leaf has a gradient other than zero */
-    bool noised[2]; /* the leaves' noise has been measured */
-    bool lost[2];   /* a comparison failed by no more than what roundings do there */
-    bool in_f64;    /* a comparison in f64 is wrong */
-    double worst;   /* how far over its tolerance the worst comparison is ... */
-    int worst_leaf; /* ... and the index of its leaf; -1: all at once */
-    int only;       /* > 0: only leaf only - 1 is compared, and `seen` is kept */
+    tl_dtype dtype;  /* the narrowest that gradients pass through */
+    double unit;     /* its rounding unit */
+    double largest;  /* the largest of the leaves' root mean square gradients */
+    bool signal;     /* some leaf has a gradient other than zero */
+    bool noised[2];  /* the leaves' noise has been measured */
+    bool lost;       /* a comparison failed by no more than what roundings do there */
+    bool in_f64;     /* a comparison in f64 is wrong */
+    double worst;    /* how far over its tolerance the worst comparison is ... */
+    int worst_leaf;  /* ... the index of its leaf (-1: all at once) ... */
+    const char *why; /* ... and what is to be said of it where every op is right by itself */
+    int only;        /* > 0: only leaf only - 1 is compared, and `seen` is kept */
     tl_compared seen[TL_SEEN];
     int n_seen;
 } tl_checker;

@@ -51,7 +51,6 @@ static tl_status mark_backward(tl_at at, tl_tensor y, const tl_backward_options 
         return tl_tape_fail(at, TL_ETRACED,
                             "tl_backward: .put_off in a trace that has read or dropped gradients; "
                             "call tl_step, tl_grad and tl_grad_clear outside of it");
-    TL_TRY(tl_walk_root(&w));
     TL_TRY(tl_walk_check(&w));
     TL_TRY(tl_prints_check(&w));
     for (int i = t->first_grad; i < t->n_grads; i++)

@@ -103,7 +103,7 @@ tl_plan_step *tl_plan_step_of(tl_graph *g, uint32_t node)
 /* n does nothing in a run: a view or a mark. */
 static bool is_idle(const tl_node *n)
 {
-    return n->op->forward == NULL && !(n->op->traits & (TL_POINTWISE | TL_BY_ROWS));
+    return n->op->forward == NULL && !(n->op->traits & TL_POINTWISE);
 }
 
 static tl_status make_steps(tl_graph *g)
