@@ -288,7 +288,7 @@ $(BUILD)/tests/bench/bench: $(BENCHOBJ) $(BUILD)/libtally.a
 test: $(BUILD)/tests/runner $(BUILD)/tests/grouped $(BUILD)/libtally.a $(BUILD)/$(SO) $(EXAMPLES) $(COURSE)
 	$(Q)$(TL_RUN) $(BUILD)/tests/runner $(ARGS)
 
-# HTML: a page an op, a page a header, and the contract.
+# HTML: a page for each op and header, and the contract.
 docs:
 	$(Q)$(PYTHON) docs/reference.py $(BUILD)/docs $(PUBLIC)
 

@@ -19,7 +19,7 @@
  *            array written in the call may need parentheses of its own: ((int64_t[]){0, 9}).
  *   Threads  A tape is used by one thread at a time. Several threads may each run a tape over one
  *            model, and even make its parameters together: the first to come makes each. Nothing
- *            else may use the model during tl_step, tl_write and tl_load. */
+ *            else may use the model during tl_step, tl_write, tl_load and tl_model_freeze. */
 #ifndef TALLY_H
 #define TALLY_H
 

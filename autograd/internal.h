@@ -31,7 +31,6 @@ typedef struct {
     int32_t node;    /* the node that produced it; -1: a leaf */
     uint8_t out;     /* which of that node's outputs it is */
     tl_batch batch;  /* how it depends on the batch */
-    uint16_t part;   /* a view of only some of the samples: which view; 0: it has all of them */
     int64_t samples; /* how many samples it holds or totals; -1: it has none, or mixes them */
     bool needs_grad;
     bool plain;       /* row-major, and of a dtype that is computed in */
@@ -44,6 +43,7 @@ typedef struct {
     bool restored;    /* a segment has recomputed it: st is not the storage of recording */
     tl_tensor source; /* of a leaf that a vjp detached or a walk holds: the original value */
     tl_tensor bottom; /* the value that owns its memory; a cache of tl_bottom */
+    uint32_t part;    /* a view of only some of the samples: which view; 0: it has all of them */
     uint64_t print;   /* of a fixed value: what it was made of; a cache (batch/derived.c) */
 } tl_value;
 

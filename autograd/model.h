@@ -38,8 +38,8 @@ enum { TL_NAME_MAX = 192, TL_PARAM_NAME_MAX = 180 };
  * another shape or dtype, or dtype is no float. TL_ENAME: no file can hold the name (empty, too
  * long, not UTF-8, "__metadata__"); a buffer has it; or, in this recording, another layer looked it
  * up, or the same one called at another line, and neither is shared (.shared = true). At the same
- * line, as in a loop over time, the layer is used again. Outside layers and under TL_NO_GRAD anyone
- * may. */
+ * line, as in a loop over time, the layer is used again. Outside layers and under TL_NO_GRAD any
+ * code may look it up. */
 #define tl_param(t, m, name, dtype, shape, ...) \
     tl_param_at(TL_AT(t), m, name, dtype, shape, TL_MAKE(tl_init){__VA_ARGS__})
 tl_tensor tl_param_at(tl_at at, tl_model *m, const char *name, tl_dtype dtype, tl_shape shape,
@@ -70,9 +70,9 @@ int tl_model_freeze(tl_model *m, const char *prefix, bool frozen);
 typedef struct {
     const char *only;
 } tl_part;
-/* Writes them to a safetensors file, whole or not at all, and with them the buffers NAME.x of
- * layers that have a parameter NAME.y: BatchNorm's statistics, but no state of an optimizer or a
- * loader. Reads back what such a file holds, no more and no less: shapes and dtypes must agree; on
+/* tl_save writes them to a safetensors file, whole or not at all, and with them the buffers NAME.x
+ * of layers that have a parameter NAME.y: BatchNorm's statistics, but no state of an optimizer or a
+ * loader. tl_load reads such a file, which must hold just these: shapes and dtypes must agree; on
  * an error the model is as it was. PyTorch's files of the same names are such files
  * (safetensors.torch's save_file of a state_dict); the .num_batches_tracked of its BatchNorm is
  * left out. */

@@ -514,7 +514,63 @@ static void no_rule_is_empty(void **unused)
     assert_int_equal(empty, 0);
 }
 
+/* ---- views of some of the samples ---- */
+
+typedef struct {
+    int rows; /* padding behind it */
+    int64_t n;
+} first_attrs;
+
+static const tl_attr first_schema[] = {{"n", TL_ATTR_I64, offsetof(first_attrs, n)}, {0}};
+
+static tl_status first_shape(tl_call *c)
+{
+    c->out[0] = *c->in[0];
+    c->out[0].dim[0] = ((const first_attrs *)c->attrs)->n;
+    return TL_OK;
+}
+
+static void first_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
+{
+    (void)c;
+    out[0] = in[0];
+}
+
+/* Two views of the same samples meet; whatever lies between their attributes, which no schema
+ * names. Views of other samples do not. */
+static void parts_are_told_apart_by_their_attributes(void **unused)
+{
+    static const tl_op first = {.name = "first",
+                                .n_in = 1,
+                                .n_out = 1,
+                                .attr = first_schema,
+                                .attr_size = sizeof(first_attrs),
+                                .traits = TL_VIEW | TL_NONDIFF,
+                                .shape = first_shape,
+                                .batch = first_batch};
+    (void)unused;
+    tl_tape *t = tl_tape_new(NULL);
+    tl_tensor x = tl_zeros(t, TL_F32, TL_DIMS(8, 2)), y[3], sum;
+    tl_batch_axis(t, x, 0);
+    for (int i = 0; i < 3; i++) {
+        first_attrs a;
+        memset(&a, 0x11 * (i + 1), sizeof a);
+        a.n = 4;
+        x = i < 2 ? x : tl_slice(t, x, 0, 2, 8, 1);
+        y[i] = tl_apply1(TL_AT(t), &first, &a, &x, 1);
+    }
+    assert_int_equal(tl_batch_of(t, y[0]), 0);
+    sum = tl_add(t, y[0], y[1]);
+    assert_int_equal(tl_batch_of(t, sum), 0);
+    sum = tl_add(t, y[0], y[2]);
+    assert_int_equal(tl_batch_of(t, sum), TL_MIXED);
+    assert_false(tl_failed(t));
+    tl_free(t);
+}
+
 const struct CMUnitTest tl_tests_batch_rules[] = {cmocka_unit_test(every_rule_holds),
-                                                  cmocka_unit_test(no_rule_is_empty)};
+                                                  cmocka_unit_test(no_rule_is_empty),
+                                                  cmocka_unit_test(
+                                                      parts_are_told_apart_by_their_attributes)};
 const size_t tl_tests_batch_rules_count = sizeof tl_tests_batch_rules /
                                           sizeof *tl_tests_batch_rules;

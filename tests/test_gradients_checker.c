@@ -14,6 +14,7 @@
 #include <tally.h>
 
 #include "tests/support/functions.h"
+#include "tests/support/mutate.h"
 
 extern const struct CMUnitTest tl_tests_gradients_checker[];
 extern const size_t tl_tests_gradients_checker_count;
@@ -24,6 +25,7 @@ FUNCTION(f_shift, tl_shift(on, in[0], 1))
 FUNCTION(f_product, tl_mul(on, in[0], tl_sin(on, in[1])))
 FUNCTION(f_log, tl_log(on, in[0]))
 FUNCTION(f_one_hot, tl_one_hot(on, in[0], 4, TL_F64))
+FUNCTION(f_bends, tl_square(on, tl_relu(on, in[0])))
 FUNCTION(f_integers, tl_sum(on, tl_square(on, tl_embedding(on, in[0], in[1])), TL_ALL, false))
 
 static void all_compares_every_element(void **unused)
@@ -291,6 +293,62 @@ static void a_report_names_the_worst_element(void **unused)
     assert_non_null(strstr(r.text, "ULPs"));
 }
 
+/* ---- what looks wrong and is not ---- */
+
+/* Thousands of bends lie within a step of Ridders' method. */
+static void many_bends_are_not_wrong(void **unused)
+{
+    int right = 0;
+    (void)unused;
+    for (uint64_t seed = 1; seed <= 6; seed++)
+        for (int hurt = 0; hurt < 2; hurt++) {
+            tl_mutation factor = {&tl_op_square, 0, TL_MUTATE_FACTOR, 0, 0};
+            tl_gradcheck_report r;
+            tl_model *other = tl_model_new(.seed = seed);
+            tl_tape *on = tl_tape_new(other);
+            tl_tensor x = tl_detach(on, tl_normal(on, TL_F32, TL_DIMS(5000), "x"));
+            if (hurt)
+                tl_observe(on, &tl_mutator, &factor);
+            tl_gradcheck_with(on, f_bends, &x, 1, NULL, &r, .seed = 0);
+            if ((r.verdict == TL_WRONG) != hurt)
+                fail_msg("seed %llu, %s: %s", (unsigned long long)seed, hurt ? "damaged" : "sound",
+                         r.text);
+            right += r.verdict == TL_RIGHT;
+            tl_error(on);
+            tl_free(on, other);
+        }
+    assert_true(right >= 5); /* of six */
+}
+
+/* A bias that BatchNorm takes away again has a gradient of nothing but roundings, in whatever
+ * proportion to it they are. What is said of the comparison holds of it. */
+static tl_tensor f_bias(tl_tape *on, const tl_tensor *in, int n, void *ctx)
+{
+    (void)n;
+    tl_tensor h = tl_convolve2d(on, ctx, "c", in[0], 4, .kernel = {3, 3}, .padding = {1, 1});
+    return tl_mean(on, tl_square(on, tl_relu(on, tl_batch_norm(on, ctx, "n", h))), TL_ALL, false);
+}
+
+static void a_gradient_of_roundings_alone_is_not_wrong(void **unused)
+{
+    (void)unused;
+    for (uint64_t seed = 1; seed <= 8; seed++) {
+        float x[4 * 36];
+        for (unsigned i = 0; i < 4 * 36; i++)
+            x[i] = (float)((i * 7919 + seed * 31) % 101) / 50 - 1;
+        tl_gradcheck_report r;
+        tl_model *other = tl_model_new(.seed = seed);
+        tl_tape *on = tl_tape_new(other);
+        tl_tensor in = tl_data(on, x, TL_F32, TL_DIMS(4, 1, 6, 6));
+        tl_gradcheck_with(on, f_bias, &in, 1, other, &r, .seed = 0);
+        if (r.verdict != TL_PRECISION_LIMITED || strstr(r.text, "it has lost digits") == NULL ||
+            strcmp(r.leaf, "c.bias") != 0 || r.relative > 2)
+            fail_msg("seed %llu: %s", (unsigned long long)seed, r.text);
+        tl_error(on);
+        tl_free(on, other);
+    }
+}
+
 /* ---- what cannot be looked at ---- */
 
 enum { FIRST, SECOND, CURVE, CHECKS };
@@ -540,6 +598,8 @@ const struct CMUnitTest tl_tests_gradients_checker[] = {
     TEST(second_order_of_nothing_is_never_right),
     TEST(each_kind_of_bad_function_has_its_message),
     TEST(a_report_names_the_worst_element),
+    TEST(many_bends_are_not_wrong),
+    TEST(a_gradient_of_roundings_alone_is_not_wrong),
     TEST(inputs_that_a_segment_dropped),
     TEST(inputs_that_are_gone),
     TEST(inputs_that_a_trace_made),

@@ -48,16 +48,22 @@ static uint64_t mix_shape(uint64_t h, const tl_shape *s)
     return mix_elements(tl_mix(h, (uint64_t)s->ndim), s->dim, (size_t)s->ndim, sizeof *s->dim);
 }
 
-static uint64_t mix_call(const tl_node *n)
+uint64_t tl_mix_attrs(uint64_t h, const tl_op *op, const void *attrs)
 {
-    uint64_t h = tl_mix(mix_text(0, n->op->name), n->mode & TL_FAST);
-    for (const tl_attr *f = n->op->attr; f != NULL && f->name != NULL; f++) {
-        const void *p = (const char *)n->attrs + f->offset;
-        const double x = tl_attr_number(f, n->attrs);
+    for (const tl_attr *f = op->attr; f != NULL && f->name != NULL; f++) {
+        const void *p = (const char *)attrs + f->offset;
+        const double x = tl_attr_number(f, attrs);
         h = f->kind == TL_ATTR_SHAPE   ? mix_shape(h, p)
             : f->kind == TL_ATTR_DTYPE ? tl_mix(h, *(const tl_dtype *)p)
                                        : mix_elements(h, &x, 1, sizeof x);
     }
+    return h;
+}
+
+static uint64_t mix_call(const tl_node *n)
+{
+    uint64_t h = tl_mix(mix_text(0, n->op->name), n->mode & TL_FAST);
+    h = tl_mix_attrs(h, n->op, n->attrs);
     for (const tl_choice *c = n->choice; c != NULL; c = c->outer)
         h = mix_text(mix_text(tl_mix(h, c->dtype), c->op == NULL ? "" : c->op), c->name);
     return h;

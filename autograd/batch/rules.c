@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "autograd/batch.h"
+#include "autograd/batch/internal.h"
 
 tl_batch tl_batch_of(tl_tape *t, tl_tensor x)
 {
@@ -297,12 +297,9 @@ tl_batch tl_batch_beside(tl_batch a, int ndim, int64_t dim)
 
 /* A number for the part of the samples that a view of x has taken, made of the view's attributes:
  * values made of different parts must not meet. */
-static uint16_t part_of(const tl_call *c, const tl_value *x)
+static uint32_t part_of(const tl_call *c, const tl_value *x)
 {
-    uint32_t h = x->part;
-    for (size_t i = 0; i < c->op->attr_size; i++)
-        h = (h ^ ((const unsigned char *)c->attrs)[i]) * 16777619u;
-    return (uint16_t)(h >> 16 | 1);
+    return (uint32_t)(tl_mix_attrs(x->part, c->op, c->attrs) >> 32) | 1;
 }
 
 /* How many of x's samples, which lie along an axis of n elements, a view of m of these has; -1: it
@@ -318,7 +315,7 @@ void tl_batch_infer(tl_call *c, tl_value *const *value, tl_batch *in, tl_value *
     const tl_op *op = c->op;
     bool mixed = false, total = false, free_grad = false;
     int64_t samples = -1;
-    uint16_t part = 0;
+    uint32_t part = 0;
     tl_batch out[8];
     for (int i = 0; i < c->n_in; i++) {
         const tl_value *v = value[i];

@@ -84,7 +84,7 @@ tl_status tl_run_at(const char *file, int line, tl_compiled *c, const tl_tensor 
 int tl_compiled_count(const tl_compiled *c);
 tl_graph *tl_compiled_at(const tl_compiled *c, int i);
 
-/* The graph as text, a line a node: %3 = add(%1, %2) : F32 [2, 3]   # model.c:12 */
+/* The graph as text, a line for each node: %3 = add(%1, %2) : F32 [2, 3]   # model.c:12 */
 tl_status tl_graph_print(tl_graph *g, FILE *f);
 /* The same for Graphviz (dot -Tsvg): blue work, green pointwise, yellow reductions, red what
  * changes something outside, dashed what costs nothing. */
