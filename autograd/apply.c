@@ -145,9 +145,7 @@ static tl_status find_records(maker *k)
 /* x is a leaf that needs a gradient, or a view of one. */
 static bool on_leaf(const tl_tape *t, tl_tensor x)
 {
-    const tl_value *v = tl_peek(t, x);
-    while (v->node >= 0 && t->node[v->node].op->traits & TL_VIEW)
-        v = tl_peek(t, t->node[v->node].in[0]);
+    const tl_value *v = tl_peek(t, tl_behind(t, x, TL_VIEW, 0));
     return v->node < 0 && v->needs_grad;
 }
 

@@ -250,8 +250,8 @@ static tl_status visit(tl_walk *w, uint32_t i)
     tl_tape *t = w->t;
     const tl_node copy = t->node[w->order[i]], *n = &copy; /* the vjp records: nodes may move */
     uint32_t mark = atomic_load(&t->values.count), node_mark = t->n_nodes;
-    if (t->place_base < TL_PLACES) /* errors name the forward op's place, not tl_backward's */
-        t->places[t->place_base].at = (tl_at){t, n->file, n->line, NULL};
+    if (t->place_base < TL_PLACES) /* errors name the forward op and its place, not tl_backward's */
+        t->places[t->place_base].at = (tl_at){t, n->file, n->line, n->op->name};
     tl_tensor *dy = tl_bump_get(&t->bump, (size_t)(n->n_out + 1) * sizeof *dy);
     if (dy == NULL)
         return tl_tape_fail(w->at, TL_ENOMEM, "tl_backward: no memory to visit %s", n->op->name);

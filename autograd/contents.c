@@ -170,14 +170,7 @@ tl_status tl_keep_at(tl_at at, tl_tensor x, void *out, size_t bytes)
 /* x is a tensor of the model, or a view of one without repeats. */
 static bool of_model(const tl_tape *t, tl_tensor x)
 {
-    while (x.owner == t->values.owner) {
-        const tl_value *v = tl_peek(t, x);
-        const tl_op *op = v != NULL && v->node >= 0 ? t->node[v->node].op : NULL;
-        if (op == NULL || !(op->traits & TL_VIEW) || op->traits & TL_REPEATS)
-            return false;
-        x = t->node[v->node].in[0];
-    }
-    return true;
+    return tl_behind(t, x, TL_VIEW, TL_REPEATS).owner != t->values.owner;
 }
 
 /* Outside a trace: copies x at once and records nothing. */

@@ -318,10 +318,10 @@ static bool refuse(tl_at at, tl_tensor x, const tl_value *v, const char *who)
     else if (v->let_go)
         tl_tape_fail(at, TL_ESTALE, "%s: value %u was let go (tl_let_go)", who, x.index);
     else
-        tl_tape_fail(at, TL_ESTALE,
-                     "%s: value %u was freed by backward; copy it out before (tl_keep), or pass "
-                     ".retain = true",
-                     who, x.index);
+        tl_tape_fail(at, TL_ESTALE, "%s: value %u was freed by backward; %s", who, x.index,
+                     t->phase & TL_PHASE_BACKWARD
+                         ? "a vjp reads what .saves_in or .saves_out of its op names"
+                         : "copy it out before (tl_keep), or pass .retain = true");
     return false;
 }
 

@@ -341,6 +341,15 @@ static inline const tl_node *tl_maker(const tl_tape *t, tl_tensor x)
     const int32_t at = tl_maker_at(t, x);
     return at < 0 ? NULL : &t->node[at];
 }
+/* What x shows through ops with one of these traits, such as TL_VIEW, and none of `without`; x
+ * itself if it was made otherwise. */
+static inline tl_tensor tl_behind(const tl_tape *t, tl_tensor x, unsigned traits, unsigned without)
+{
+    for (const tl_node *n; (n = tl_maker(t, x)) != NULL && n->op->traits & traits &&
+                           !(n->op->traits & without);)
+        x = n->in[0];
+    return x;
+}
 /* The handle of a node's output j. */
 static inline tl_tensor tl_node_out(const tl_tape *t, const tl_node *n, int j)
 {

@@ -9,24 +9,16 @@ const tl_node *tl_view_at(const tl_tape *t, tl_tensor x)
     return n != NULL && (n->op->traits & (TL_VIEW | TL_REPEATS)) == TL_VIEW ? n : NULL;
 }
 
-/* The value that x shows through views without repeats; x itself if it is no such view. */
-static tl_tensor shown(const tl_tape *t, tl_tensor x)
-{
-    for (const tl_node *n; (n = tl_view_at(t, x)) != NULL;)
-        x = n->in[0];
-    return x;
-}
-
 tl_tensor tl_leaf_under(const tl_tape *t, tl_tensor x)
 {
-    x = shown(t, x);
+    x = tl_behind(t, x, TL_VIEW, TL_REPEATS);
     return tl_maker_at(t, x) < 0 ? x : TL_NONE;
 }
 
 tl_tensor tl_accumulates(const tl_tape *t, const tl_node *n, int k)
 {
-    const tl_tensor x = tl_is_none(n->in[k]) ? TL_NONE : shown(t, n->in[k]);
-    const tl_value *v = tl_is_none(x) ? NULL : tl_peek(t, x);
+    const tl_tensor x = tl_behind(t, n->in[k], TL_VIEW, TL_REPEATS);
+    const tl_value *v = tl_peek(t, x);
     const bool ends = v == NULL || v->node < 0 ||
                       (v->fixed && v->needs_grad && !tl_values_at(&t->values, n->out)->fixed);
     return ends ? x : TL_NONE;

@@ -147,7 +147,7 @@ static void backward_names_the_forward_ops_place(void **unused)
         tl_tensor loss = tl_sum(t, tl_scale(t, y, 3), TL_ALL, false);
         assert_false(tl_failed(t));
         tl_backward(t, loss);
-        blames("backward: ", "made", line);
+        blames("sqrt: backward: ", "made", line);
         tl_mode_pop(t, depth);
         tl_tape_reset(t);
         tl_grad_clear(t);
@@ -162,7 +162,7 @@ static void gradients_name_the_forward_ops_place(void **unused)
     int depth = tl_mode_push(t, TL_ANOMALY), line = __LINE__ + 1;
     tl_tensor y = tl_sqrt(t, x);
     tl_gradients(t, tl_sum(t, y, TL_ALL, false), &x, 1, TL_NONE, &dx);
-    blames("backward: ", "made", line);
+    blames("sqrt: backward: ", "made", line);
     tl_mode_pop(t, depth);
 }
 

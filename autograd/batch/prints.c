@@ -47,9 +47,8 @@ static uint64_t print_of_input(const tl_walk *w, tl_tensor x, const tl_value *y,
                                const uint32_t *place)
 {
     const tl_tape *t = w->t;
-    for (const tl_node *n; (n = tl_maker(t, x)) != NULL && tl_passes_on(n);)
-        x = n->in[0];
-    const tl_value *v = tl_is_none(x) ? NULL : tl_peek(t, x);
+    x = tl_behind(t, x, TL_VIEW | TL_COPY, 0);
+    const tl_value *v = tl_peek(t, x);
     if (v == NULL)
         return 1;
     if (x.owner != t->values.owner && (v->needs_grad || y->fixed)) /* a parameter */

@@ -112,10 +112,8 @@ static void say(text *s, const char *fmt, ...)
 /* The leaf or derived value that x shows; TL_NONE: it shows another value. */
 static tl_tensor shown(const tl_tape *t, tl_tensor x)
 {
-    const tl_node *n;
-    while ((n = tl_maker(t, x)) != NULL && n->op->traits & TL_VIEW)
-        x = n->in[0];
-    return n == NULL || tl_peek(t, x)->fixed ? x : TL_NONE;
+    x = tl_behind(t, x, TL_VIEW, 0);
+    return tl_maker(t, x) == NULL || tl_peek(t, x)->fixed ? x : TL_NONE;
 }
 
 static void say_inputs(text *s, tl_value *const *value, int n_in)
