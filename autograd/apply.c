@@ -411,12 +411,15 @@ static void record(maker *k)
         TL_TELL(t, recorded, t, t->n_nodes - 1);
 }
 
-/* Something computes the op (of views nothing does, nor of what a trace notes), and where that is a
- * loop of the engine there are not too many operands. */
+/* An op may be a user's. Something computes it (of views nothing does, nor of what a trace notes),
+ * and where that is a loop of the engine there are not too many operands. */
 static tl_status check_op(tl_at at, const tl_op *op, int n_in)
 {
     const bool tiles = op->traits & TL_POINTWISE;
     const bool loops = tiles || op->traits & (TL_WIDENED | TL_ROWS);
+    if (op->name == NULL || op->shape == NULL)
+        return tl_tape_fail(at, TL_EUSAGE, "%s: an op needs a name and a shape rule",
+                            op->name == NULL ? "(no name)" : op->name);
     const int most_out = tiles ? 1 : MAX_OUT;
     n_in = op->n_in >= 0 ? op->n_in : n_in; /* copy_arguments compares it with what was given */
     const int most_in = loops ? TL_TILE_MAX_IN : n_in;
@@ -426,10 +429,14 @@ static tl_status check_op(tl_at at, const tl_op *op, int n_in)
                             "possible%s",
                             op->name, n_in, op->n_out, tiles, most_in, most_out,
                             tiles ? " of a pointwise op (others have a forward)" : "");
-    if (op->forward == NULL && !(op->traits & TL_VIEW) &&
-        !(tiles && (op->slot != 0 || op->tile != NULL)) &&
-        !(op->traits & TL_NONDIFF && at.tape->recorder != NULL))
-        return tl_tape_fail(at, TL_EUSAGE, "%s: has neither a forward nor a kernel", op->name);
+    if (op->traits & TL_MUTATES && (op->mutates < 0 || op->mutates >= n_in))
+        return tl_tape_fail(at, TL_EUSAGE, "%s: changes input %d of %d", op->name, op->mutates,
+                            n_in);
+    if (tiles ? op->tile == NULL && (op->slot <= 0 || op->slot >= TL_TILE_COUNT)
+              : op->forward == NULL && !(op->traits & TL_VIEW) &&
+                    !(op->traits & TL_NONDIFF && at.tape->recorder != NULL))
+        return tl_tape_fail(at, TL_EUSAGE, "%s: has neither a forward nor a kernel%s", op->name,
+                            tiles ? " for tiles, as a pointwise op" : "");
     return TL_OK;
 }
 
@@ -463,7 +470,9 @@ void tl_apply(tl_at at, const tl_op *op, const void *attrs, const tl_tensor *in,
         (!k.needs_grad || (op->vjp != NULL && !k.mutates) || check_gradient(&k) == TL_OK)) {
         const tl_status s = op->shape(&k.call);
         if (s != TL_OK)
-            tl_tape_fail(k.at, s, "%.400s", err.message);
+            tl_tape_fail(k.at, s, "%.60s%.400s", *err.message == '\0' ? op->name : "",
+                         *err.message == '\0' ? ": its shape rule refuses the inputs"
+                                              : err.message);
         else if ((!(k.regions & TL_BIT(op->mutates)) || check_overlap(&k) == TL_OK) &&
                  allocate(&k, out) == TL_OK && run(&k) == TL_OK) {
             record(&k);

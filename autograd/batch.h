@@ -12,10 +12,10 @@
 void tl_batch_infer(tl_call *c, tl_value *const *value, tl_batch *in, tl_value *const *made);
 /* Whether op, with inputs in[] (their records: value[], NULL for absent ones), is to blame that
  * gradients behind it depend on the split into micro-batches, and why. False if they do not, or if
- * an op before it is to blame. b: TL_MIXED if any output is, else output 0's. Draws are to blame
- * for values as well, whether or not these need a gradient. */
+ * an op before it is to blame. y: output 0; b: TL_MIXED if any output is, else y's. Draws are to
+ * blame for values as well, whether or not these need a gradient. */
 bool tl_batch_blames(const tl_tape *t, const tl_op *op, const tl_tensor *in, tl_value *const *value,
-                     int n_in, tl_batch b, char why[TL_MESSAGE_MAX]);
+                     int n_in, const tl_value *y, tl_batch b, char why[TL_MESSAGE_MAX]);
 /* Under TL_STRICT: refuses to record a call that is outside the promise. */
 tl_status tl_batch_strict(tl_at at, const tl_call *c, const tl_tensor *in, tl_value *const *value,
                           tl_value *const *made, bool needs_grad);

@@ -93,7 +93,7 @@ enum {
 #define TL_BIT(i) (1u << (i))
 
 struct tl_op {
-    const char *name;
+    const char *name;  /* of no other op in use: what is made of parameters goes by it */
     int n_in;          /* inputs; -1: any number */
     int n_out;         /* at most 8 */
     unsigned optional; /* bit i: input i may be absent */

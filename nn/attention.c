@@ -100,7 +100,11 @@ int64_t tl_columns_positions(tl_tape *t, const tl_columns *c, int64_t b, int64_t
     *ids = TL_NONE;
     if (tl_is_none(c->at) ? tl_is_none(c->start) : check_at(t, c, b) != TL_OK)
         return first;
-    tl_tensor from = tl_is_none(c->at) ? tl_fill(t, TL_I64, TL_DIMS(b), (double)first) : c->at;
+    tl_tensor from = c->at;
+    if (tl_is_none(from)) {
+        from = tl_fill(t, TL_I64, TL_DIMS(b), (double)first);
+        tl_batch_axis(t, from, 0);
+    }
     *ids = tl_positions_at(TL_AT(t), from, c->start, s);
     return first;
 }

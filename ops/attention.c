@@ -299,11 +299,17 @@ static tl_tensor centred(tl_tape *t, tl_tensor p, tl_tensor x, tl_tensor *sum)
     return tl_mul(t, p, tl_sub(t, x, *sum));
 }
 
-/* x, which broadcasts to (b, hq, sq, sk), by key head and group. */
-static tl_tensor spread(const frame *f, tl_tensor x)
+/* x, which broadcasts to (b, hq, sq, sk), with its heads by key head and group. It is not expanded,
+ * for the gradient of a parameter that is broadcast where it is used continues over samples. */
+static tl_tensor by_group(const frame *f, tl_tensor x)
 {
-    x = tl_expand_at(f->at, x, TL_DIMS(f->b, f->hkv * f->g, f->sq, f->sk));
-    return tl_reshape_at(f->at, x, TL_DIMS(f->b, f->hkv, f->g, f->sq, f->sk));
+    const tl_shape s = tl_shape_of(f->at.tape, x);
+    int64_t dim[4] = {1, 1, 1, 1};
+    for (int i = 0; i < s.ndim; i++)
+        dim[4 - s.ndim + i] = s.dim[i];
+    const bool heads = dim[1] != 1;
+    return tl_reshape_at(f->at, x,
+                         TL_DIMS(dim[0], heads ? f->hkv : 1, heads ? f->g : 1, dim[2], dim[3]));
 }
 
 /* True where a key is allowed; TL_NONE if all are. */
@@ -319,7 +325,7 @@ static tl_tensor allowed(const frame *f, tl_attention_options o)
     }
     if (tl_is_none(o.mask))
         return mask;
-    tl_tensor own = spread(f, o.mask);
+    tl_tensor own = by_group(f, o.mask);
     return tl_is_none(mask) ? own : tl_logical_and_at(f->at, mask, own);
 }
 
@@ -334,7 +340,7 @@ static tl_tensor probabilities(const frame *f, tl_tensor q, tl_tensor k, tl_atte
     if (o.softcap != 0)
         s = tl_scale_at(at, tl_tanh_at(at, tl_scale_at(at, s, f->uncap)), o.softcap);
     if (!tl_is_none(o.bias))
-        s = tl_add_at(at, s, spread(f, tl_cast_at(at, o.bias, f->c)));
+        s = tl_add_at(at, s, by_group(f, tl_cast_at(at, o.bias, f->c)));
     tl_tensor mask = allowed(f, o);
     if (!tl_is_none(mask))
         s = tl_where_at(at, mask, s, tl_fill_at(at, f->c, TL_SCALAR, -0x1p100));
@@ -402,6 +408,22 @@ static tl_tensor written(tl_at at, tl_tensor q, tl_tensor k, tl_tensor v, tl_att
     return tl_in_dtype(at, y, tl_dtype_of(at.tape, q));
 }
 
+/* x, a mask or a bias, broadcasts to the scores. */
+static tl_status check_scores(tl_at at, const char *name, tl_tensor x, const tl_shape *scores)
+{
+    char a[TL_SHAPE_TEXT], b[TL_SHAPE_TEXT];
+    const tl_shape s = tl_shape_of(at.tape, x);
+    const int lead = scores->ndim - s.ndim;
+    bool fits = lead >= 0;
+    for (int i = 0; i < s.ndim && fits; i++)
+        fits = s.dim[i] == 1 || s.dim[i] == scores->dim[lead + i];
+    return fits ? TL_OK
+                : tl_tape_fail(at, TL_ESHAPE,
+                               "attention: the %s is %s, which does not broadcast to %s "
+                               "(b, heads, queries, keys)",
+                               name, tl_shape_text(a, &s), tl_shape_text(b, scores));
+}
+
 static tl_status can_write(tl_at at, const tl_array a[3], tl_attention_options o)
 {
     tl_err e = {.status = TL_OK};
@@ -414,7 +436,9 @@ static tl_status can_write(tl_at at, const tl_array a[3], tl_attention_options o
     if (!(o.softcap >= 0 && isfinite(o.softcap)))
         return tl_tape_fail(at, TL_EDOMAIN,
                             "attention: softcap is %g; a number from 0 on is needed", o.softcap);
-    return TL_OK;
+    const tl_shape scores = TL_DIMS(a[0].dim[0], a[0].dim[1], a[0].dim[2], a[1].dim[2]);
+    TL_TRY(tl_is_none(o.mask) ? TL_OK : check_scores(at, "mask", o.mask, &scores));
+    return tl_is_none(o.bias) ? TL_OK : check_scores(at, "bias", o.bias, &scores);
 }
 
 tl_tensor tl_attention_at(tl_at at, tl_tensor q, tl_tensor k, tl_tensor v, tl_attention_options o)

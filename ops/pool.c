@@ -223,6 +223,16 @@ tl_tensor tl_avg_pool2d_at(tl_at at, tl_tensor x, tl_pool_options o)
     return pool(at, "avg_pool2d", 2, x, o, avg_pool);
 }
 
+/* What is put before or behind x: if x has samples along an axis, a part for each of them. */
+static tl_tensor filler(tl_at at, tl_tensor x, int d, tl_shape shape, double value)
+{
+    const tl_tensor y = tl_fill_at(at, tl_dtype_of(at.tape, x), shape, value);
+    const int axis = tl_batch_of(at.tape, x);
+    if (axis >= 0 && axis != d && !tl_failed(at.tape))
+        tl_batch_axis_tape_at(at.tape, y, axis, at.file, at.line);
+    return y;
+}
+
 tl_tensor tl_pad_at(tl_at at, tl_tensor x, int dim, int64_t before, int64_t after, double value)
 {
     tl_shape lead = tl_shape_of(at.tape, x), tail = lead;
@@ -236,9 +246,8 @@ tl_tensor tl_pad_at(tl_at at, tl_tensor x, int dim, int64_t before, int64_t afte
         lead.dim[d] = before;
         tail.dim[d] = after;
     }
-    tl_dtype own = tl_dtype_of(at.tape, x);
     return tl_concat_at(at,
-                        (tl_tensor[]){tl_fill_at(at, own, lead, value), x,
-                                      tl_fill_at(at, own, tail, value)},
+                        (tl_tensor[]){filler(at, x, d, lead, value), x,
+                                      filler(at, x, d, tail, value)},
                         3, dim);
 }

@@ -14,6 +14,7 @@
 
 #include "tensor/memory.h"
 #include "tensor/files/safetensors.h"
+#include "tests/support/expect.h"
 #include "tests/support/fresh_dir.h"
 
 extern const struct CMUnitTest tl_tests_derived[];
@@ -1168,8 +1169,82 @@ static void a_graph_of_a_removed_tensor_is_refused_or_traced_again(void **unused
     tl_free(c, g, t, m);
 }
 
+/* ---- ops of one name ---- */
+
+static tl_status like_input(tl_call *c)
+{
+    c->out[0] = *c->in[0];
+    return TL_OK;
+}
+
+static tl_status power(tl_call *c, int n)
+{
+    for (int64_t i = 0; i < tl_array_count(&c->out[0]); i++) {
+        const double x = tl_array_get(c->in[0], i);
+        tl_array_put(&c->out[0], i, n == 2 ? x * x : x * x * x);
+    }
+    return TL_OK;
+}
+static tl_status squares(tl_call *c) { return power(c, 2); }
+static tl_status cubes(tl_call *c) { return power(c, 3); }
+static void squares_vjp(tl_vjp *g)
+{
+    g->dx[0] = tl_mul(g->t, g->dy[0], tl_scale(g->t, g->in[0], 2));
+}
+static void cubes_vjp(tl_vjp *g)
+{
+    g->dx[0] = tl_mul(g->t, g->dy[0], tl_scale(g->t, tl_square(g->t, g->in[0]), 3));
+}
+
+/* Their values go by their names, and would share an accumulator. */
+static void two_ops_of_one_name_are_refused(void **unused)
+{
+    static const char *const names[] = {"squares", "mine", "tanh"};
+    (void)unused;
+    for (int k = 0; k < 3; k++) {
+        const tl_op a = {.name = names[k],
+                         .n_in = 1,
+                         .n_out = 1,
+                         .traits = TL_WIDENED,
+                         .shape = like_input,
+                         .forward = squares,
+                         .vjp = squares_vjp,
+                         .saves_in = 1},
+                    b = {.name = "mine",
+                         .n_in = 1,
+                         .n_out = 1,
+                         .traits = TL_WIDENED,
+                         .shape = like_input,
+                         .forward = cubes,
+                         .vjp = cubes_vjp,
+                         .saves_in = 1};
+        tl_model *m = tl_model_new(.seed = 1);
+        tl_tape *t = tl_tape_new(m);
+        tl_tensor w = tl_param(t, m, "w", TL_F32, TL_DIMS(3), TL_INIT_ONES, 0),
+                  x = tl_data(t, ((float[6]){1, 1, 1, 1, 1, 1}), TL_F32, TL_DIMS(2, 3));
+        const float v[3] = {1, 2, 3};
+        assert_int_equal(tl_write(m, w, v, sizeof v), TL_OK);
+        tl_tensor y = tl_mul(t, x, tl_apply1(TL_AT(t), &a, NULL, &w, 1)),
+                  z = k < 2 ? tl_mul(t, x, tl_apply1(TL_AT(t), &b, NULL, &w, 1))
+                            : tl_mul(t, x, tl_tanh(t, w));
+        tl_backward(t, tl_sum(t, tl_add(t, y, z), TL_ALL, false));
+        if (k == 0) {
+            float g[3];
+            assert_int_equal(tl_keep(t, tl_grad(t, w), g, sizeof g), TL_OK);
+            for (int i = 0; i < 3; i++)
+                assert_true(g[i] == 2 * (2 * v[i] + 3 * v[i] * v[i]));
+        } else {
+            char says[64];
+            snprintf(says, sizeof says, "%s: another op of this name", names[k]);
+            expect_failure(t, TL_ENAME, says);
+        }
+        tl_free(t, m);
+    }
+}
+
 const struct CMUnitTest tl_tests_derived[] = {
     TEST(want_of_memory_passes),
+    TEST(two_ops_of_one_name_are_refused),
     TEST(sums_of_one_value_have_one_shape),
     TEST(one_hash_called),
     TEST(one_hash_compiled),

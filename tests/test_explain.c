@@ -221,6 +221,8 @@ static void what_it_does_not_name_holds(void **unused)
 
 /* ---- where it speaks, something differs; where it does not, nothing ---- */
 
+enum { SAMPLES = 6 };
+
 static tl_tensor hidden(tl_tensor x) { return tl_tanh(t, tl_matmul(t, x, weight("w"))); }
 static tl_tensor summed(tl_tensor h) { return tl_sum(t, tl_sin(t, h), TL_ALL, false); }
 
@@ -312,6 +314,37 @@ static tl_tensor made_of_repeated(tl_tensor x)
     tl_tensor row = tl_expand(t, tl_select(t, weight("w"), 0, 1), TL_DIMS(4, 4));
     return summed(tl_matmul(t, x, tl_square(t, row)));
 }
+/* A repeated weight: for each sample a gradient (like token), or one sum for all of them. */
+static tl_tensor column(void) { return tl_slice(t, weight("w"), 1, 0, 1, 1); }
+static tl_tensor repeated(tl_tensor x)
+{
+    return summed(tl_matmul(t, x, tl_expand(t, column(), TL_DIMS(4, 4))));
+}
+static tl_tensor repeated_view(tl_tensor x)
+{
+    tl_tensor four = tl_expand(t, column(), TL_DIMS(4, 4));
+    return summed(
+        tl_addmm(t, tl_select(t, weight("c"), 0, 1), x, tl_transpose(t, four, 0, 1), 1, 1));
+}
+static tl_tensor repeated_each(tl_tensor x)
+{
+    int64_t n = tl_shape_of(t, x).dim[0];
+    tl_tensor row = tl_expand(t, tl_slice(t, weight("w"), 0, 0, 1, 1), TL_DIMS(n, 4));
+    return summed(tl_where(t, tl_gt(t, x, tl_fill(t, TL_F32, TL_SCALAR, 0)), hidden(x), row));
+}
+/* What a layer or an op repeats by itself has the axis of its samples. */
+static tl_tensor padded(tl_tensor x)
+{
+    return summed(
+        tl_matmul(t, tl_pad(t, tl_slice(t, hidden(x), 1, 0, 2, 1), 1, 1, 1, 0.5), weight("c")));
+}
+static tl_tensor attends(tl_tensor x)
+{
+    tl_tensor b = tl_param(t, m, "bias", TL_F32, TL_DIMS(2, 2), TL_INIT_NORMAL, 1),
+              h = tl_reshape(t, hidden(x), TL_DIMS(-1, 1, 2, 2));
+    return summed(
+        tl_attention(t, h, h, h, .bias = b, .mask = tl_causal_mask(t, 2, 2), .full = true));
+}
 static tl_tensor rotary(tl_tensor x)
 {
     tl_tensor r1 = tl_param(t, m, "r1", TL_F32, TL_DIMS(4), TL_INIT_NORMAL, 1),
@@ -354,8 +387,11 @@ static const struct {
     {"data", made_of_data, true},   {"repeated", made_of_repeated, true},
     {"rotary", rotary, false},      {"tied", tied, false},
     {"behind", behind, false},      {"positions", positions, false},
+    {"repeated", repeated, true},   {"its view", repeated_view, true},
+    {"each", repeated_each, false}, {"padded", padded, false},
+    {"attends", attends, false},
 };
-enum { PROGRAMS = sizeof programs / sizeof *programs, SAMPLES = 6, INPUTS = 50 };
+enum { PROGRAMS = sizeof programs / sizeof *programs, INPUTS = 50 };
 
 /* Gradients of all parameters after parts of so many rows; how many lines are said of the first. */
 static int gradients(program *f, const float *x, int64_t part, char hex[8][65])
@@ -400,6 +436,33 @@ static void it_speaks_where_gradients_differ(void **unused)
     }
 }
 
+/* Padding in front of the samples of a decoder is within the promise (NUMERICS 12.7). */
+static void a_decoder_with_starts_is_not_named(void **unused)
+{
+    static const int64_t ids[3][4] = {{1, 2, 3, 0}, {0, 0, 1, 1}, {0, 2, 2, 4}},
+                         start[] = {0, 2, 1};
+    const tl_llama_config llama = {
+        .vocab = 5, .width = 8, .layers = 1, .heads = 2, .hidden = 8, .max_positions = 8};
+    const tl_gpt2_config gpt2 = {
+        .vocab = 5, .width = 8, .layers = 1, .heads = 2, .max_positions = 8};
+    (void)unused;
+    for (int k = 0; k < 2; k++) {
+        tl_free(t, m);
+        m = tl_model_new(.seed = 5);
+        t = tl_tape_new(m);
+        tl_mode_push(t, TL_STRICT);
+        tl_tensor in = tl_data(t, &ids[0][0], TL_I64, TL_DIMS(3, 4)),
+                  from = tl_data(t, start, TL_I64, TL_DIMS(3)),
+                  y = k == 0 ? tl_llama(t, m, &llama, in, .columns.start = from)
+                             : tl_gpt2(t, m, &gpt2, in, .columns.start = from);
+        tl_tensor loss = summed(y);
+        if (explain(loss) != 0)
+            fail_msg("%d: %s", k, text);
+        if (tl_backward(t, loss, .partial = true) != TL_OK)
+            fail_msg("%d: %s", k, tl_error(t));
+    }
+}
+
 /* Under TL_STRICT the same programs are refused where they are recorded, the others are not. */
 static void strict_refuses_what_it_names(void **unused)
 {
@@ -433,5 +496,6 @@ const struct CMUnitTest tl_tests_explain[] = {
     TEST(what_it_does_not_name_holds),
     TEST(it_speaks_where_gradients_differ),
     TEST(strict_refuses_what_it_names),
+    TEST(a_decoder_with_starts_is_not_named),
 };
 const size_t tl_tests_explain_count = sizeof tl_tests_explain / sizeof tl_tests_explain[0];

@@ -10,6 +10,8 @@
 
 #include <tally_extend.h>
 
+#include "tests/support/expect.h"
+
 extern const struct CMUnitTest tl_tests_shadow[];
 extern const size_t tl_tests_shadow_count;
 
@@ -195,6 +197,12 @@ static void a_users_op_by_rows(void **unused)
         {{.n_in = 9, .n_out = 1, .traits = TL_WIDENED, .forward = own_forward}, "0 to 8"},
         {{.n_in = 9, .n_out = 1, .traits = TL_ROWS, .forward = own_forward}, "9 inputs"},
         {{.n_in = 1, .n_out = 9, .traits = TL_WIDENED, .forward = own_forward}, "9 outputs"},
+        {{.n_in = 1, .n_out = 1, .traits = TL_POINTWISE, .forward = own_forward}, "for tiles"},
+        {{.n_in = 1, .n_out = 1, .traits = TL_POINTWISE, .slot = 9999}, "for tiles"},
+        {{.n_in = 1, .n_out = 1, .traits = TL_MUTATES, .forward = own_forward, .mutates = 1},
+         "changes input 1 of 1"},
+        {{.n_in = 1, .n_out = 1, .traits = TL_MUTATES, .forward = own_forward, .mutates = -1},
+         "changes input -1"},
         {{.n_in = 9, .n_out = 1, .traits = TL_POINTWISE, .tile = square_tile}, "1 to 8"},
         {{.n_in = 0, .n_out = 1, .traits = TL_POINTWISE, .tile = square_tile}, "0 inputs"},
         {{.n_in = 1, .n_out = 2, .traits = TL_POINTWISE, .tile = square_tile}, "2 outputs"},
@@ -228,7 +236,49 @@ static void a_users_op_by_rows(void **unused)
         }
 }
 
+static tl_status silent_shape(tl_call *c)
+{
+    (void)c;
+    return TL_ESHAPE;
+}
+
+static int claimed;
+
+static void claimed_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
+{
+    (void)c, (void)in;
+    out[0] = (tl_batch)claimed;
+}
+
+static void a_users_rules_that_make_no_sense(void **unused)
+{
+    tl_op op = {.name = "mine",
+                .n_in = 1,
+                .n_out = 1,
+                .traits = TL_WIDENED | TL_NONDIFF,
+                .shape = silent_shape,
+                .forward = own_forward,
+                .batch = claimed_batch};
+    (void)unused;
+    tl_tape *t = tl_tape_new(NULL);
+    tl_tensor x = tl_data(t, ((float[]){1, 2, 4}), TL_F32, TL_DIMS(3));
+    assert_true(tl_is_none(tl_apply1(TL_AT(t), &op, NULL, &x, 1)));
+    expect_failure(t, TL_ESHAPE, "mine: its shape rule refuses the inputs (");
+    op.shape = NULL;
+    tl_apply1(TL_AT(t), &op, NULL, &x, 1);
+    expect_failure(t, TL_EUSAGE, "mine: an op needs a name and a shape rule");
+    op.shape = own_shape;
+    for (claimed = -128; claimed < 128; claimed++) {
+        const tl_tensor y = tl_apply1(TL_AT(t), &op, NULL, &x, 1);
+        assert_int_equal(tl_batch_of(t, y),
+                         claimed <= 0 && claimed > TL_MIXED ? claimed : TL_MIXED);
+    }
+    assert_false(tl_failed(t));
+    tl_free(t);
+}
+
 const struct CMUnitTest tl_tests_shadow[] = {
+    cmocka_unit_test(a_users_rules_that_make_no_sense),
     cmocka_unit_test(a_users_op_by_rows),
     cmocka_unit_test(a_llama),
     cmocka_unit_test(a_tied_llama),

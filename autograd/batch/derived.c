@@ -183,8 +183,14 @@ static tl_status note_node(tl_tape *t, const tl_node *n)
         in[k] = twin(t, n->in[k]);
     }
     print_outputs(t, n);
-    if (!tl_is_none(twin(t, tl_node_out(t, n, 0))))
-        return TL_OK;
+    const tl_tensor before = twin(t, tl_node_out(t, n, 0));
+    if (!tl_is_none(before))
+        return tl_maker(l, before)->op == n->op
+                   ? TL_OK
+                   : tl_tape_fail((tl_at){t, n->file, n->line, NULL}, TL_ENAME,
+                                  "%s: another op of this name is used on parameters, too; what "
+                                  "is made of parameters goes by the names of its ops",
+                                  n->op->name);
     tl_scope outer = tl_scope_of(l, n, n->mode | TL_TRACE | TL_APART);
     tl_apply((tl_at){l, n->file, n->line, NULL}, n->op, n->attrs, in, n->n_in, out);
     tl_scope_end(l, outer);

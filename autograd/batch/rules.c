@@ -116,6 +116,19 @@ static tl_tensor shown(const tl_tape *t, tl_tensor x)
     return tl_maker(t, x) == NULL || tl_peek(t, x)->fixed ? x : TL_NONE;
 }
 
+/* Input i is a view that repeats what it shows, and not once for each sample of y, which would
+ * bring a gradient for each sample. */
+static bool repeats(const tl_tape *t, const tl_op *op, int i, tl_tensor x, const tl_value *y)
+{
+    const tl_node *n = tl_maker(t, tl_behind(t, x, TL_VIEW, TL_REPEATS));
+    const tl_array *a = &tl_peek(t, x)->a;
+    if (n == NULL || !(n->op->traits & TL_REPEATS) || tl_peek(t, x)->batch != TL_FREE)
+        return false;
+    return op->folds & TL_BIT(i) || y->batch < 0 || a->ndim != y->a.ndim ||
+           a->dim[y->batch] != y->a.dim[y->batch] ||
+           (a->stride[y->batch] != 0 && a->dim[y->batch] != 1);
+}
+
 static void say_inputs(text *s, tl_value *const *value, int n_in)
 {
     char shape[TL_SHAPE_TEXT];
@@ -151,7 +164,7 @@ static bool draws_again(const tl_op *op, tl_value *const *value, int n_in, tl_ba
 }
 
 bool tl_batch_blames(const tl_tape *t, const tl_op *op, const tl_tensor *in, tl_value *const *value,
-                     int n_in, tl_batch b, char why[TL_MESSAGE_MAX])
+                     int n_in, const tl_value *y, tl_batch b, char why[TL_MESSAGE_MAX])
 {
     text s = {why, why + TL_MESSAGE_MAX};
     int weights = 0;
@@ -173,16 +186,19 @@ bool tl_batch_blames(const tl_tape *t, const tl_op *op, const tl_tensor *in, tl_
             "micro-batch");
         return true;
     }
-    const bool apart = b == TL_FREE && !(op->traits & TL_VIEW) && !tl_batch_fixed(op, value, n_in);
-    for (int i = 0; i < n_in && apart; i++) {
+    const bool apart = b == TL_FREE && !tl_batch_fixed(op, value, n_in);
+    for (int i = 0; i < n_in && !(op->traits & TL_VIEW); i++) {
         const tl_tensor leaf = value[i] != NULL && value[i]->needs_grad ? shown(t, in[i]) : TL_NONE;
-        if (!tl_is_none(leaf))
+        if (!tl_is_none(leaf) && (apart || repeats(t, op, i, in[i], y)))
             say(&s, "%s'%s'", weights++ > 0 ? ", " : "uses ", tl_leaf_name(t, leaf));
     }
     if (weights > 0)
-        say(&s, " apart from the batch, with what is neither a parameter nor a tl_constant, or "
-                "repeated: its gradient adds finished sums, one a micro-batch; if that has an axis "
-                "of samples, say so by tl_batch_axis");
+        say(&s, "%s: its gradient adds finished sums, one for each micro-batch; %s",
+            apart ? " apart from the batch, with what is neither a parameter nor a tl_constant, or "
+                    "repeated"
+                  : " repeated (tl_expand), and not once for each sample",
+            apart ? "if that has an axis of samples, say so by tl_batch_axis"
+                  : "let the op broadcast it");
     return weights > 0;
 }
 
@@ -198,7 +214,7 @@ tl_status tl_batch_strict(tl_at at, const tl_call *c, const tl_tensor *in, tl_va
                             c->op->name, c->kernel->name);
     const bool draws = c->op->traits & TL_RANDOM && b >= 0;
     if ((draws || (needs_grad && !(c->op->traits & TL_NONDIFF))) &&
-        tl_batch_blames(at.tape, c->op, in, value, c->n_in, b, why))
+        tl_batch_blames(at.tape, c->op, in, value, c->n_in, made[0], b, why))
         return tl_tape_fail(at, TL_EUSAGE, "%s: TL_STRICT: %.360s", c->op->name, why);
     return TL_OK;
 }
@@ -334,6 +350,9 @@ void tl_batch_infer(tl_call *c, tl_value *const *value, tl_batch *in, tl_value *
         op->batch(c, in, out);
     else if (!mixed && op->traits & TL_POINTWISE)
         tl_batch_aligned(c, in, out);
+    for (int i = 0; i < c->n_out; i++) /* a rule may be a user's */
+        if (out[i] >= c->out[i].ndim || out[i] < TL_MIXED)
+            out[i] = TL_MIXED;
     const tl_value *x = op->traits & TL_VIEW ? value[0] : NULL;
     if (x != NULL && !mixed && x->batch >= 0 && out[0] >= 0 &&
         c->out[0].dim[out[0]] != x->a.dim[x->batch] &&
