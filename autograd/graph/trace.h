@@ -133,8 +133,8 @@ tl_tensor tl_mark_gradient(tl_at at, tl_tensor x);
 /* The leaf whose gradient that mark reads, as a handle of the tape it was recorded on. */
 tl_tensor tl_mark_leaf(const tl_node *n);
 /* Does on dst what the mark stands for. in, leaf: as handles of dst. */
-tl_status tl_mark_expand(tl_tape *dst, const tl_node *n, const tl_tensor *in, tl_tensor leaf,
-                         tl_tensor *out);
+void tl_mark_expand(tl_tape *dst, const tl_node *n, const tl_tensor *in, tl_tensor leaf,
+                    tl_tensor *out);
 
 /* ---- rebuild.c ---- */
 
