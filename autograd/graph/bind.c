@@ -33,6 +33,18 @@ static tl_status bind_own(tl_graph *g, tl_root *r)
     return TL_OK;
 }
 
+tl_storage *tl_graph_storage(const tl_graph *g, const tl_root *r)
+{
+    if (r->st != NULL)
+        return r->st;
+    switch (r->kind) {
+    case TL_ROOT_MODEL: return tl_values_at(&g->user->model->values, r->at)->st;
+    case TL_ROOT_ACC: return tl_leaf_grad_find(g->user, g->t->grad[r->at].leaf)->acc[r->acc].st;
+    case TL_ROOT_DERIVED: return tl_values_at(&g->user->lasting->values, r->at)->st;
+    default: return NULL;
+    }
+}
+
 /* ---- gradients ---- */
 
 static tl_grad_note noted(const tl_graph *g, const tl_leaf_grad *mine)
@@ -233,13 +245,6 @@ tl_status tl_bind_accumulator(tl_graph *g, tl_root *r)
 
 bool tl_bind_theirs(const tl_graph *g, const tl_root *r) { return fate_there(g, r) == GOES_ON; }
 
-tl_storage *tl_bind_accumulated(tl_graph *g, const tl_root *r)
-{
-    if (r->st != NULL)
-        return r->st;
-    return tl_leaf_grad_find(g->user, g->t->grad[r->at].leaf)->acc[r->acc].st;
-}
-
 /* The user's tape has the gradients of that fate from now on. */
 static void leave_records(tl_graph *g, fate which)
 {
@@ -257,7 +262,7 @@ tl_status tl_bind_gradients_over(tl_graph *g)
 {
     for (const tl_root *r = g->outside; r != NULL; r = r->next)
         if (tl_bind_theirs(g, r) && !r->later)
-            tl_bind_accumulated(g, r)->version++;
+            tl_graph_storage(g, r)->version++;
     leave_records(g, GOES_ON);
     tl_derived_unsettle(g->user);
     if (tl_clears(g->t))

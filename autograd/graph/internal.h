@@ -339,6 +339,9 @@ bool tl_steps_may_swap(const tl_plan_step *a, const tl_plan_step *b);
 tl_tensor tl_bind_misfit(tl_graph *g);
 /* The gradients that wait on the user's tape are those that the graph goes on with. */
 tl_status tl_bind_check_gradients(tl_graph *g, tl_at at);
+/* The storage of a root outside the slab; of an input, a constant or host memory only if it was
+ * copied, else NULL. */
+tl_storage *tl_graph_storage(const tl_graph *g, const tl_root *r);
 /* r lies at base in this run: its arrays get their data. */
 void tl_root_bind(tl_root *r, void *base);
 /* Every root outside the slab gets its memory. */
@@ -347,14 +350,11 @@ tl_status tl_bind_all(tl_graph *g, const tl_tensor *in);
 tl_status tl_bind_gradients_over(tl_graph *g);
 /* r is an accumulator of the user's tape, and not only of the run. */
 bool tl_bind_theirs(const tl_graph *g, const tl_root *r);
-/* An accumulator gets its memory; its storage. */
+/* An accumulator gets its memory. */
 tl_status tl_bind_accumulator(tl_graph *g, tl_root *r);
-tl_storage *tl_bind_accumulated(tl_graph *g, const tl_root *r);
 
 /* ---- run.c ---- */
 
-/* The storage behind a root; of an input only if it was copied. */
-tl_storage *tl_graph_storage(tl_graph *g, const tl_root *r);
 /* New memory of the user's tape with a copy of a, row-major; NULL, without an error, if there is
  * none. */
 tl_storage *tl_graph_copy(tl_graph *g, const tl_array *a, tl_array *copy);

@@ -256,11 +256,11 @@ static tl_status accumulate(tl_tape *t, tl_fold *f, int i, int of)
         TL_TRY(check_unchanged(g, g->step[k]));
     TL_TRY(tl_bind_accumulator(g, r));
     if (of > 1) /* no part begins where memory is blank */
-        tl_storage_settle(tl_bind_accumulated(g, r));
+        tl_storage_settle(tl_graph_storage(g, r));
     for (uint32_t k = l->first; k < l->end; k++)
         TL_TRY(of > 1 ? run_part(g, g->step[k], l->cut[k - l->first], i, of)
                       : tl_graph_run_call(g, g->step[k], &g->step[k]->call));
-    tl_bind_accumulated(g, r)->version += i == of - 1;
+    tl_graph_storage(g, r)->version += i == of - 1;
     return TL_OK;
 }
 
