@@ -36,7 +36,7 @@ static tl_status cotangent(tl_checker *c, tl_at at, tl_function *f, const tl_ten
     const tl_array *a = s == TL_OK ? &tl_peek(on, y)->a : NULL;
     if (a != NULL && !tl_dtype_is_float(a->dtype)) {
         s = tl_fail(&c->s.err, TL_ENOGRAD, "the function gives no floating tensor");
-    } else if (a != NULL && tl_shadow_bad_element(a) >= 0) {
+    } else if (a != NULL && tl_bad_element(a) >= 0) {
         s = tl_fail(&c->s.err, TL_EDOMAIN, "the function's own result is not finite");
     } else if (a != NULL) {
         all[n] = tl_zeros(t, a->dtype, tl_array_shape(a));

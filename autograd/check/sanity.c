@@ -63,7 +63,7 @@ tl_status tl_check_sanity(tl_checker *c, tl_at at, tl_function *f, const tl_tens
 {
     tl_shadow *s = &c->s;
     const tl_array *first = &tl_peek(s->rec, s->y)->a;
-    const int64_t bad = tl_shadow_bad_element(first);
+    const int64_t bad = tl_bad_element(first);
     if (bad >= 0)
         return tl_fail(&s->err, TL_EDOMAIN, "the function's result is %g at element %lld",
                        tl_array_get(first, bad), (long long)bad);

@@ -30,9 +30,11 @@ static tl_tensor rounded(tl_tape *on, const tl_array *like, const double *x)
     return made;
 }
 
-int64_t tl_shadow_bad_element(const tl_array *a)
+int64_t tl_bad_element(const tl_array *a)
 {
-    for (int64_t i = 0; i < tl_array_count(a); i++)
+    const bool none = a == NULL || a->data == NULL || !tl_dtype_is_float(a->dtype);
+    const int64_t n = none ? 0 : tl_array_count(a);
+    for (int64_t i = 0; i < n; i++)
         if (!isfinite(tl_array_get(a, i)))
             return i;
     return -1;

@@ -67,8 +67,9 @@ void tl_shadow_free(tl_shadow *s);
 tl_status tl_shadow_failed(tl_shadow *s, const tl_tape *t);
 /* A leaf on tape `on` with the contents of a. */
 tl_tensor tl_shadow_copy(tl_tape *on, const tl_array *a);
-/* Index of the first element that is not finite, or -1. */
-int64_t tl_shadow_bad_element(const tl_array *a);
+/* Index of the first element that is not finite; -1: there is none, or no floating data (a may be
+ * NULL). */
+int64_t tl_bad_element(const tl_array *a);
 
 /* ---- numeric.c ---- */
 
