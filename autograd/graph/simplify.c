@@ -63,7 +63,6 @@ static void settle(simplifier *s, const tl_node *n, tl_tensor y, const tl_array 
         tl_fail(&g->head.err, TL_ENOMEM, "no memory for a constant of %zu bytes", tl_array_room(a));
         return;
     }
-    s->known[x.index] = *a;
     stand_for(s, y, x);
 }
 
@@ -110,14 +109,15 @@ static bool fold(simplifier *s, const tl_node *n)
 /* ---- one number throughout ---- */
 
 /* *value: the one number that all of x holds; false if that is not known. */
-static bool uniform(const simplifier *s, tl_tensor x, double *value)
+static bool uniform(simplifier *s, tl_tensor x, double *value)
 {
     const tl_graph *g = s->g;
     unsigned char one[8];
     while (x.owner == g->t->values.owner) { /* a view shows what lies below it */
         const tl_value *v = tl_values_at(&g->t->values, x.index);
-        tl_array a = s->known[x.index];
-        if (a.data != NULL && tl_array_count(&a) > 0) {
+        const tl_array *contents = known(s, x);
+        if (contents != NULL && tl_array_count(contents) > 0) {
+            tl_array a = *contents;
             size_t size = tl_dtype_size(a.dtype);
             for (int d = 0; d < a.ndim; d++)
                 a.dim[d] = a.stride[d] == 0 ? 1 : a.dim[d]; /* each element once */
