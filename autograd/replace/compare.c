@@ -21,7 +21,7 @@ static bool no_memory(tl_pass *p)
 
 void *tl_pass_room(tl_pass *p, size_t n, size_t size)
 {
-    void *room = tl_bump_get(&p->bump, (n + 1) * size);
+    void *room = tl_bump_get(&p->bump, n * size);
     if (room == NULL)
         no_memory(p);
     return room;
@@ -168,7 +168,7 @@ static bool add_term(tl_pass *p, bool now, sum *x, uint32_t node, int k, const t
         known = known->next;
     if (known != NULL && x->n == 1 && x->n_own == 0)
         return true;
-    term *e = tl_pass_room(p, 0, sizeof *e);
+    term *e = tl_pass_room(p, 1, sizeof *e);
     if (e == NULL)
         return false;
     e->m = m;
@@ -281,7 +281,7 @@ bool tl_same_graph(tl_pass *p) { return same_memory(p) && same_gradients(p); }
 /* Puts node `by` in front of a list. */
 static void add_user(tl_pass *p, const tl_user **list, uint32_t by)
 {
-    tl_user *u = tl_pass_room(p, 0, sizeof *u);
+    tl_user *u = tl_pass_room(p, 1, sizeof *u);
     if (u != NULL) {
         *u = (tl_user){by, *list};
         *list = u;

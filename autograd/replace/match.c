@@ -156,8 +156,6 @@ bool tl_match_at(tl_match *m, const tl_tensor *arg)
     const int root = m->search->out[0].node;
     if (root < 0)
         return tl_refuse(m->pass, NULL, "its search computes nothing as output 0");
-    if (m->pass->t->node[m->root].op != m->search->node[root].op)
-        return false;
     if (arg != NULL)
         memcpy(b.arg, arg, sizeof b.arg);
     memset(b.node, -1, sizeof b.node);
