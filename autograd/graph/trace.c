@@ -72,9 +72,9 @@ int tl_grad_part(const tl_tape *t, int record)
 {
     const tl_part_grads *p = &tl_traced_of(t)->grads;
     int part = p->n_parts - 1;
-    while (part > 0 && p->first[part] > record)
+    while (p->first[part] > record) /* the first part begins with record 0 */
         part--;
-    return part > 0 ? part : 0;
+    return part;
 }
 
 tl_grad_note *tl_grad_note_at(tl_tape *t, int record)
