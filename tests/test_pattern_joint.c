@@ -378,7 +378,7 @@ PROGRAM(of_exp)
     (void)n_in, (void)n_out;
     for (int i = 0; i < 4; i++)
         x = tl_exp(t, tl_sin(t, x));
-    rule_trained(t, ctx, tl_add(t, x, rule_gamma(t, ctx, "gamma")), out);
+    rule_trained(t, ctx, tl_mul(t, x, rule_gamma(t, ctx, "gamma")), out);
 }
 
 static void a_replacement_may_change_what_it_has_made(void **state)
