@@ -118,12 +118,13 @@ tl_status tl_check_record(tl_checker *c, tl_at at, tl_function *f, const tl_tens
 
 /* ---- judging ---- */
 
-static double rms(const double *x, int64_t n)
+/* Root mean square of x, an array by element, over a leaf. */
+static double rms(const double *x, const tl_shadow_leaf *l)
 {
     double sum = 0;
-    for (int64_t i = 0; i < n; i++)
+    for (int64_t i = l->first; i < l->first + l->n; i++)
         sum += x[i] * x[i];
-    return sqrt(sum / (double)(n ? n : 1));
+    return sqrt(sum / (double)(l->n ? l->n : 1));
 }
 
 /* A derivative that is compared: along a path, what the gradients say of it. */
@@ -174,6 +175,7 @@ static void compare(const tl_checker *c, const derivative *d, double tolerance[2
 /* What the roundings of a run do to the derivative along a path. */
 static double noise_at(tl_checker *c, const tl_path *p, bool own)
 {
+    const double *noise = c->s.noise[own], *dir = c->s.dir;
     double sum = 0;
     tl_status s = c->noised[own] ? TL_OK : tl_shadow_noise(&c->s, own);
     if (s != TL_OK && s != TL_ENOMEM) { /* a point nearby may lie outside the function's domain */
@@ -182,12 +184,9 @@ static double noise_at(tl_checker *c, const tl_path *p, bool own)
     }
     c->noised[own] = true;
     if (p->element >= 0)
-        return fmax(p->leaf->noise[own][p->element], rms(p->leaf->noise[own], p->leaf->n));
-    for (int i = 0; i < c->s.n_leaves; i++) {
-        const tl_shadow_leaf *l = &c->s.leaf[i];
-        for (int64_t k = 0; tl_path_moves(p, l) && k < l->n; k++)
-            sum += l->noise[own][k] * l->dir[k] * l->noise[own][k] * l->dir[k];
-    }
+        return fmax(noise[p->leaf->first + p->element], rms(noise, p->leaf));
+    for (int64_t k = 0; k < c->s.n; k++)
+        sum += noise[k] * dir[k] * noise[k] * dir[k];
     return sqrt(sum);
 }
 
@@ -216,20 +215,18 @@ static bool is_lost(tl_checker *c, derivative d)
 /* Takes the derivative along a path and what the analytic gradients say of it. */
 static derivative take(tl_checker *c, tl_path path)
 {
+    const tl_shadow *s = &c->s;
     derivative d = {.path = path, .num = tl_shadow_derivative(&c->s, &path)};
     double terms = 0, sway = 0;
-    for (int i = 0; i < c->s.n_leaves; i++) {
-        const tl_shadow_leaf *l = &c->s.leaf[i];
-        for (int64_t k = 0; tl_path_moves(&path, l) && k < l->n; k++) {
-            if (l->dir[k] == 0)
-                continue;
-            d.g[1] += l->g[1][k] * l->dir[k];
-            d.g[0] += l->g[0][k] * l->dir[k];
-            terms += l->g[0][k] * l->dir[k] * l->g[0][k] * l->dir[k];
-            sway += l->sway[k] * l->dir[k] * l->sway[k] * l->dir[k];
-        }
+    for (int64_t k = 0; k < s->n; k++) {
+        if (s->dir[k] == 0)
+            continue;
+        d.g[1] += s->g[1][k] * s->dir[k];
+        d.g[0] += s->g[0][k] * s->dir[k];
+        terms += s->g[0][k] * s->dir[k] * s->g[0][k] * s->dir[k];
+        sway += s->sway[k] * s->dir[k] * s->sway[k] * s->dir[k];
     }
-    double size = path.element >= 0 ? rms(path.leaf->g[0], path.leaf->n) : sqrt(terms);
+    double size = path.element >= 0 ? rms(s->g[0], path.leaf) : sqrt(terms);
     d.scale = fmax(fmax(fabs(d.num.value), fabs(d.g[0])), fmax(size, 1e-6 * c->largest));
     d.sway = sqrt(sway);
     return d;
@@ -277,33 +274,33 @@ static bool judge(tl_checker *c, tl_path path)
 
 void tl_check_aim(tl_checker *c, const tl_path *p)
 {
+    double *dir = c->s.dir;
+    memset(dir, 0, (size_t)c->s.n * sizeof *dir);
+    if (p->element >= 0) {
+        dir[p->leaf->first + p->element] = 1;
+        return;
+    }
     for (int i = 0; i < c->s.n_leaves; i++)
         for (int64_t k = 0; tl_path_moves(p, &c->s.leaf[i]) && k < c->s.leaf[i].n; k++)
-            c->s.leaf[i].dir[k] = draw(c);
+            dir[c->s.leaf[i].first + k] = draw(c);
 }
 
-/* Along a random direction; leaf NULL: all leaves at once. */
-static bool check_direction(tl_checker *c, tl_shadow_leaf *l)
+/* At element e of a leaf; e < 0: along a random direction (l NULL: of all leaves at once). */
+static bool check_along(tl_checker *c, tl_shadow_leaf *l, int64_t e)
 {
-    const tl_path path = {l, -1};
+    const tl_path path = {l, e};
     tl_check_aim(c, &path);
     return judge(c, path);
 }
 
-static bool check_element(tl_checker *c, tl_shadow_leaf *l, int64_t e)
-{
-    memset(l->dir, 0, (size_t)l->n * sizeof *l->dir);
-    l->dir[e] = 1;
-    return judge(c, (tl_path){l, e});
-}
-
-/* Sets the part of l->dir from lo to hi as in `whole`, the rest to zero, and returns by how much
+/* Sets dir to `whole` from element lo to hi of the leaf, to zero elsewhere, and returns by how much
  * the gradient g is wrong along it. */
 static double error_along(tl_checker *c, tl_shadow_leaf *l, const double *whole, int64_t lo,
                           int64_t hi, const double *g)
 {
-    for (int64_t i = 0; i < l->n; i++)
-        l->dir[i] = i >= lo && i < hi ? whole[i] : 0;
+    double *dir = c->s.dir;
+    memset(dir, 0, (size_t)c->s.n * sizeof *dir);
+    memcpy(dir + l->first + lo, whole + lo, (size_t)(hi - lo) * sizeof *dir);
     double error = tl_shadow_derivative(&c->s, &(tl_path){l, -1}).value;
     for (int64_t i = lo; i < hi; i++)
         error -= g[i] * whole[i];
@@ -321,17 +318,18 @@ static tl_status hunt(tl_checker *c, tl_shadow_leaf *l)
         whole[i] = draw(c);
     bool own = !(fabs(c->r->numeric - c->r->analytic_f64) >
                  0.5 * fabs(c->r->numeric - c->r->analytic));
+    const double *g = c->s.g[own] + l->first;
     int64_t lo = 0, hi = l->n;
-    double error = error_along(c, l, whole, lo, hi, l->g[own]);
+    double error = error_along(c, l, whole, lo, hi, g);
     while (hi - lo > 1 && c->s.err.status == TL_OK) {
         int64_t middle = lo + (hi - lo) / 2;
-        double left = error_along(c, l, whole, lo, middle, l->g[own]);
+        double left = error_along(c, l, whole, lo, middle, g);
         bool go_left = fabs(left) >= fabs(error - left);
         *(go_left ? &hi : &lo) = middle;
         error = go_left ? left : error - left;
     }
     tl_free_raw(whole);
-    check_element(c, l, lo);
+    check_along(c, l, lo);
     return c->s.err.status;
 }
 
@@ -341,11 +339,11 @@ static tl_status check_leaf(tl_checker *c, tl_shadow_leaf *l)
     int64_t elements = c->o.all ? l->n : c->o.elements ? c->o.elements : 8;
     bool signal = false;
     for (int i = 0; i < directions && l->n > 1; i++)
-        signal |= check_direction(c, l);
+        signal |= check_along(c, l, -1);
     for (int64_t k = 0; k < elements && k < l->n; k++) {
         int64_t e = l->n <= elements ? k
                                      : (int64_t)tl_rng_below(c->key, 1, c->draws++, (uint64_t)l->n);
-        signal |= check_element(c, l, e);
+        signal |= check_along(c, l, e);
     }
     if (c->only > 0 && l->n > elements && c->r->verdict == TL_WRONG)
         hunt(c, l);
@@ -362,14 +360,14 @@ tl_status tl_check_run(tl_checker *c, tl_at at, tl_function *f, const tl_tensor 
     tl_status s = tl_check_record(c, at, f, in, n, ctx);
     for (int i = 0; s == TL_OK && i < c->s.n_leaves; i++)
         if (c->s.leaf[i].checked) {
-            c->largest = fmax(c->largest, rms(c->s.leaf[i].g[0], c->s.leaf[i].n));
+            c->largest = fmax(c->largest, rms(c->s.g[0], &c->s.leaf[i]));
             c->r->leaves++;
         }
     for (int i = 0; s == TL_OK && !c->o.fast && i < c->s.n_leaves; i++)
         if (c->s.leaf[i].checked && (c->only == 0 || c->only == i + 1))
             s = check_leaf(c, &c->s.leaf[i]);
     if (s == TL_OK && c->o.fast) {
-        c->signal = check_direction(c, NULL);
+        c->signal = check_along(c, NULL, -1);
         s = c->s.err.status;
     }
     if (s == TL_OK && c->r->verdict == TL_RIGHT && !c->signal)

@@ -15,22 +15,14 @@
 /* Points in a row at which noise.c looks at gradients, and fourth differences between them. */
 enum { TL_NOISE_POINTS = 7, TL_NOISE_ORDER = 4, TL_NOISE_WINDOWS = 3 };
 
-/* A floating leaf of the recorded function. Its arrays have n elements each. */
+/* A floating leaf of the recorded function. The elements of all leaves are numbered through. */
 typedef struct {
     tl_tensor handle;  /* on the recording tape, or the model's */
     const tl_value *v; /* its record there */
     bool checked;      /* its gradient is in question */
     char name[96];
-    int64_t n;
+    int64_t first, n; /* its elements */
     tl_tensor again;  /* its handle in the re-run under way */
-    double *x0;       /* its elements as recorded; the block that holds all these arrays */
-    double *x;        /* where the next re-run takes it; back at x0 after that */
-    double *dir;      /* the direction along which it moves */
-    double *found[2]; /* its gradients as the last re-run gave them */
-    double *g[2];     /* its analytic gradients at x0 */
-    double *sway;     /* change of g[0] when all leaves move by a rounding unit of the user's */
-    double *noise[2]; /* what the roundings of its run do to g, once measured */
-    double *diff;     /* scratch of noise.c: 2 * TL_NOISE_WINDOWS arrays */
 } tl_shadow_leaf;
 
 typedef struct {
@@ -42,7 +34,17 @@ typedef struct {
     int64_t n_y;
     tl_shadow_leaf *leaf;
     int n_leaves, cap_leaves;
-    double jumps; /* noise of tl_shadow_value, once measured */
+    /* By element of the leaves. */
+    int64_t n;
+    double *x0;       /* as recorded; the block that holds all these arrays */
+    double *x;        /* where the next re-run takes it; back at x0 after that */
+    double *dir;      /* the direction along which it moves */
+    double *found[2]; /* the gradients that the last re-run gave; 0 where none is in question */
+    double *g[2];     /* the analytic gradients at x0 */
+    double *sway;     /* change of g[0] when all leaves move by a rounding unit of the user's */
+    double *noise[2]; /* what the roundings of its run do to g, once measured */
+    double *diff;     /* scratch of noise.c: 2 * TL_NOISE_WINDOWS arrays */
+    double jumps;     /* noise of tl_shadow_value, once measured */
     tl_err err;
 } tl_shadow;
 
@@ -55,11 +57,11 @@ tl_status tl_shadow_record(tl_at at, const char *who, tl_function *f, const tl_t
                            tl_err *err);
 /* Collects the leaves of y: the n inputs, parameters, and constants. */
 tl_status tl_shadow_leaves(tl_shadow *s, const tl_tensor *in, int n, bool check_inputs);
-/* Fills g of every checked leaf. */
+/* Fills g. */
 tl_status tl_shadow_analytic(tl_shadow *s);
 /* <cotangent, y> of a run in f64 with the leaves at x; NaN on failure (s->err). */
 double tl_shadow_value(tl_shadow *s);
-/* Fills found[own] of every checked leaf from a run with the leaves at x. roll > 0: every leaf and
+/* Fills found[own] from a run with the leaves at x. roll > 0: every leaf and
  * every result also moves by a rounding unit, up or down as random stream number `roll` says. */
 tl_status tl_shadow_gradients(tl_shadow *s, bool own, int roll);
 void tl_shadow_free(tl_shadow *s);
@@ -73,8 +75,8 @@ int64_t tl_bad_element(const tl_array *a);
 
 /* ---- numeric.c ---- */
 
-/* What moves: one leaf along its dir, or every checked leaf along its own (leaf NULL). element >=
- * 0: that leaf's dir is 1 there and 0 elsewhere. */
+/* What moves along dir: one leaf, or every checked leaf (leaf NULL). dir is 0 elsewhere. element >=
+ * 0: it is 1 at that element of the leaf, and 0 at others. */
 typedef struct {
     tl_shadow_leaf *leaf;
     int64_t element;
@@ -92,7 +94,7 @@ typedef struct {
 } tl_numeric;
 
 /* tl_shadow_value at x0 + h * dir. */
-double tl_shadow_value_at(tl_shadow *s, const tl_path *p, double h);
+double tl_shadow_value_at(tl_shadow *s, double h);
 /* Its derivative by h at h = 0. */
 tl_numeric tl_shadow_derivative(tl_shadow *s, const tl_path *p);
 
@@ -101,7 +103,7 @@ tl_numeric tl_shadow_derivative(tl_shadow *s, const tl_path *p);
 double tl_unit_of(tl_dtype d); /* half the distance from 1 to the next number */
 /* Fills sway: the f64 gradients are taken once more with every leaf times 1 +- unit. */
 tl_status tl_shadow_sway(tl_shadow *s, double unit);
-/* Fills noise[own] of every checked leaf and, in f64, s->jumps. */
+/* Fills noise[own] and, in f64, s->jumps. */
 tl_status tl_shadow_noise(tl_shadow *s, bool own);
 
 /* ---- one check ---- */
@@ -148,7 +150,7 @@ tl_status tl_check_record(tl_checker *c, tl_at at, tl_function *f, const tl_tens
  * The caller sets o, r, who and only of c, the rest to zero, and frees c->s in any case. */
 tl_status tl_check_run(tl_checker *c, tl_at at, tl_function *f, const tl_tensor *in, int n,
                        void *ctx);
-/* Random directions for all leaves that move. */
+/* Sets dir: to 1 at the path's element, or at random for all leaves that move. */
 void tl_check_aim(tl_checker *c, const tl_path *p);
 
 /* ---- sanity.c ---- */
