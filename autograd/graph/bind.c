@@ -75,7 +75,7 @@ static fate fate_of(const tl_graph *g, const tl_leaf_grad *mine)
  * there; calls before it, whose gradients the program has found, keep theirs. */
 static int their_call(const tl_graph *g, const tl_leaf_grad *mine, int call)
 {
-    return fate_of(g, mine) != GOES_ON || call < g->tracing->calls ? call : call + g->later;
+    return fate_of(g, mine) != GOES_ON || call < g->tracing->calls ? call : call + g->call_shift;
 }
 
 /* What becomes of an accumulator. What has been sent on below derived values ends. */
@@ -122,7 +122,7 @@ static bool reads_less(const tl_graph *g, const tl_leaf_grad *mine, const tl_lea
 static bool record_misfits(const tl_graph *g, const tl_leaf_grad *mine)
 {
     /* A call of the program would have the number of an earlier one. */
-    for (int k = 0; g->later < 0 && k < mine->n_accs; k++)
+    for (int k = 0; g->call_shift < 0 && k < mine->n_accs; k++)
         if (mine->acc[k].call < g->tracing->calls)
             return true;
     const tl_leaf_grad *theirs = tl_leaf_grad_find(g->user, mine->leaf);
@@ -132,7 +132,7 @@ static bool record_misfits(const tl_graph *g, const tl_leaf_grad *mine)
 
 tl_tensor tl_bind_misfit(tl_graph *g)
 {
-    g->later = g->tracing->clears_first ? 0 : g->user->calls - g->tracing->calls;
+    g->call_shift = g->tracing->clears_first ? 0 : g->user->calls - g->tracing->calls;
     for (int i = 0; i < g->user->n_grads; i++) {
         const tl_leaf_grad *theirs = &g->user->grad[i];
         if (theirs->live && tl_derived(g->user, theirs->leaf) && g->tracing->reads &&
@@ -267,7 +267,7 @@ tl_status tl_bind_gradients_over(tl_graph *g)
     tl_derived_unsettle(g->user);
     if (tl_clears(g->t))
         tl_grads_drop(g->user);
-    g->user->calls = g->t->calls + (tl_clears(g->t) ? 0 : g->later);
+    g->user->calls = g->t->calls + (tl_clears(g->t) ? 0 : g->call_shift);
     /* What the last part leaves goes where the user's gradients are, which have been consumed. */
     leave_records(g, STAYS);
     for (const tl_root *r = g->outside; r != NULL; r = r->next) {

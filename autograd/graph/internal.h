@@ -183,7 +183,7 @@ struct tl_graph {
     struct tl_remark *made, *missed[2]; /* replacements; those not made: forward, joint */
     tl_graph_stats stats;
 
-    int later;          /* in a run: calls of tl_backward on the user's tape, less tracing->calls */
+    int call_shift;     /* in a run: a backward has so much higher a number than in the trace */
     uint32_t n_waiting; /* in a run: the first so many of fold[] may be asked for */
     int *pass;          /* in a run: by pass of the trace's log, that of the user's */
     tl_err run_err;     /* of the step that runs */
