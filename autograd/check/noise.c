@@ -12,7 +12,7 @@
 
 #include "autograd/check/shadow.h"
 
-enum { ROLLS = 3, POINTS = TL_NOISE_POINTS, ORDER = TL_NOISE_ORDER, WINDOWS = TL_NOISE_WINDOWS };
+enum { ROLLS = 3, POINTS = 7, ORDER = 4, WINDOWS = TL_NOISE_WINDOWS };
 _Static_assert(WINDOWS == POINTS - ORDER, "each window holds one fourth difference");
 
 /* Of a fourth difference; the sum of their squares is 70. */

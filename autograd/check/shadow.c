@@ -129,7 +129,7 @@ tl_status tl_shadow_leaves(tl_shadow *s, const tl_tensor *in, int n, bool check_
         const tl_node *node = &s->rec->node[order[i]];
         for (int k = 0; k < node->n_in; k++) {
             const tl_tensor x = node->in[k];
-            const tl_value *v = tl_is_none(x) ? NULL : tl_peek(s->rec, x);
+            const tl_value *v = tl_peek(s->rec, x);
             if (v == NULL || v->node >= 0)
                 continue;
             /* A parameter is checked if it takes gradients; all else is a constant. */

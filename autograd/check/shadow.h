@@ -12,8 +12,8 @@
 #include "autograd/internal.h"
 #include "tensor/rng.h"
 
-/* Points in a row at which noise.c looks at gradients, and fourth differences between them. */
-enum { TL_NOISE_POINTS = 7, TL_NOISE_ORDER = 4, TL_NOISE_WINDOWS = 3 };
+/* How many fourth differences noise.c takes. */
+enum { TL_NOISE_WINDOWS = 3 };
 
 /* A floating leaf of the recorded function. The elements of all leaves are numbered through. */
 typedef struct {
