@@ -119,6 +119,7 @@ tl_status tl_gradcheck_curve_at(tl_at at, tl_function *f, const tl_tensor *in, i
                                 int input, int64_t element, FILE *file, tl_curve_format format)
 {
     static void (*const write[])(FILE *, const curve *) = {text, csv, svg};
+    const tl_subject of = {at, f, in, n, ctx};
     curve k;
     tl_checker c = {.who = "tl_gradcheck_curve"};
     tl_err *err = &c.s.err;
@@ -128,9 +129,9 @@ tl_status tl_gradcheck_curve_at(tl_at at, tl_function *f, const tl_tensor *in, i
         s = tl_fail(err, TL_EUSAGE, file == NULL ? "the file is NULL" : "format %d is none",
                     (int)format);
     if (s == TL_OK)
-        s = tl_check_begin(&c, at, f, in, n);
+        s = tl_check_begin(&c, &of);
     if (s == TL_OK)
-        s = tl_check_record(&c, at, f, in, n, ctx);
+        s = tl_check_record(&c, &of);
     if (s == TL_OK)
         s = measure(&c, input, element, &k);
     if (s == TL_OK) {

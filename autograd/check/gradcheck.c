@@ -69,8 +69,9 @@ static tl_status make_cotangent(tl_checker *c)
     return TL_OK;
 }
 
-tl_status tl_check_begin(tl_checker *c, tl_at at, tl_function *f, const tl_tensor *in, int n)
+tl_status tl_check_begin(tl_checker *c, const tl_subject *f)
 {
+    const tl_at at = f->at;
     tl_tape *t = at.tape;
     if (tl_failed(t))
         return tl_fail(&c->s.err, tl_error_status(t), "the tape has failed before: %.400s",
@@ -80,36 +81,34 @@ tl_status tl_check_begin(tl_checker *c, tl_at at, tl_function *f, const tl_tenso
                      c->o.directions, c->o.elements);
     else if (tl_mode(t) & TL_TRACE)
         tl_tape_fail(at, TL_ETRACED, "%s: reads values, which a traced function has not", c->who);
-    else if (f == NULL)
+    else if (f->f == NULL)
         tl_tape_fail(at, TL_EUSAGE, "%s: there is no function: it is NULL", c->who);
-    else if (n < 0 || (n > 0 && in == NULL))
-        tl_tape_fail(at, TL_EUSAGE, "%s: %d inputs%s", c->who, n,
-                     n < 0 ? "" : " are announced, but their array is NULL");
+    else if (f->n < 0 || (f->n > 0 && f->in == NULL))
+        tl_tape_fail(at, TL_EUSAGE, "%s: %d inputs%s", c->who, f->n,
+                     f->n < 0 ? "" : " are announced, but their array is NULL");
     return tl_shadow_failed(&c->s, t);
 }
 
-tl_status tl_check_record(tl_checker *c, tl_at at, tl_function *f, const tl_tensor *in, int n,
-                          void *ctx)
+tl_status tl_check_record(tl_checker *c, const tl_subject *f)
 {
     tl_shadow *s = &c->s;
-    tl_tape *t = at.tape;
+    tl_tape *t = f->at.tape;
     c->key = tl_rng_stream(c->o.seed ? c->o.seed : 20, "tl_gradcheck");
     s->rec = tl_tape_new(t->model);
     s->run = tl_tape_new(t->model);
-    s->copies = tl_calloc(2 * (size_t)n, sizeof *s->copies);
+    s->copies = tl_calloc(2 * (size_t)f->n, sizeof *s->copies);
     if (s->copies == NULL || s->rec == NULL || s->run == NULL)
         return tl_fail(&s->err, TL_ENOMEM, "no memory for the tapes of the check");
     tl_observe_like(s->rec, t); /* a failure sticks to the tape, which then records nothing */
     tl_observe_like(s->run, t);
-    TL_TRY(tl_shadow_record(at, c->who, f, in, n, ctx, !c->o.skip_inputs, s->rec, s->copies, &s->y,
-                            &s->err));
+    TL_TRY(tl_shadow_record(f, c->who, !c->o.skip_inputs, s->rec, s->copies, &s->y, &s->err));
     const tl_value *y = tl_peek(s->rec, s->y);
     if (!tl_dtype_is_float(y->a.dtype) || !y->needs_grad)
         return tl_fail(
             &s->err, TL_ENOGRAD,
             "the function's result is no floating tensor that depends on an input or parameter");
-    TL_TRY(tl_check_sanity(c, at, f, in, n, ctx));
-    TL_TRY(tl_shadow_leaves(s, s->copies, n, !c->o.skip_inputs));
+    TL_TRY(tl_check_sanity(c, f));
+    TL_TRY(tl_shadow_leaves(s, s->copies, f->n, !c->o.skip_inputs));
     TL_TRY(find_unit(c));
     TL_TRY(make_cotangent(c));
     TL_TRY(tl_shadow_analytic(s));
@@ -353,11 +352,10 @@ static tl_status check_leaf(tl_checker *c, tl_shadow_leaf *l)
     return c->s.err.status;
 }
 
-tl_status tl_check_run(tl_checker *c, tl_at at, tl_function *f, const tl_tensor *in, int n,
-                       void *ctx)
+tl_status tl_check_run(tl_checker *c, const tl_subject *f)
 {
     memset(c->r, 0, sizeof *c->r);
-    tl_status s = tl_check_record(c, at, f, in, n, ctx);
+    tl_status s = tl_check_record(c, f);
     for (int i = 0; s == TL_OK && i < c->s.n_leaves; i++)
         if (c->s.leaf[i].checked) {
             c->largest = fmax(c->largest, rms(c->s.g[0], &c->s.leaf[i]));
@@ -413,31 +411,30 @@ static void describe(tl_checker *c)
 }
 
 /* Either order of derivatives: checks, looks for the culprit, reports. */
-static tl_verdict check(tl_at at, int order, tl_function *f, const tl_tensor *in, int n, void *ctx,
-                        tl_gradcheck_options o, tl_gradcheck_report *report)
+static tl_verdict check(tl_subject f, int order, tl_gradcheck_options o,
+                        tl_gradcheck_report *report)
 {
     tl_gradcheck_report own, *r = report != NULL ? report : &own;
     tl_checker c = {.o = o, .r = r, .who = order == 1 ? "tl_gradcheck" : "tl_gradgradcheck"};
     int by = -1;
     tl_textenv saved = tl_textenv_enter(); /* differences are taken and judged outside any op */
     memset(r, 0, sizeof *r);
-    tl_status s = tl_check_begin(&c, at, f, in, n);
+    tl_status s = tl_check_begin(&c, &f);
     if (s == TL_OK)
-        s = order == 1 ? tl_check_run(&c, at, f, in, n, ctx)
-                       : tl_check_second(&c, at, f, in, n, ctx, &by);
+        s = order == 1 ? tl_check_run(&c, &f) : tl_check_second(&c, &f, &by);
     if (s == TL_OK && (r->verdict == TL_WRONG || c.lost[0] || c.lost[1])) {
         tl_culprit_find(c.s.rec, c.s.y, 1, o, r);
         if (order == 2 && r->culprit.op == NULL)
-            tl_culprit_find_second(&c, at, f, in, n, ctx);
+            tl_culprit_find_second(&c, &f);
     }
     if (s == TL_OK && r->culprit.op != NULL)
         r->verdict = TL_WRONG; /* also where lost digits hide it */
     if (s != TL_OK)            /* what could not be looked at is not known to be wrong */
-        r->verdict = tl_failed(at.tape) || s == TL_ENOMEM ? TL_NO_SIGNAL : TL_WRONG;
+        r->verdict = tl_failed(f.at.tape) || s == TL_ENOMEM ? TL_NO_SIGNAL : TL_WRONG;
     describe(&c);
     tl_shadow_free(&c.s);
     if (r->verdict != TL_RIGHT)
-        tl_tape_fail(at, s != TL_OK ? s : TL_ENOGRAD, "%.400s", r->text);
+        tl_tape_fail(f.at, s != TL_OK ? s : TL_ENOGRAD, "%.400s", r->text);
     tl_textenv_leave(saved);
     return r->verdict;
 }
@@ -445,11 +442,11 @@ static tl_verdict check(tl_at at, int order, tl_function *f, const tl_tensor *in
 tl_verdict tl_gradcheck_at(tl_at at, tl_function *f, const tl_tensor *in, int n, void *ctx,
                            tl_gradcheck_options o, tl_gradcheck_report *report)
 {
-    return check(at, 1, f, in, n, ctx, o, report);
+    return check((tl_subject){at, f, in, n, ctx}, 1, o, report);
 }
 
 tl_verdict tl_gradgradcheck_at(tl_at at, tl_function *f, const tl_tensor *in, int n, void *ctx,
                                tl_gradcheck_options o, tl_gradcheck_report *report)
 {
-    return check(at, 2, f, in, n, ctx, o, report);
+    return check((tl_subject){at, f, in, n, ctx}, 2, o, report);
 }

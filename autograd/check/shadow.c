@@ -54,21 +54,21 @@ static tl_status copy_input(tl_at at, const char *what, tl_tensor x, bool grads,
     return grads && tl_dtype_is_float(v->a.dtype) ? tl_require_grad(on, *copy) : TL_OK;
 }
 
-tl_status tl_shadow_record(tl_at at, const char *who, tl_function *f, const tl_tensor *in, int n,
-                           void *ctx, bool grads, tl_tape *on, tl_tensor *copies, tl_tensor *y,
-                           tl_err *err)
+tl_status tl_shadow_record(const tl_subject *f, const char *who, bool grads, tl_tape *on,
+                           tl_tensor *copies, tl_tensor *y, tl_err *err)
 {
     char what[64];
     tl_status s = TL_OK;
-    for (int i = 0; i < n && s == TL_OK; i++) {
+    for (int i = 0; i < f->n && s == TL_OK; i++) {
         snprintf(what, sizeof what, "%s: input %d", who, i);
-        s = copy_input(at, what, in[i], grads, on, &copies[i]);
+        s = copy_input(f->at, what, f->in[i], grads, on, &copies[i]);
     }
     if (s == TL_OK)
-        *y = f(on, copies, n, ctx);
+        *y = f->f(on, copies, f->n, f->ctx);
     snprintf(what, sizeof what, "%s: the function's result", who);
-    const tl_tape *failed = tl_failed(at.tape) ? at.tape : on;
-    if (!tl_failed(failed) && tl_readable((tl_at){on, at.file, at.line, NULL}, *y, what) != NULL)
+    const tl_tape *failed = tl_failed(f->at.tape) ? f->at.tape : on;
+    const tl_at at = {on, f->at.file, f->at.line, NULL};
+    if (!tl_failed(failed) && tl_readable(at, *y, what) != NULL)
         return TL_OK;
     return tl_fail(err, tl_error_status(failed), "%.400s", tl_error(failed));
 }

@@ -12,6 +12,15 @@
 #include "autograd/internal.h"
 #include "tensor/rng.h"
 
+/* A function and the inputs at which it is looked at, for a call at `at`. */
+typedef struct {
+    tl_at at;
+    tl_function *f;
+    const tl_tensor *in;
+    int n;
+    void *ctx;
+} tl_subject;
+
 /* How many fourth differences noise.c takes. */
 enum { TL_NOISE_WINDOWS = 3 };
 
@@ -52,9 +61,8 @@ typedef struct {
 
 /* Runs f on tape `on` with copies of the inputs; floating copies take gradients if `grads`. Any
  * failure, such as an input that cannot be read, goes to err. */
-tl_status tl_shadow_record(tl_at at, const char *who, tl_function *f, const tl_tensor *in, int n,
-                           void *ctx, bool grads, tl_tape *on, tl_tensor *copies, tl_tensor *y,
-                           tl_err *err);
+tl_status tl_shadow_record(const tl_subject *f, const char *who, bool grads, tl_tape *on,
+                           tl_tensor *copies, tl_tensor *y, tl_err *err);
 /* Collects the leaves of y: the n inputs, parameters, and constants. */
 tl_status tl_shadow_leaves(tl_shadow *s, const tl_tensor *in, int n, bool check_inputs);
 /* Fills g. */
@@ -142,32 +150,27 @@ typedef struct {
 
 /* TL_OK if a check can begin: the tape has not failed and traces nothing, and there are a function,
  * n inputs and sensible options. */
-tl_status tl_check_begin(tl_checker *c, tl_at at, tl_function *f, const tl_tensor *in, int n);
+tl_status tl_check_begin(tl_checker *c, const tl_subject *f);
 /* Records f, and finds its leaves and their analytic gradients. */
-tl_status tl_check_record(tl_checker *c, tl_at at, tl_function *f, const tl_tensor *in, int n,
-                          void *ctx);
+tl_status tl_check_record(tl_checker *c, const tl_subject *f);
 /* Records f and compares its gradients. The verdict is in c->r; what else went wrong, in c->s.err.
  * The caller sets o, r, who and only of c, the rest to zero, and frees c->s in any case. */
-tl_status tl_check_run(tl_checker *c, tl_at at, tl_function *f, const tl_tensor *in, int n,
-                       void *ctx);
+tl_status tl_check_run(tl_checker *c, const tl_subject *f);
 /* Sets dir: to 1 at the path's element, or at random for all leaves that move. */
 void tl_check_aim(tl_checker *c, const tl_path *p);
 
 /* ---- sanity.c ---- */
 
 /* f must leave its inputs as they are, repeat its result, and do the same ops nearby. */
-tl_status tl_check_sanity(tl_checker *c, tl_at at, tl_function *f, const tl_tensor *in, int n,
-                          void *ctx);
+tl_status tl_check_sanity(tl_checker *c, const tl_subject *f);
 
 /* ---- gradgrad.c ---- */
 
 /* tl_check_run for the gradient of f by each floating input in turn, until one is not right; *by is
  * its number. *by is -1 before, or the only input to look at. */
-tl_status tl_check_second(tl_checker *c, tl_at at, tl_function *f, const tl_tensor *in, int n,
-                          void *ctx, int *by);
+tl_status tl_check_second(tl_checker *c, const tl_subject *f, int *by);
 /* tl_culprit_find with order 2 for f. */
-void tl_culprit_find_second(tl_checker *c, tl_at at, tl_function *f, const tl_tensor *in, int n,
-                            void *ctx);
+void tl_culprit_find_second(tl_checker *c, const tl_subject *f);
 
 /* ---- culprit.c ---- */
 
