@@ -11,8 +11,8 @@
  *   simplify.c   equal values and constants
  *   fuse.c       pointwise nodes that are computed inside their users' loops (fused.c)
  *   plan.c       the steps, what is computed a second time (recompute.c), and the slab
- *   run.c        inputs are bound (bind.c), steps run and are logged (record.c), or put off
- * (later.c)
+ *   run.c        inputs are bound (bind.c), steps run and are logged (record.c); gradients may be
+ *                put off (later.c)
  *
  * After rebuild.c nodes stay as they are; the later passes only write beside them. */
 #ifndef TL_GRAPH_INTERNAL_H
@@ -48,8 +48,7 @@ typedef enum {
     TL_ROOT_ACC = TL_LEAF_ACC,
     TL_ROOT_MODEL,  /* value `at` of the model */
     TL_ROOT_OUTPUT, /* of its own, to be handed out */
-    TL_ROOT_DERIVED /* a derived value, which the user's tape keeps: value `at` of its lasting tape
-                     */
+    TL_ROOT_DERIVED /* a derived value, kept by the user's tape: value `at` of its lasting tape */
 } tl_root_kind;
 
 /* An array that a step reads or writes, or a result of the graph. Its data lies at the base of a
@@ -220,8 +219,8 @@ tl_status tl_graph_find_roots(tl_graph *g); /* value[] and roots[] */
 tl_tensor tl_graph_resolve(const tl_graph *g, tl_tensor x);
 /* The memory that what stands for x lies in: an index of roots[]. */
 uint32_t tl_graph_root(tl_graph *g, tl_tensor x);
-/* A leaf that was recorded later has a root, too; false if there is no room. */
-bool tl_graph_adopt(tl_graph *g, tl_tensor leaf);
+/* A constant that was recorded later, for one of the values, has a root, too. */
+void tl_graph_adopt(tl_graph *g, tl_tensor leaf);
 /* Adds r to roots[]; 0, with g's error, if there is no room. */
 uint32_t tl_root_new(tl_graph *g, tl_root r);
 /* Values 0 .. n-1 that lie in the memory of others lie in that of what stands for those now. */

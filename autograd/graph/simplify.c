@@ -59,10 +59,11 @@ static void settle(simplifier *s, const tl_node *n, tl_tensor y, const tl_array 
     tl_graph *g = s->g;
     tl_tensor x = tl_constant_at((tl_at){g->t, n->file, n->line, NULL}, a->data, NULL, a->dtype,
                                  tl_array_shape(a));
-    if (tl_is_none(x) || !tl_graph_adopt(g, x)) {
+    if (tl_is_none(x)) {
         tl_fail(&g->head.err, TL_ENOMEM, "no memory for a constant of %zu bytes", tl_array_room(a));
         return;
     }
+    tl_graph_adopt(g, x);
     stand_for(s, y, x);
 }
 

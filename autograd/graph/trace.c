@@ -227,8 +227,7 @@ static tl_tensor bound(tl_at at, tl_tracing *s, const void *data, const tl_array
     if (!tl_grow(&s->bound, &s->cap_bound, s->n_bound, sizeof *s->bound))
         return no_memory(at, "tl_bound"), TL_NONE;
     s->bound[s->n_bound] = *a;
-    s->bound[s->n_bound].data = (void *)(uintptr_t)
-        data; /* only read: runs that change it copy it */
+    s->bound[s->n_bound].data = (void *)(uintptr_t)data; /* runs that change it copy it */
     return tl_trace_leaf(at.tape, a, (tl_leaf){TL_LEAF_BOUND, (uint32_t)s->n_bound++, 0});
 }
 
