@@ -345,8 +345,8 @@ static inline const tl_node *tl_maker(const tl_tape *t, tl_tensor x)
  * itself if it was made otherwise. */
 static inline tl_tensor tl_behind(const tl_tape *t, tl_tensor x, unsigned traits, unsigned without)
 {
-    for (const tl_node *n; (n = tl_maker(t, x)) != NULL && n->op->traits & traits &&
-                           !(n->op->traits & without);)
+    for (const tl_node *n;
+         (n = tl_maker(t, x)) != NULL && n->op->traits & traits && !(n->op->traits & without);)
         x = n->in[0];
     return x;
 }

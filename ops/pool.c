@@ -246,8 +246,6 @@ tl_tensor tl_pad_at(tl_at at, tl_tensor x, int dim, int64_t before, int64_t afte
         lead.dim[d] = before;
         tail.dim[d] = after;
     }
-    return tl_concat_at(at,
-                        (tl_tensor[]){filler(at, x, d, lead, value), x,
-                                      filler(at, x, d, tail, value)},
-                        3, dim);
+    return tl_concat_at(
+        at, (tl_tensor[]){filler(at, x, d, lead, value), x, filler(at, x, d, tail, value)}, 3, dim);
 }

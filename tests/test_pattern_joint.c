@@ -326,7 +326,83 @@ static void changes_in_place_are_told_by_the_nodes_of_now(void **state)
     rule_off(&one_sided);
 }
 
+/* ---- a replacement whose gradient is summed in memory of its own ---- */
+
+static tl_status passed_shape(tl_call *c)
+{
+    const tl_shape s = tl_array_shape(c->in[0]);
+    c->out[0] = tl_array_make(c->in[0]->dtype, &s, NULL);
+    return TL_OK;
+}
+
+static tl_status passed_forward(tl_call *c)
+{
+    for (int64_t i = 0; i < tl_array_count(c->in[0]); i++)
+        tl_array_put(&c->out[0], i, tl_array_get(c->in[0], i));
+    return TL_OK;
+}
+
+static void passed_vjp(tl_vjp *g)
+{
+    const tl_shape s = tl_shape_of(g->t, g->dy[0]);
+    const tl_sum_to_attrs to = {s, TL_F32};
+    g->dx[0] = tl_fill(g->t, TL_F32, s, 0);
+    for (int i = 0; i < 40; i++) {
+        const tl_tensor term = i == 0 ? g->dy[0] : tl_fill(g->t, TL_F32, s, 0);
+        g->dx[0] = tl_apply1(TL_AT(g->t), &tl_op_sum_to, &to, (tl_tensor[]){term, g->dx[0]}, 2);
+    }
+}
+
+static const tl_op passed = {.name = "passed",
+                             .n_in = 1,
+                             .n_out = 1,
+                             .shape = passed_shape,
+                             .forward = passed_forward,
+                             .vjp = passed_vjp};
+
+PROGRAM(search_exp)
+{
+    UNUSED;
+    out[0] = tl_exp(t, in[0]);
+}
+
+PROGRAM(put_exp)
+{
+    UNUSED;
+    out[0] = tl_apply1(TL_AT(t), &passed, NULL, (tl_tensor[]){tl_exp(t, in[0])}, 1);
+}
+
+PROGRAM(of_exp)
+{
+    tl_tensor x = tl_matmul(t, in[0], rule_weight(t, ctx));
+    (void)n_in, (void)n_out;
+    for (int i = 0; i < 4; i++)
+        x = tl_exp(t, tl_sin(t, x));
+    rule_trained(t, ctx, tl_mul(t, x, rule_gamma(t, ctx, "gamma")), out);
+}
+
+static void a_replacement_may_change_what_it_has_made(void **state)
+{
+    static const tl_replacement rule = {.name = "joint_passed",
+                                        .search = search_exp,
+                                        .replace = put_exp,
+                                        .example_inputs = rule_one_arg,
+                                        .n_in = 1,
+                                        .n_out = 1,
+                                        .trace = TL_TRACE_JOINT};
+    (void)state;
+    tl_model *m = tl_model_new(.seed = 2);
+    tl_tensor x = both_data(m, TL_F32, TL_DIMS(5, 8), 3);
+    rule_on(&rule);
+    both_result r = both_ways(m, of_exp, &x, 1, 3, m, (tl_graph_options){.rounds = true});
+    rule_off(&rule);
+    assert_true(r.same);
+    expect_text(r.report, "joint_passed: replaced 4 times, ROUNDS");
+    tl_free(m);
+}
+
 const struct CMUnitTest tl_tests_pattern_joint[] = {
+    cmocka_unit_test(a_replacement_may_change_what_it_has_made),
     cmocka_unit_test(changes_in_place_are_told_by_the_nodes_of_now),
     cmocka_unit_test(two_outputs_are_matched_with_all_their_gradients),
     cmocka_unit_test(an_argument_may_take_no_gradient),

@@ -3,22 +3,8 @@
  * Under TL_ANOMALY every result of every op is looked through. The fault began at the op whose
  * inputs are finite and whose output is not. In backward the op belongs to the vjp of the node
  * whose place is reported. */
-#include <math.h>
-
-#include "autograd/author.h"
-#include "autograd/check/gradcheck.h"
+#include "autograd/check/shadow.h"
 #include "autograd/observer.h"
-
-/* Index of the first element that is not finite, or -1. */
-static int64_t first_bad(const tl_array *a)
-{
-    int64_t n = a == NULL || a->data == NULL || !tl_dtype_is_float(a->dtype) ? 0
-                                                                             : tl_array_count(a);
-    for (int64_t i = 0; i < n; i++)
-        if (!isfinite(tl_array_get(a, i)))
-            return i;
-    return -1;
-}
 
 static tl_status check(void *ctx, tl_tape *t, const tl_seen *seen)
 {
@@ -27,10 +13,10 @@ static tl_status check(void *ctx, tl_tape *t, const tl_seen *seen)
     if (c->n_in == 0)
         return TL_OK; /* a constant is whatever the program asked for */
     for (int i = 0; i < c->n_in; i++)
-        if (first_bad(c->in[i]) >= 0 && !(c->op->traits & TL_MUTATES && i == c->op->mutates))
+        if (tl_bad_element(c->in[i]) >= 0 && !(c->op->traits & TL_MUTATES && i == c->op->mutates))
             return TL_OK; /* it came from elsewhere */
     for (int i = 0; i < c->n_out; i++) {
-        int64_t bad = first_bad(&c->out[i]);
+        int64_t bad = tl_bad_element(&c->out[i]);
         char text[TL_SHAPE_TEXT];
         if (bad >= 0)
             return tl_tape_fail((tl_at){t, seen->file, seen->line, NULL}, TL_EDOMAIN,

@@ -180,12 +180,12 @@ static bool make_alone(tl_tape *t, uint32_t i, const uint8_t *used, alone *k)
  * tl_check_second. */
 static tl_status try(tl_checker *c, const alone *k, int order, int leaf, int *by)
 {
-    tl_at at = {k->walk, k->node.file, k->node.line, NULL};
+    const tl_at at = {k->walk, k->node.file, k->node.line, NULL};
+    const tl_subject f = {at, op_alone, k->in, k->n, (void *)k};
     c->only = leaf + 1;
     c->o.directions = 1;
     c->o.elements = leaf < 0 ? 4 : TL_SEEN - 1;
-    tl_status s = order == 1 ? tl_check_run(c, at, op_alone, k->in, k->n, (void *)k)
-                             : tl_check_second(c, at, op_alone, k->in, k->n, (void *)k, by);
+    tl_status s = order == 1 ? tl_check_run(c, &f) : tl_check_second(c, &f, by);
     tl_error_clear(k->walk);
     return s;
 }

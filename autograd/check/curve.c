@@ -96,22 +96,18 @@ static tl_status measure(tl_checker *c, int input, int64_t element, curve *k)
 {
     tl_shadow *s = &c->s;
     const tl_path path = {leaf_of_input(s, input, element), element < 0 ? -1 : element};
-    const tl_shadow_leaf *l = path.leaf;
-    if (l == NULL)
+    if (path.leaf == NULL)
         return s->err.status;
-    if (element >= 0)
-        l->dir[element] = 1;
-    else
-        tl_check_aim(c, &path);
+    tl_check_aim(c, &path);
     k->analytic = 0;
-    for (int64_t i = 0; i < l->n; i++)
-        k->analytic += l->dir[i] != 0 ? l->g[0][i] * l->dir[i] : 0;
+    for (int64_t i = 0; i < s->n; i++)
+        k->analytic += s->dir[i] != 0 ? s->g[0][i] * s->dir[i] : 0;
     tl_numeric best = tl_shadow_derivative(s, &path);
     k->value = best.value;
     k->error = best.error;
     double middle = tl_shadow_value(s), h = 1;
     for (int i = 0; i < POINTS; i++, h /= 4) {
-        double plus = tl_shadow_value_at(s, &path, h), minus = tl_shadow_value_at(s, &path, -h);
+        double plus = tl_shadow_value_at(s, h), minus = tl_shadow_value_at(s, -h);
         k->h[i] = h;
         k->central[i] = (plus - minus) / (2 * h);
         k->gap[i] = fabs(plus - 2 * middle + minus) / h;
@@ -123,6 +119,7 @@ tl_status tl_gradcheck_curve_at(tl_at at, tl_function *f, const tl_tensor *in, i
                                 int input, int64_t element, FILE *file, tl_curve_format format)
 {
     static void (*const write[])(FILE *, const curve *) = {text, csv, svg};
+    const tl_subject of = {at, f, in, n, ctx};
     curve k;
     tl_checker c = {.who = "tl_gradcheck_curve"};
     tl_err *err = &c.s.err;
@@ -132,9 +129,9 @@ tl_status tl_gradcheck_curve_at(tl_at at, tl_function *f, const tl_tensor *in, i
         s = tl_fail(err, TL_EUSAGE, file == NULL ? "the file is NULL" : "format %d is none",
                     (int)format);
     if (s == TL_OK)
-        s = tl_check_begin(&c, at, f, in, n);
+        s = tl_check_begin(&c, &of);
     if (s == TL_OK)
-        s = tl_check_record(&c, at, f, in, n, ctx);
+        s = tl_check_record(&c, &of);
     if (s == TL_OK)
         s = measure(&c, input, element, &k);
     if (s == TL_OK) {

@@ -72,7 +72,7 @@ static void explain_batch(report *r, tl_tape *t, const tl_node *n)
     const tl_value *y = tl_values_at(&t->values, n->out);
     tl_batch b = y->batch;
     for (int k = 0; in != NULL && k < n->n_in; k++)
-        in[k] = tl_is_none(n->in[k]) ? NULL : tl_peek(t, n->in[k]);
+        in[k] = tl_peek(t, n->in[k]);
     for (int j = 0; j < n->n_out; j++)
         b = tl_values_at(&t->values, n->out + (uint32_t)j)->batch == TL_MIXED ? TL_MIXED : b;
     if (in == NULL)
@@ -93,7 +93,7 @@ static void explain_derived(report *r, tl_tape *t, const uint32_t *order, uint32
         for (int k = 0; k < t->node[order[i]].n_in; k++) {
             const tl_node *node = &t->node[order[i]];
             const tl_tensor x = tl_accumulates(t, node, k);
-            const tl_value *v = tl_is_none(x) ? NULL : tl_peek(t, x); /* it may have been removed */
+            const tl_value *v = tl_peek(t, x); /* NULL, too, if it has been removed */
             const tl_tensor leaf = v == NULL || v->node < 0 ? TL_NONE : tl_derived_leaf(t, x);
             tl_leaf_grad *g = tl_is_none(leaf) ? NULL : tl_leaf_grad_get(t, leaf);
             if (g != NULL)

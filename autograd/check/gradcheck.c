@@ -69,8 +69,9 @@ static tl_status make_cotangent(tl_checker *c)
     return TL_OK;
 }
 
-tl_status tl_check_begin(tl_checker *c, tl_at at, tl_function *f, const tl_tensor *in, int n)
+tl_status tl_check_begin(tl_checker *c, const tl_subject *f)
 {
+    const tl_at at = f->at;
     tl_tape *t = at.tape;
     if (tl_failed(t))
         return tl_fail(&c->s.err, tl_error_status(t), "the tape has failed before: %.400s",
@@ -80,36 +81,34 @@ tl_status tl_check_begin(tl_checker *c, tl_at at, tl_function *f, const tl_tenso
                      c->o.directions, c->o.elements);
     else if (tl_mode(t) & TL_TRACE)
         tl_tape_fail(at, TL_ETRACED, "%s: reads values, which a traced function has not", c->who);
-    else if (f == NULL)
+    else if (f->f == NULL)
         tl_tape_fail(at, TL_EUSAGE, "%s: there is no function: it is NULL", c->who);
-    else if (n < 0 || (n > 0 && in == NULL))
-        tl_tape_fail(at, TL_EUSAGE, "%s: %d inputs%s", c->who, n,
-                     n < 0 ? "" : " are announced, but their array is NULL");
+    else if (f->n < 0 || (f->n > 0 && f->in == NULL))
+        tl_tape_fail(at, TL_EUSAGE, "%s: %d inputs%s", c->who, f->n,
+                     f->n < 0 ? "" : " are announced, but their array is NULL");
     return tl_shadow_failed(&c->s, t);
 }
 
-tl_status tl_check_record(tl_checker *c, tl_at at, tl_function *f, const tl_tensor *in, int n,
-                          void *ctx)
+tl_status tl_check_record(tl_checker *c, const tl_subject *f)
 {
     tl_shadow *s = &c->s;
-    tl_tape *t = at.tape;
+    tl_tape *t = f->at.tape;
     c->key = tl_rng_stream(c->o.seed ? c->o.seed : 20, "tl_gradcheck");
     s->rec = tl_tape_new(t->model);
     s->run = tl_tape_new(t->model);
-    s->copies = tl_calloc(2 * (size_t)n, sizeof *s->copies);
+    s->copies = tl_calloc(2 * (size_t)f->n, sizeof *s->copies);
     if (s->copies == NULL || s->rec == NULL || s->run == NULL)
         return tl_fail(&s->err, TL_ENOMEM, "no memory for the tapes of the check");
     tl_observe_like(s->rec, t); /* a failure sticks to the tape, which then records nothing */
     tl_observe_like(s->run, t);
-    TL_TRY(tl_shadow_record(at, c->who, f, in, n, ctx, !c->o.skip_inputs, s->rec, s->copies, &s->y,
-                            &s->err));
+    TL_TRY(tl_shadow_record(f, c->who, !c->o.skip_inputs, s->rec, s->copies, &s->y, &s->err));
     const tl_value *y = tl_peek(s->rec, s->y);
     if (!tl_dtype_is_float(y->a.dtype) || !y->needs_grad)
         return tl_fail(
             &s->err, TL_ENOGRAD,
             "the function's result is no floating tensor that depends on an input or parameter");
-    TL_TRY(tl_check_sanity(c, at, f, in, n, ctx));
-    TL_TRY(tl_shadow_leaves(s, s->copies, n, !c->o.skip_inputs));
+    TL_TRY(tl_check_sanity(c, f));
+    TL_TRY(tl_shadow_leaves(s, s->copies, f->n, !c->o.skip_inputs));
     TL_TRY(find_unit(c));
     TL_TRY(make_cotangent(c));
     TL_TRY(tl_shadow_analytic(s));
@@ -118,12 +117,13 @@ tl_status tl_check_record(tl_checker *c, tl_at at, tl_function *f, const tl_tens
 
 /* ---- judging ---- */
 
-static double rms(const double *x, int64_t n)
+/* Root mean square of x, an array by element, over a leaf. */
+static double rms(const double *x, const tl_shadow_leaf *l)
 {
     double sum = 0;
-    for (int64_t i = 0; i < n; i++)
+    for (int64_t i = l->first; i < l->first + l->n; i++)
         sum += x[i] * x[i];
-    return sqrt(sum / (double)(n ? n : 1));
+    return sqrt(sum / (double)(l->n ? l->n : 1));
 }
 
 /* A derivative that is compared: along a path, what the gradients say of it. */
@@ -176,6 +176,7 @@ static void compare(const tl_checker *c, const derivative *d, double tolerance[2
 /* What the roundings of a run do to the derivative along a path. */
 static double noise_at(tl_checker *c, const tl_path *p, bool own)
 {
+    const double *noise = c->s.noise[own], *dir = c->s.dir;
     double sum = 0;
     tl_status s = c->noised[own] ? TL_OK : tl_shadow_noise(&c->s, own);
     if (s != TL_OK && s != TL_ENOMEM) { /* a point nearby may lie outside the function's domain */
@@ -184,12 +185,9 @@ static double noise_at(tl_checker *c, const tl_path *p, bool own)
     }
     c->noised[own] = true;
     if (p->element >= 0)
-        return fmax(p->leaf->noise[own][p->element], rms(p->leaf->noise[own], p->leaf->n));
-    for (int i = 0; i < c->s.n_leaves; i++) {
-        const tl_shadow_leaf *l = &c->s.leaf[i];
-        for (int64_t k = 0; tl_path_moves(p, l) && k < l->n; k++)
-            sum += l->noise[own][k] * l->dir[k] * l->noise[own][k] * l->dir[k];
-    }
+        return fmax(noise[p->leaf->first + p->element], rms(noise, p->leaf));
+    for (int64_t k = 0; k < c->s.n; k++)
+        sum += noise[k] * dir[k] * noise[k] * dir[k];
     return sqrt(sum);
 }
 
@@ -218,20 +216,18 @@ static bool is_lost(tl_checker *c, derivative d)
 /* Takes the derivative along a path and what the analytic gradients say of it. */
 static derivative take(tl_checker *c, tl_path path)
 {
+    const tl_shadow *s = &c->s;
     derivative d = {.path = path, .num = tl_shadow_derivative(&c->s, &path)};
     double terms = 0, sway = 0;
-    for (int i = 0; i < c->s.n_leaves; i++) {
-        const tl_shadow_leaf *l = &c->s.leaf[i];
-        for (int64_t k = 0; tl_path_moves(&path, l) && k < l->n; k++) {
-            if (l->dir[k] == 0)
-                continue;
-            d.g[1] += l->g[1][k] * l->dir[k];
-            d.g[0] += l->g[0][k] * l->dir[k];
-            terms += l->g[0][k] * l->dir[k] * l->g[0][k] * l->dir[k];
-            sway += l->sway[k] * l->dir[k] * l->sway[k] * l->dir[k];
-        }
+    for (int64_t k = 0; k < s->n; k++) {
+        if (s->dir[k] == 0)
+            continue;
+        d.g[1] += s->g[1][k] * s->dir[k];
+        d.g[0] += s->g[0][k] * s->dir[k];
+        terms += s->g[0][k] * s->dir[k] * s->g[0][k] * s->dir[k];
+        sway += s->sway[k] * s->dir[k] * s->sway[k] * s->dir[k];
     }
-    double size = path.element >= 0 ? rms(path.leaf->g[0], path.leaf->n) : sqrt(terms);
+    double size = path.element >= 0 ? rms(s->g[0], path.leaf) : sqrt(terms);
     d.scale = fmax(fmax(fabs(d.num.value), fabs(d.g[0])), fmax(size, 1e-6 * c->largest));
     d.sway = sqrt(sway);
     return d;
@@ -306,33 +302,33 @@ static bool judge(tl_checker *c, tl_path path)
 
 void tl_check_aim(tl_checker *c, const tl_path *p)
 {
+    double *dir = c->s.dir;
+    memset(dir, 0, (size_t)c->s.n * sizeof *dir);
+    if (p->element >= 0) {
+        dir[p->leaf->first + p->element] = 1;
+        return;
+    }
     for (int i = 0; i < c->s.n_leaves; i++)
         for (int64_t k = 0; tl_path_moves(p, &c->s.leaf[i]) && k < c->s.leaf[i].n; k++)
-            c->s.leaf[i].dir[k] = draw(c);
+            dir[c->s.leaf[i].first + k] = draw(c);
 }
 
-/* Along a random direction; leaf NULL: all leaves at once. */
-static bool check_direction(tl_checker *c, tl_shadow_leaf *l)
+/* At element e of a leaf; e < 0: along a random direction (l NULL: of all leaves at once). */
+static bool check_along(tl_checker *c, tl_shadow_leaf *l, int64_t e)
 {
-    const tl_path path = {l, -1};
+    const tl_path path = {l, e};
     tl_check_aim(c, &path);
     return judge(c, path);
 }
 
-static bool check_element(tl_checker *c, tl_shadow_leaf *l, int64_t e)
-{
-    memset(l->dir, 0, (size_t)l->n * sizeof *l->dir);
-    l->dir[e] = 1;
-    return judge(c, (tl_path){l, e});
-}
-
-/* Sets the part of l->dir from lo to hi as in `whole`, the rest to zero, and returns by how much
+/* Sets dir to `whole` from element lo to hi of the leaf, to zero elsewhere, and returns by how much
  * the gradient g is wrong along it. */
 static double error_along(tl_checker *c, tl_shadow_leaf *l, const double *whole, int64_t lo,
                           int64_t hi, const double *g)
 {
-    for (int64_t i = 0; i < l->n; i++)
-        l->dir[i] = i >= lo && i < hi ? whole[i] : 0;
+    double *dir = c->s.dir;
+    memset(dir, 0, (size_t)c->s.n * sizeof *dir);
+    memcpy(dir + l->first + lo, whole + lo, (size_t)(hi - lo) * sizeof *dir);
     double error = tl_shadow_derivative(&c->s, &(tl_path){l, -1}).value;
     for (int64_t i = lo; i < hi; i++)
         error -= g[i] * whole[i];
@@ -350,17 +346,18 @@ static tl_status hunt(tl_checker *c, tl_shadow_leaf *l)
         whole[i] = draw(c);
     bool own = !(fabs(c->r->numeric - c->r->analytic_f64) >
                  0.5 * fabs(c->r->numeric - c->r->analytic));
+    const double *g = c->s.g[own] + l->first;
     int64_t lo = 0, hi = l->n;
-    double error = error_along(c, l, whole, lo, hi, l->g[own]);
+    double error = error_along(c, l, whole, lo, hi, g);
     while (hi - lo > 1 && c->s.err.status == TL_OK) {
         int64_t middle = lo + (hi - lo) / 2;
-        double left = error_along(c, l, whole, lo, middle, l->g[own]);
+        double left = error_along(c, l, whole, lo, middle, g);
         bool go_left = fabs(left) >= fabs(error - left);
         *(go_left ? &hi : &lo) = middle;
         error = go_left ? left : error - left;
     }
     tl_free_raw(whole);
-    check_element(c, l, lo);
+    check_along(c, l, lo);
     return c->s.err.status;
 }
 
@@ -370,11 +367,11 @@ static tl_status check_leaf(tl_checker *c, tl_shadow_leaf *l)
     int64_t elements = c->o.all ? l->n : c->o.elements ? c->o.elements : 8;
     bool signal = false;
     for (int i = 0; i < directions && l->n > 1; i++)
-        signal |= check_direction(c, l);
+        signal |= check_along(c, l, -1);
     for (int64_t k = 0; k < elements && k < l->n; k++) {
         int64_t e = l->n <= elements ? k
                                      : (int64_t)tl_rng_below(c->key, 1, c->draws++, (uint64_t)l->n);
-        signal |= check_element(c, l, e);
+        signal |= check_along(c, l, e);
     }
     if (c->only > 0 && l->n > elements && c->r->verdict == TL_WRONG)
         hunt(c, l);
@@ -384,21 +381,20 @@ static tl_status check_leaf(tl_checker *c, tl_shadow_leaf *l)
     return c->s.err.status;
 }
 
-tl_status tl_check_run(tl_checker *c, tl_at at, tl_function *f, const tl_tensor *in, int n,
-                       void *ctx)
+tl_status tl_check_run(tl_checker *c, const tl_subject *f)
 {
     memset(c->r, 0, sizeof *c->r);
-    tl_status s = tl_check_record(c, at, f, in, n, ctx);
+    tl_status s = tl_check_record(c, f);
     for (int i = 0; s == TL_OK && i < c->s.n_leaves; i++)
         if (c->s.leaf[i].checked) {
-            c->largest = fmax(c->largest, rms(c->s.leaf[i].g[0], c->s.leaf[i].n));
+            c->largest = fmax(c->largest, rms(c->s.g[0], &c->s.leaf[i]));
             c->r->leaves++;
         }
     for (int i = 0; s == TL_OK && !c->o.fast && i < c->s.n_leaves; i++)
         if (c->s.leaf[i].checked && (c->only == 0 || c->only == i + 1))
             s = check_leaf(c, &c->s.leaf[i]);
     if (s == TL_OK && c->o.fast) {
-        c->signal = check_direction(c, NULL);
+        c->signal = check_along(c, NULL, -1);
         s = c->s.err.status;
     }
     if (s == TL_OK && c->r->verdict == TL_RIGHT && !c->signal)
@@ -441,31 +437,30 @@ static void describe(tl_checker *c)
 }
 
 /* Either order of derivatives: checks, looks for the culprit, reports. */
-static tl_verdict check(tl_at at, int order, tl_function *f, const tl_tensor *in, int n, void *ctx,
-                        tl_gradcheck_options o, tl_gradcheck_report *report)
+static tl_verdict check(tl_subject f, int order, tl_gradcheck_options o,
+                        tl_gradcheck_report *report)
 {
     tl_gradcheck_report own, *r = report != NULL ? report : &own;
     tl_checker c = {.o = o, .r = r, .who = order == 1 ? "tl_gradcheck" : "tl_gradgradcheck"};
     int by = -1;
     tl_textenv saved = tl_textenv_enter(); /* differences are taken and judged outside any op */
     memset(r, 0, sizeof *r);
-    tl_status s = tl_check_begin(&c, at, f, in, n);
+    tl_status s = tl_check_begin(&c, &f);
     if (s == TL_OK)
-        s = order == 1 ? tl_check_run(&c, at, f, in, n, ctx)
-                       : tl_check_second(&c, at, f, in, n, ctx, &by);
+        s = order == 1 ? tl_check_run(&c, &f) : tl_check_second(&c, &f, &by);
     if (s == TL_OK && (r->verdict == TL_WRONG || c.lost)) {
         tl_culprit_find(c.s.rec, c.s.y, 1, o, r);
         if (order == 2 && r->culprit.op == NULL)
-            tl_culprit_find_second(&c, at, f, in, n, ctx);
+            tl_culprit_find_second(&c, &f);
     }
     if (s == TL_OK && r->culprit.op != NULL)
         r->verdict = TL_WRONG; /* also where lost digits hide it */
     if (s != TL_OK)            /* what could not be looked at is not known to be wrong */
-        r->verdict = tl_failed(at.tape) || s == TL_ENOMEM ? TL_NO_SIGNAL : TL_WRONG;
+        r->verdict = tl_failed(f.at.tape) || s == TL_ENOMEM ? TL_NO_SIGNAL : TL_WRONG;
     describe(&c);
     tl_shadow_free(&c.s);
     if (r->verdict != TL_RIGHT)
-        tl_tape_fail(at, s != TL_OK ? s : TL_ENOGRAD, "%.400s", r->text);
+        tl_tape_fail(f.at, s != TL_OK ? s : TL_ENOGRAD, "%.400s", r->text);
     tl_textenv_leave(saved);
     return r->verdict;
 }
@@ -473,11 +468,11 @@ static tl_verdict check(tl_at at, int order, tl_function *f, const tl_tensor *in
 tl_verdict tl_gradcheck_at(tl_at at, tl_function *f, const tl_tensor *in, int n, void *ctx,
                            tl_gradcheck_options o, tl_gradcheck_report *report)
 {
-    return check(at, 1, f, in, n, ctx, o, report);
+    return check((tl_subject){at, f, in, n, ctx}, 1, o, report);
 }
 
 tl_verdict tl_gradgradcheck_at(tl_at at, tl_function *f, const tl_tensor *in, int n, void *ctx,
                                tl_gradcheck_options o, tl_gradcheck_report *report)
 {
-    return check(at, 2, f, in, n, ctx, o, report);
+    return check((tl_subject){at, f, in, n, ctx}, 2, o, report);
 }

@@ -8,15 +8,14 @@
 #include "autograd/check/shadow.h"
 
 typedef struct {
-    tl_function *f;
-    void *ctx;
+    const tl_subject *of;
     int which;
 } inner;
 
 static tl_tensor gradient_of_f(tl_tape *t, const tl_tensor *in, int n, void *ctx)
 {
     inner *k = ctx;
-    tl_tensor dx = TL_NONE, y = k->f(t, in, n - 1, k->ctx);
+    tl_tensor dx = TL_NONE, y = k->of->f(t, in, n - 1, k->of->ctx);
     if (!tl_failed(t))
         tl_gradients(t, y, &in[k->which], 1, in[n - 1], &dx);
     return dx;
@@ -24,19 +23,19 @@ static tl_tensor gradient_of_f(tl_tape *t, const tl_tensor *in, int n, void *ctx
 
 /* all[n] becomes c: a random tensor on the caller's tape, with the dtype and shape of f's output,
  * which is run to know them. all[0 .. n-1] are scratch. */
-static tl_status cotangent(tl_checker *c, tl_at at, tl_function *f, const tl_tensor *in, int n,
-                           void *ctx, tl_tensor *all)
+static tl_status cotangent(tl_checker *c, const tl_subject *f, tl_tensor *all)
 {
-    tl_tape *t = at.tape, *on = tl_tape_new(t->model);
+    const int n = f->n;
+    tl_tape *t = f->at.tape, *on = tl_tape_new(t->model);
     tl_rng_key key = tl_rng_stream(c->o.seed ? c->o.seed : 21, "tl_gradgradcheck");
     tl_tensor y = TL_NONE;
     if (on == NULL)
         return tl_fail(&c->s.err, TL_ENOMEM, "no memory for a tape");
-    tl_status s = tl_shadow_record(at, c->who, f, in, n, ctx, false, on, all, &y, &c->s.err);
+    tl_status s = tl_shadow_record(f, c->who, false, on, all, &y, &c->s.err);
     const tl_array *a = s == TL_OK ? &tl_peek(on, y)->a : NULL;
     if (a != NULL && !tl_dtype_is_float(a->dtype)) {
         s = tl_fail(&c->s.err, TL_ENOGRAD, "the function gives no floating tensor");
-    } else if (a != NULL && tl_shadow_bad_element(a) >= 0) {
+    } else if (a != NULL && tl_bad_element(a) >= 0) {
         s = tl_fail(&c->s.err, TL_EDOMAIN, "the function's own result is not finite");
     } else if (a != NULL) {
         all[n] = tl_zeros(t, a->dtype, tl_array_shape(a));
@@ -49,19 +48,19 @@ static tl_status cotangent(tl_checker *c, tl_at at, tl_function *f, const tl_ten
 }
 
 /* One check for each floating input. Each begins with a fresh checker. */
-static tl_status check_each(tl_checker *c, tl_at at, tl_function *f, const tl_tensor *all, int n,
-                            void *ctx, int *by)
+static tl_status check_each(tl_checker *c, const tl_subject *f, const tl_tensor *all, int *by)
 {
     const tl_checker fresh = {.o = c->o, .r = c->r, .who = c->who, .only = c->only};
     const int asked = *by;
-    inner k = {f, ctx, 0};
-    for (int i = 0; i < n; i++) {
-        if (!tl_dtype_is_float(tl_dtype_of(at.tape, all[i])) || (asked >= 0 && i != asked))
+    inner k = {f, 0};
+    const tl_subject gradient = {f->at, gradient_of_f, all, f->n + 1, &k};
+    for (int i = 0; i < f->n; i++) {
+        if (!tl_dtype_is_float(tl_dtype_of(f->at.tape, all[i])) || (asked >= 0 && i != asked))
             continue;
         tl_shadow_free(&c->s);
         *c = fresh;
         *by = k.which = i;
-        TL_TRY(tl_check_run(c, at, gradient_of_f, all, n + 1, &k));
+        TL_TRY(tl_check_run(c, &gradient));
         if (c->r->verdict != TL_RIGHT)
             return TL_OK;
     }
@@ -70,33 +69,31 @@ static tl_status check_each(tl_checker *c, tl_at at, tl_function *f, const tl_te
                : tl_fail(&c->s.err, TL_ENOGRAD, "no signal: no floating input to differentiate by");
 }
 
-tl_status tl_check_second(tl_checker *c, tl_at at, tl_function *f, const tl_tensor *in, int n,
-                          void *ctx, int *by)
+tl_status tl_check_second(tl_checker *c, const tl_subject *f, int *by)
 {
     *c->r = (tl_gradcheck_report){.verdict = TL_NO_SIGNAL};
     c->o.constant_ok = true;
-    tl_tensor *all = tl_calloc((size_t)n + 1, sizeof *all);
+    tl_tensor *all = tl_calloc((size_t)f->n + 1, sizeof *all);
     if (all == NULL)
-        return tl_fail(&c->s.err, TL_ENOMEM, "no memory for %d inputs", n);
-    tl_status s = cotangent(c, at, f, in, n, ctx, all);
-    if (n > 0)
-        memcpy(all, in, (size_t)n * sizeof *all);
+        return tl_fail(&c->s.err, TL_ENOMEM, "no memory for %d inputs", f->n);
+    tl_status s = cotangent(c, f, all);
+    if (f->n > 0)
+        memcpy(all, f->in, (size_t)f->n * sizeof *all);
     if (s == TL_OK)
-        s = check_each(c, at, f, all, n, ctx, by);
+        s = check_each(c, f, all, by);
     tl_free_raw(all);
     return s;
 }
 
-void tl_culprit_find_second(tl_checker *c, tl_at at, tl_function *f, const tl_tensor *in, int n,
-                            void *ctx)
+void tl_culprit_find_second(tl_checker *c, const tl_subject *f)
 {
-    tl_tape *rec = tl_tape_new(at.tape->model);
-    tl_tensor y, *copies = tl_calloc((size_t)n, sizeof *copies);
+    tl_tape *rec = tl_tape_new(f->at.tape->model);
+    tl_tensor y, *copies = tl_calloc((size_t)f->n, sizeof *copies);
     tl_err e = {.status = TL_OK};
     if (rec != NULL)
-        tl_observe_like(rec, at.tape);
+        tl_observe_like(rec, f->at.tape);
     if (rec != NULL && copies != NULL &&
-        tl_shadow_record(at, c->who, f, in, n, ctx, true, rec, copies, &y, &e) == TL_OK)
+        tl_shadow_record(f, c->who, true, rec, copies, &y, &e) == TL_OK)
         tl_culprit_find(rec, y, 2, c->o, c->r);
     tl_free_raw(copies);
     tl_object_end(rec);

@@ -12,7 +12,7 @@
 
 #include "autograd/check/shadow.h"
 
-enum { ROLLS = 3, POINTS = TL_NOISE_POINTS, ORDER = TL_NOISE_ORDER, WINDOWS = TL_NOISE_WINDOWS };
+enum { ROLLS = 3, POINTS = 7, ORDER = 4, WINDOWS = TL_NOISE_WINDOWS };
 _Static_assert(WINDOWS == POINTS - ORDER, "each window holds one fourth difference");
 
 /* Of a fourth difference; the sum of their squares is 70. */
@@ -28,13 +28,14 @@ double tl_unit_of(tl_dtype d)
 static void move_all(tl_shadow *s, double by, bool rounded)
 {
     for (int i = 0; i < s->n_leaves; i++) {
-        tl_shadow_leaf *l = &s->leaf[i];
+        const tl_shadow_leaf *l = &s->leaf[i];
+        double *x = s->x + l->first, *x0 = s->x0 + l->first;
         for (int64_t k = 0; k < l->n; k++) {
             double bits;
-            l->x[k] = l->x0[k] * (1 + (((k * 2654435761u) >> 7) % 2 ? by : -by));
+            x[k] = x0[k] * (1 + (((k * 2654435761u) >> 7) % 2 ? by : -by));
             if (rounded) {
-                tl_element_put(l->v->a.dtype, &bits, l->x[k]);
-                l->x[k] = tl_element_get(l->v->a.dtype, &bits);
+                tl_element_put(l->v->a.dtype, &bits, x[k]);
+                x[k] = tl_element_get(l->v->a.dtype, &bits);
             }
         }
     }
@@ -46,11 +47,8 @@ tl_status tl_shadow_sway(tl_shadow *s, double unit)
 {
     move_all(s, unit, false);
     TL_TRY(tl_shadow_gradients(s, false, 0));
-    for (int i = 0; i < s->n_leaves; i++) {
-        tl_shadow_leaf *l = &s->leaf[i];
-        for (int64_t k = 0; k < l->n; k++)
-            l->sway[k] = size_or_0(l->found[0][k] - l->g[0][k]);
-    }
+    for (int64_t k = 0; k < s->n; k++)
+        s->sway[k] = size_or_0(s->found[0][k] - s->g[0][k]);
     return TL_OK;
 }
 
@@ -76,42 +74,39 @@ static double jumps(tl_shadow *s)
     return s->err.status == TL_OK && isfinite(sum) ? sqrt(sum / (70 * WINDOWS)) : 0;
 }
 
-static double *diff_of(const tl_shadow_leaf *l, int w, bool errors)
+static double *diff_of(const tl_shadow *s, int w, bool errors)
 {
-    return l->diff + l->n * (2 * w + errors);
+    return s->diff + s->n * (2 * w + errors);
 }
 
 /* Fills diff with the fourth differences of the f64 gradients and, if `own`, with those of the
  * errors of the user's gradients at points that the user's dtypes hold. */
 static tl_status differences(tl_shadow *s, double by, bool own)
 {
-    for (int i = 0; i < s->n_leaves; i++)
-        memset(s->leaf[i].diff, 0, (size_t)s->leaf[i].n * 2 * WINDOWS * sizeof(double));
+    memset(s->diff, 0, (size_t)s->n * 2 * WINDOWS * sizeof *s->diff);
     for (int p = 0; p < POINTS; p++) {
         for (int k = 0; k <= own; k++) {
             move_all(s, point(p, by), own);
             TL_TRY(tl_shadow_gradients(s, k == 1, 0));
         }
-        for (int w = first_window(p); w < end_window(p); w++)
-            for (int i = 0; i < s->n_leaves; i++) {
-                const tl_shadow_leaf *l = &s->leaf[i];
-                double *smooth = diff_of(l, w, false), *error = diff_of(l, w, true);
-                for (int64_t k = 0; k < l->n; k++) {
-                    smooth[k] += weight[p - w] * l->found[0][k];
-                    if (own)
-                        error[k] += weight[p - w] * (l->found[1][k] - l->found[0][k]);
-                }
+        for (int w = first_window(p); w < end_window(p); w++) {
+            double *smooth = diff_of(s, w, false), *error = diff_of(s, w, true);
+            for (int64_t k = 0; k < s->n; k++) {
+                smooth[k] += weight[p - w] * s->found[0][k];
+                if (own)
+                    error[k] += weight[p - w] * (s->found[1][k] - s->found[0][k]);
             }
+        }
     }
     return TL_OK;
 }
 
 /* The error of one gradient that the differences of element k show: root mean square. */
-static double error_in(const tl_shadow_leaf *l, int64_t k, bool errors)
+static double error_in(const tl_shadow *s, int64_t k, bool errors)
 {
     double sum = 0;
     for (int w = 0; w < WINDOWS; w++)
-        sum += diff_of(l, w, errors)[k] * diff_of(l, w, errors)[k];
+        sum += diff_of(s, w, errors)[k] * diff_of(s, w, errors)[k];
     return sqrt(sum / (70 * WINDOWS));
 }
 
@@ -119,11 +114,11 @@ static double error_in(const tl_shadow_leaf *l, int64_t k, bool errors)
  * gradient itself turns between the points, that looks like noise. So four times the gradient's own
  * differences are left out, or more if it is wrong by more. Of a gradient that is nothing beside
  * the largest, whose terms cancel, by how much it is wrong cannot be said. */
-static double noise_of(const tl_shadow_leaf *l, int64_t k, double largest)
+static double noise_of(const tl_shadow *s, int64_t k, double largest)
 {
-    const double g64 = l->g[0][k];
-    const double wrong = fabs(g64) > 1e-12 * largest ? fabs(l->g[1][k] / g64 - 1) : 0;
-    double noise = error_in(l, k, true) - fmax(4, 2 * wrong) * error_in(l, k, false);
+    const double g64 = s->g[0][k];
+    const double wrong = fabs(g64) > 1e-12 * largest ? fabs(s->g[1][k] / g64 - 1) : 0;
+    double noise = error_in(s, k, true) - fmax(4, 2 * wrong) * error_in(s, k, false);
     return isfinite(noise) && noise > 0 ? noise : 0;
 }
 
@@ -132,9 +127,8 @@ static tl_status noise_in_f64(tl_shadow *s)
     s->jumps = jumps(s);
     TL_TRY(s->err.status);
     TL_TRY(differences(s, 0x1p-24, false));
-    for (int i = 0; i < s->n_leaves; i++)
-        for (int64_t k = 0; k < s->leaf[i].n; k++)
-            s->leaf[i].noise[0][k] = size_or_0(error_in(&s->leaf[i], k, false));
+    for (int64_t k = 0; k < s->n; k++)
+        s->noise[0][k] = size_or_0(error_in(s, k, false));
     return TL_OK;
 }
 
@@ -142,21 +136,15 @@ static tl_status noise_in_own(tl_shadow *s)
 {
     for (int roll = 1; roll <= ROLLS; roll++) {
         TL_TRY(tl_shadow_gradients(s, false, roll));
-        for (int i = 0; i < s->n_leaves; i++) {
-            tl_shadow_leaf *l = &s->leaf[i];
-            for (int64_t k = 0; k < l->n; k++)
-                l->noise[1][k] = fmax(l->noise[1][k], size_or_0(l->found[0][k] - l->g[0][k]));
-        }
+        for (int64_t k = 0; k < s->n; k++)
+            s->noise[1][k] = fmax(s->noise[1][k], size_or_0(s->found[0][k] - s->g[0][k]));
     }
     TL_TRY(differences(s, 0x1p-9, true));
     double largest = 0;
-    for (int i = 0; i < s->n_leaves; i++)
-        for (int64_t k = 0; k < s->leaf[i].n; k++)
-            largest = fmax(largest, size_or_0(s->leaf[i].g[0][k]));
-    for (int i = 0; i < s->n_leaves; i++)
-        for (int64_t k = 0; k < s->leaf[i].n; k++)
-            s->leaf[i].noise[1][k] = fmax(s->leaf[i].noise[1][k],
-                                          noise_of(&s->leaf[i], k, largest));
+    for (int64_t k = 0; k < s->n; k++)
+        largest = fmax(largest, size_or_0(s->g[0][k]));
+    for (int64_t k = 0; k < s->n; k++)
+        s->noise[1][k] = fmax(s->noise[1][k], noise_of(s, k, largest));
     return TL_OK;
 }
 

@@ -11,14 +11,11 @@ typedef struct {
     double plus, minus;
 } pair;
 
-double tl_shadow_value_at(tl_shadow *s, const tl_path *p, double h)
+double tl_shadow_value_at(tl_shadow *s, double h)
 {
-    for (int i = 0; i < s->n_leaves; i++) {
-        tl_shadow_leaf *l = &s->leaf[i];
-        for (int64_t k = 0; tl_path_moves(p, l) && k < l->n; k++) {
-            const double step = h * l->dir[k];
-            l->x[k] = step == 0 ? l->x0[k] : l->x0[k] + step; /* -0 stays -0 */
-        }
+    for (int64_t k = 0; k < s->n; k++) {
+        const double step = h * s->dir[k];
+        s->x[k] = step == 0 ? s->x0[k] : s->x0[k] + step; /* -0 stays -0 */
     }
     return tl_shadow_value(s);
 }
@@ -27,12 +24,12 @@ double tl_shadow_value_at(tl_shadow *s, const tl_path *p, double h)
 static double size_of(const tl_shadow *s, const tl_path *p)
 {
     double sum = 0, n = 0;
-    if (p->element >= 0 && p->leaf->x0[p->element] != 0)
-        return fabs(p->leaf->x0[p->element]);
+    if (p->element >= 0 && s->x0[p->leaf->first + p->element] != 0)
+        return fabs(s->x0[p->leaf->first + p->element]);
     for (int i = 0; i < s->n_leaves; i++) {
-        const tl_shadow_leaf *l = &s->leaf[i];
-        for (int64_t k = 0; tl_path_moves(p, l) && k < l->n; k++, n++)
-            sum += l->x0[k] * l->x0[k];
+        const double *x0 = s->x0 + s->leaf[i].first;
+        for (int64_t k = 0; tl_path_moves(p, &s->leaf[i]) && k < s->leaf[i].n; k++, n++)
+            sum += x0[k] * x0[k];
     }
     return sqrt(sum / (n > 0 ? n : 1));
 }
@@ -83,15 +80,15 @@ static tl_numeric extrapolate(const pair *f, const double *h, double shrink, dou
 }
 
 /* Differences at steps that fall from `step`, extrapolated. */
-static tl_numeric attempt(tl_shadow *s, const tl_path *p, double middle, double step)
+static tl_numeric attempt(tl_shadow *s, double middle, double step)
 {
     const double shrink = 2;
     double h[LEVELS], scale = 0;
     pair f[LEVELS];
     for (int k = 0; k < LEVELS; k++, step /= shrink) {
         h[k] = step;
-        f[k].plus = tl_shadow_value_at(s, p, step);
-        f[k].minus = tl_shadow_value_at(s, p, -step);
+        f[k].plus = tl_shadow_value_at(s, step);
+        f[k].minus = tl_shadow_value_at(s, -step);
         scale = fmax(scale, fmax(fabs(f[k].plus), fabs(f[k].minus)));
     }
     double noise = 4 * 0x1p-52 * fmax(scale, 1e-300);
@@ -113,7 +110,7 @@ tl_numeric tl_shadow_derivative(tl_shadow *s, const tl_path *p)
         bool enough = isfinite(best.value) && (k > 2 || best.error <= 1e-6 * fabs(best.value));
         if (step[k] == 0 || enough)
             continue;
-        tl_numeric n = attempt(s, p, middle, step[k]);
+        tl_numeric n = attempt(s, middle, step[k]);
         if (!isfinite(best.value) || n.error < best.error)
             best = n;
     }
@@ -123,5 +120,5 @@ tl_numeric tl_shadow_derivative(tl_shadow *s, const tl_path *p)
 tl_numeric tl_shadow_derivative_near(tl_shadow *s, const tl_path *p, double part)
 {
     const double size = size_of(s, p);
-    return attempt(s, p, tl_shadow_value(s), part * (size > 0 ? size : 1));
+    return attempt(s, tl_shadow_value(s), part * (size > 0 ? size : 1));
 }

@@ -26,10 +26,10 @@ static bool same_ops(tl_tape *a, tl_tensor ya, tl_tape *b, tl_tensor yb)
     return true;
 }
 
-static tl_status check_inputs_kept(tl_shadow *s, tl_tape *t, const tl_tensor *in, int n)
+static tl_status check_inputs_kept(tl_shadow *s, const tl_subject *f)
 {
-    for (int i = 0; i < n; i++) {
-        const tl_value *was = tl_peek(t, in[i]), *is = tl_peek(s->rec, s->copies[i]);
+    for (int i = 0; i < f->n; i++) {
+        const tl_value *was = tl_peek(f->at.tape, f->in[i]), *is = tl_peek(s->rec, s->copies[i]);
         if (was == NULL || is == NULL)
             return tl_fail(&s->err, TL_EUSAGE, "the function resets %s tape",
                            was == NULL ? "its caller's" : "its");
@@ -40,8 +40,7 @@ static tl_status check_inputs_kept(tl_shadow *s, tl_tape *t, const tl_tensor *in
 }
 
 typedef struct {
-    tl_function *f;
-    void *ctx;
+    const tl_subject *of;
     bool nearby;
 } beside;
 
@@ -55,29 +54,29 @@ static tl_tensor run_beside(tl_tape *t, const tl_tensor *in, int n, void *ctx)
         for (int64_t j = 0; tl_dtype_is_float(a->dtype) && j < tl_array_count(a); j++)
             tl_array_put(a, j, tl_array_get(a, j) * (1 - ((j + i) % 2 ? 1e-3 : 2e-3)));
     }
-    return k->f(t, in, n, k->ctx);
+    return k->of->f(t, in, n, k->of->ctx);
 }
 
-tl_status tl_check_sanity(tl_checker *c, tl_at at, tl_function *f, const tl_tensor *in, int n,
-                          void *ctx)
+tl_status tl_check_sanity(tl_checker *c, const tl_subject *f)
 {
     tl_shadow *s = &c->s;
     const tl_array *first = &tl_peek(s->rec, s->y)->a;
-    const int64_t bad = tl_shadow_bad_element(first);
+    const int64_t bad = tl_bad_element(first);
     if (bad >= 0)
         return tl_fail(&s->err, TL_EDOMAIN, "the function's result is %g at element %lld",
                        tl_array_get(first, bad), (long long)bad);
-    TL_TRY(check_inputs_kept(s, at.tape, in, n));
-    tl_tape *again = tl_tape_new(at.tape->model);
+    TL_TRY(check_inputs_kept(s, f));
+    tl_tape *again = tl_tape_new(f->at.tape->model);
     for (int nearby = 0; nearby < 2 && s->err.status == TL_OK; nearby++) {
         tl_err e = {.status = TL_OK};
         tl_tensor y;
-        beside k = {f, ctx, nearby != 0};
+        beside k = {f, nearby != 0};
+        const tl_subject twice = {f->at, run_beside, f->in, f->n, &k};
         tl_tape_reset(again);
         if (again == NULL)
             tl_fail(&s->err, TL_ENOMEM, "no memory for a second run");
-        else if (tl_shadow_record(at, c->who, run_beside, in, n, &k, !c->o.skip_inputs, again,
-                                  s->copies + n, &y, &e) != TL_OK)
+        else if (tl_shadow_record(&twice, c->who, !c->o.skip_inputs, again, s->copies + f->n, &y,
+                                  &e) != TL_OK)
             tl_fail(&s->err, e.status, "a second run of the function fails: %.300s", e.message);
         else if (!same_ops(s->rec, s->y, again, y))
             tl_fail(&s->err, tl_failed(again) || tl_failed(s->rec) ? TL_ENOMEM : TL_EUSAGE,

@@ -30,9 +30,11 @@ static tl_tensor rounded(tl_tape *on, const tl_array *like, const double *x)
     return made;
 }
 
-int64_t tl_shadow_bad_element(const tl_array *a)
+int64_t tl_bad_element(const tl_array *a)
 {
-    for (int64_t i = 0; i < tl_array_count(a); i++)
+    const bool none = a == NULL || a->data == NULL || !tl_dtype_is_float(a->dtype);
+    const int64_t n = none ? 0 : tl_array_count(a);
+    for (int64_t i = 0; i < n; i++)
         if (!isfinite(tl_array_get(a, i)))
             return i;
     return -1;
@@ -52,21 +54,21 @@ static tl_status copy_input(tl_at at, const char *what, tl_tensor x, bool grads,
     return grads && tl_dtype_is_float(v->a.dtype) ? tl_require_grad(on, *copy) : TL_OK;
 }
 
-tl_status tl_shadow_record(tl_at at, const char *who, tl_function *f, const tl_tensor *in, int n,
-                           void *ctx, bool grads, tl_tape *on, tl_tensor *copies, tl_tensor *y,
-                           tl_err *err)
+tl_status tl_shadow_record(const tl_subject *f, const char *who, bool grads, tl_tape *on,
+                           tl_tensor *copies, tl_tensor *y, tl_err *err)
 {
     char what[64];
     tl_status s = TL_OK;
-    for (int i = 0; i < n && s == TL_OK; i++) {
+    for (int i = 0; i < f->n && s == TL_OK; i++) {
         snprintf(what, sizeof what, "%s: input %d", who, i);
-        s = copy_input(at, what, in[i], grads, on, &copies[i]);
+        s = copy_input(f->at, what, f->in[i], grads, on, &copies[i]);
     }
     if (s == TL_OK)
-        *y = f(on, copies, n, ctx);
+        *y = f->f(on, copies, f->n, f->ctx);
     snprintf(what, sizeof what, "%s: the function's result", who);
-    const tl_tape *failed = tl_failed(at.tape) ? at.tape : on;
-    if (!tl_failed(failed) && tl_readable((tl_at){on, at.file, at.line, NULL}, *y, what) != NULL)
+    const tl_tape *failed = tl_failed(f->at.tape) ? f->at.tape : on;
+    const tl_at at = {on, f->at.file, f->at.line, NULL};
+    if (!tl_failed(failed) && tl_readable(at, *y, what) != NULL)
         return TL_OK;
     return tl_fail(err, tl_error_status(failed), "%.400s", tl_error(failed));
 }
@@ -89,19 +91,27 @@ static tl_status add_leaf(tl_shadow *s, tl_tensor x, bool checked, const char *n
     if (!tl_grow(&s->leaf, &s->cap_leaves, s->n_leaves, sizeof *s->leaf))
         return tl_fail(&s->err, TL_ENOMEM, "no memory for %d leaves", s->n_leaves + 1);
     tl_shadow_leaf *l = &s->leaf[s->n_leaves++];
-    *l = (tl_shadow_leaf){.handle = x, .v = v, .checked = checked, .n = tl_array_count(&v->a)};
+    *l = (tl_shadow_leaf){x, v, checked, .first = s->n, .n = tl_array_count(&v->a)};
+    s->n += l->n;
     snprintf(l->name, sizeof l->name, "%s", name);
-    double **arrays[] = {&l->x0,   &l->x,    &l->dir,      &l->found[0], &l->found[1], &l->g[0],
-                         &l->g[1], &l->sway, &l->noise[0], &l->noise[1], &l->diff};
+    return TL_OK;
+}
+
+static tl_status make_arrays(tl_shadow *s)
+{
+    double **arrays[] = {&s->x0,   &s->x,    &s->dir,      &s->found[0], &s->found[1], &s->g[0],
+                         &s->g[1], &s->sway, &s->noise[0], &s->noise[1], &s->diff};
     const size_t n_arrays = sizeof arrays / sizeof *arrays;
-    l->x0 = tl_calloc((size_t)l->n * (n_arrays - 1 + 2 * TL_NOISE_WINDOWS), sizeof *l->x0);
-    if (l->x0 == NULL)
-        return tl_fail(&s->err, TL_ENOMEM, "no memory for leaf '%.90s' of %lld elements", name,
-                       (long long)l->n);
+    s->x0 = tl_calloc((size_t)s->n * (n_arrays - 1 + 2 * TL_NOISE_WINDOWS), sizeof *s->x0);
+    if (s->x0 == NULL)
+        return tl_fail(&s->err, TL_ENOMEM, "no memory for %d leaves of %lld elements", s->n_leaves,
+                       (long long)s->n);
     for (size_t i = 1; i < n_arrays; i++)
-        *arrays[i] = l->x0 + (int64_t)i * l->n;
-    for (int64_t i = 0; i < l->n; i++)
-        l->x[i] = l->x0[i] = tl_array_get(&v->a, i);
+        *arrays[i] = s->x0 + (int64_t)i * s->n;
+    for (int i = 0; i < s->n_leaves; i++)
+        for (int64_t k = 0; k < s->leaf[i].n; k++)
+            s->x0[s->leaf[i].first + k] = tl_array_get(&s->leaf[i].v->a, k);
+    memcpy(s->x, s->x0, (size_t)s->n * sizeof *s->x);
     return TL_OK;
 }
 
@@ -119,7 +129,7 @@ tl_status tl_shadow_leaves(tl_shadow *s, const tl_tensor *in, int n, bool check_
         const tl_node *node = &s->rec->node[order[i]];
         for (int k = 0; k < node->n_in; k++) {
             const tl_tensor x = node->in[k];
-            const tl_value *v = tl_is_none(x) ? NULL : tl_peek(s->rec, x);
+            const tl_value *v = tl_peek(s->rec, x);
             if (v == NULL || v->node >= 0)
                 continue;
             /* A parameter is checked if it takes gradients; all else is a constant. */
@@ -128,13 +138,12 @@ tl_status tl_shadow_leaves(tl_shadow *s, const tl_tensor *in, int n, bool check_
                             of_model ? tl_leaf_name(s->rec, x) : "(a constant)"));
         }
     }
-    return TL_OK;
+    return make_arrays(s);
 }
 
 void tl_shadow_free(tl_shadow *s)
 {
-    for (int i = 0; i < s->n_leaves; i++)
-        tl_free_raw(s->leaf[i].x0);
+    tl_free_raw(s->x0);
     tl_free_raw(s->leaf);
     tl_free_raw(s->cotangent);
     tl_free_raw(s->copies);
@@ -176,8 +185,8 @@ static tl_tensor leaf_again(void *ctx, tl_tensor x)
         return v == NULL || x.owner != s->rec->values.owner ? x : tl_shadow_copy(s->run, &v->a);
     }
     if (tl_is_none(l->again)) {
-        l->again = r->own ? rounded(s->run, &l->v->a, l->x)
-                          : tl_data(s->run, l->x, TL_F64, tl_array_shape(&l->v->a));
+        l->again = r->own ? rounded(s->run, &l->v->a, s->x + l->first)
+                          : tl_data(s->run, s->x + l->first, TL_F64, tl_array_shape(&l->v->a));
         if (r->roll > 0)
             roll_value(r, l->again, tl_unit_of(l->v->a.dtype));
         if (l->checked && r->grads)
@@ -207,8 +216,7 @@ static tl_tensor run_again(rerun r)
     tl_tensor y = tl_rerun(s->run, s->rec, s->y, leaf_again, roll_results, &r);
     if (!r.grads)
         tl_mode_pop(s->run, depth);
-    for (int i = 0; i < s->n_leaves; i++)
-        memcpy(s->leaf[i].x, s->leaf[i].x0, (size_t)s->leaf[i].n * sizeof(double));
+    memcpy(s->x, s->x0, (size_t)s->n * sizeof *s->x);
     tl_shadow_failed(s, s->run);
     return y;
 }
@@ -224,7 +232,7 @@ static tl_status backward(tl_shadow *s, tl_tape *t, tl_tensor y, bool own)
         tl_tensor g = l->checked && !tl_is_none(x) ? tl_grad(t, x) : TL_NONE;
         bool there = !tl_is_none(g) && tl_array_of(t, g, &a);
         for (int64_t k = 0; k < l->n; k++)
-            l->found[own][k] = there ? tl_array_get(&a, k) : 0;
+            s->found[own][l->first + k] = there ? tl_array_get(&a, k) : 0;
     }
     return tl_shadow_failed(s, t);
 }
@@ -254,8 +262,7 @@ tl_status tl_shadow_analytic(tl_shadow *s)
 {
     TL_TRY(tl_shadow_gradients(s, false, 0));
     TL_TRY(backward(s, s->rec, s->y, true));
-    for (int i = 0; i < s->n_leaves; i++)
-        for (int own = 0; own < 2; own++)
-            memcpy(s->leaf[i].g[own], s->leaf[i].found[own], (size_t)s->leaf[i].n * sizeof(double));
+    for (int own = 0; own < 2; own++)
+        memcpy(s->g[own], s->found[own], (size_t)s->n * sizeof(double));
     return TL_OK;
 }

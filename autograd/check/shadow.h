@@ -12,25 +12,26 @@
 #include "autograd/internal.h"
 #include "tensor/rng.h"
 
-/* Points in a row at which noise.c looks at gradients, and fourth differences between them. */
-enum { TL_NOISE_POINTS = 7, TL_NOISE_ORDER = 4, TL_NOISE_WINDOWS = 3 };
+/* A function and the inputs at which it is looked at, for a call at `at`. */
+typedef struct {
+    tl_at at;
+    tl_function *f;
+    const tl_tensor *in;
+    int n;
+    void *ctx;
+} tl_subject;
 
-/* A floating leaf of the recorded function. Its arrays have n elements each. */
+/* How many fourth differences noise.c takes. */
+enum { TL_NOISE_WINDOWS = 3 };
+
+/* A floating leaf of the recorded function. The elements of all leaves are numbered through. */
 typedef struct {
     tl_tensor handle;  /* on the recording tape, or the model's */
     const tl_value *v; /* its record there */
     bool checked;      /* its gradient is in question */
     char name[96];
-    int64_t n;
+    int64_t first, n; /* its elements */
     tl_tensor again;  /* its handle in the re-run under way */
-    double *x0;       /* its elements as recorded; the block that holds all these arrays */
-    double *x;        /* where the next re-run takes it; back at x0 after that */
-    double *dir;      /* the direction along which it moves */
-    double *found[2]; /* its gradients as the last re-run gave them */
-    double *g[2];     /* its analytic gradients at x0 */
-    double *sway;     /* change of g[0] when all leaves move by a rounding unit of the user's */
-    double *noise[2]; /* what the roundings of its run do to g, once measured */
-    double *diff;     /* scratch of noise.c: 2 * TL_NOISE_WINDOWS arrays */
 } tl_shadow_leaf;
 
 typedef struct {
@@ -42,7 +43,17 @@ typedef struct {
     int64_t n_y;
     tl_shadow_leaf *leaf;
     int n_leaves, cap_leaves;
-    double jumps; /* noise of tl_shadow_value, once measured */
+    /* By element of the leaves. */
+    int64_t n;
+    double *x0;       /* as recorded; the block that holds all these arrays */
+    double *x;        /* where the next re-run takes it; back at x0 after that */
+    double *dir;      /* the direction along which it moves */
+    double *found[2]; /* the gradients that the last re-run gave; 0 where none is in question */
+    double *g[2];     /* the analytic gradients at x0 */
+    double *sway;     /* change of g[0] when all leaves move by a rounding unit of the user's */
+    double *noise[2]; /* what the roundings of its run do to g, once measured */
+    double *diff;     /* scratch of noise.c: 2 * TL_NOISE_WINDOWS arrays */
+    double jumps;     /* noise of tl_shadow_value, once measured */
     tl_err err;
 } tl_shadow;
 
@@ -50,16 +61,15 @@ typedef struct {
 
 /* Runs f on tape `on` with copies of the inputs; floating copies take gradients if `grads`. Any
  * failure, such as an input that cannot be read, goes to err. */
-tl_status tl_shadow_record(tl_at at, const char *who, tl_function *f, const tl_tensor *in, int n,
-                           void *ctx, bool grads, tl_tape *on, tl_tensor *copies, tl_tensor *y,
-                           tl_err *err);
+tl_status tl_shadow_record(const tl_subject *f, const char *who, bool grads, tl_tape *on,
+                           tl_tensor *copies, tl_tensor *y, tl_err *err);
 /* Collects the leaves of y: the n inputs, parameters, and constants. */
 tl_status tl_shadow_leaves(tl_shadow *s, const tl_tensor *in, int n, bool check_inputs);
-/* Fills g of every checked leaf. */
+/* Fills g. */
 tl_status tl_shadow_analytic(tl_shadow *s);
 /* <cotangent, y> of a run in f64 with the leaves at x; NaN on failure (s->err). */
 double tl_shadow_value(tl_shadow *s);
-/* Fills found[own] of every checked leaf from a run with the leaves at x. roll > 0: every leaf and
+/* Fills found[own] from a run with the leaves at x. roll > 0: every leaf and
  * every result also moves by a rounding unit, up or down as random stream number `roll` says. */
 tl_status tl_shadow_gradients(tl_shadow *s, bool own, int roll);
 void tl_shadow_free(tl_shadow *s);
@@ -67,13 +77,14 @@ void tl_shadow_free(tl_shadow *s);
 tl_status tl_shadow_failed(tl_shadow *s, const tl_tape *t);
 /* A leaf on tape `on` with the contents of a. */
 tl_tensor tl_shadow_copy(tl_tape *on, const tl_array *a);
-/* Index of the first element that is not finite, or -1. */
-int64_t tl_shadow_bad_element(const tl_array *a);
+/* Index of the first element that is not finite; -1: there is none, or no floating data (a may be
+ * NULL). */
+int64_t tl_bad_element(const tl_array *a);
 
 /* ---- numeric.c ---- */
 
-/* What moves: one leaf along its dir, or every checked leaf along its own (leaf NULL). element >=
- * 0: that leaf's dir is 1 there and 0 elsewhere. */
+/* What moves along dir: one leaf, or every checked leaf (leaf NULL). dir is 0 elsewhere. element >=
+ * 0: it is 1 at that element of the leaf, and 0 at others. */
 typedef struct {
     tl_shadow_leaf *leaf;
     int64_t element;
@@ -91,7 +102,7 @@ typedef struct {
 } tl_numeric;
 
 /* tl_shadow_value at x0 + h * dir. */
-double tl_shadow_value_at(tl_shadow *s, const tl_path *p, double h);
+double tl_shadow_value_at(tl_shadow *s, double h);
 /* Its derivative by h at h = 0. */
 tl_numeric tl_shadow_derivative(tl_shadow *s, const tl_path *p);
 /* The same by steps from that part of what moves on down. */
@@ -102,7 +113,7 @@ tl_numeric tl_shadow_derivative_near(tl_shadow *s, const tl_path *p, double part
 double tl_unit_of(tl_dtype d); /* half the distance from 1 to the next number */
 /* Fills sway: the f64 gradients are taken once more with every leaf times 1 +- unit. */
 tl_status tl_shadow_sway(tl_shadow *s, double unit);
-/* Fills noise[own] of every checked leaf and, in f64, s->jumps. */
+/* Fills noise[own] and, in f64, s->jumps. */
 tl_status tl_shadow_noise(tl_shadow *s, bool own);
 
 /* ---- one check ---- */
@@ -142,32 +153,27 @@ typedef struct {
 
 /* TL_OK if a check can begin: the tape has not failed and traces nothing, and there are a function,
  * n inputs and sensible options. */
-tl_status tl_check_begin(tl_checker *c, tl_at at, tl_function *f, const tl_tensor *in, int n);
+tl_status tl_check_begin(tl_checker *c, const tl_subject *f);
 /* Records f, and finds its leaves and their analytic gradients. */
-tl_status tl_check_record(tl_checker *c, tl_at at, tl_function *f, const tl_tensor *in, int n,
-                          void *ctx);
+tl_status tl_check_record(tl_checker *c, const tl_subject *f);
 /* Records f and compares its gradients. The verdict is in c->r; what else went wrong, in c->s.err.
  * The caller sets o, r, who and only of c, the rest to zero, and frees c->s in any case. */
-tl_status tl_check_run(tl_checker *c, tl_at at, tl_function *f, const tl_tensor *in, int n,
-                       void *ctx);
-/* Random directions for all leaves that move. */
+tl_status tl_check_run(tl_checker *c, const tl_subject *f);
+/* Sets dir: to 1 at the path's element, or at random for all leaves that move. */
 void tl_check_aim(tl_checker *c, const tl_path *p);
 
 /* ---- sanity.c ---- */
 
 /* f must leave its inputs as they are, repeat its result, and do the same ops nearby. */
-tl_status tl_check_sanity(tl_checker *c, tl_at at, tl_function *f, const tl_tensor *in, int n,
-                          void *ctx);
+tl_status tl_check_sanity(tl_checker *c, const tl_subject *f);
 
 /* ---- gradgrad.c ---- */
 
 /* tl_check_run for the gradient of f by each floating input in turn, until one is not right; *by is
  * its number. *by is -1 before, or the only input to look at. */
-tl_status tl_check_second(tl_checker *c, tl_at at, tl_function *f, const tl_tensor *in, int n,
-                          void *ctx, int *by);
+tl_status tl_check_second(tl_checker *c, const tl_subject *f, int *by);
 /* tl_culprit_find with order 2 for f. */
-void tl_culprit_find_second(tl_checker *c, tl_at at, tl_function *f, const tl_tensor *in, int n,
-                            void *ctx);
+void tl_culprit_find_second(tl_checker *c, const tl_subject *f);
 
 /* ---- culprit.c ---- */
 

@@ -33,6 +33,18 @@ static tl_status bind_own(tl_graph *g, tl_root *r)
     return TL_OK;
 }
 
+tl_storage *tl_graph_storage(const tl_graph *g, const tl_root *r)
+{
+    if (r->st != NULL)
+        return r->st;
+    switch (r->kind) {
+    case TL_ROOT_MODEL: return tl_values_at(&g->user->model->values, r->at)->st;
+    case TL_ROOT_ACC: return tl_leaf_grad_find(g->user, g->t->grad[r->at].leaf)->acc[r->acc].st;
+    case TL_ROOT_DERIVED: return tl_values_at(&g->user->lasting->values, r->at)->st;
+    default: return NULL;
+    }
+}
+
 /* ---- gradients ---- */
 
 static tl_grad_note noted(const tl_graph *g, const tl_leaf_grad *mine)
@@ -63,7 +75,7 @@ static fate fate_of(const tl_graph *g, const tl_leaf_grad *mine)
  * there; calls before it, whose gradients the program has found, keep theirs. */
 static int their_call(const tl_graph *g, const tl_leaf_grad *mine, int call)
 {
-    return fate_of(g, mine) != GOES_ON || call < g->tracing->calls ? call : call + g->later;
+    return fate_of(g, mine) != GOES_ON || call < g->tracing->calls ? call : call + g->call_shift;
 }
 
 /* What becomes of an accumulator. What has been sent on below derived values ends. */
@@ -110,7 +122,7 @@ static bool reads_less(const tl_graph *g, const tl_leaf_grad *mine, const tl_lea
 static bool record_misfits(const tl_graph *g, const tl_leaf_grad *mine)
 {
     /* A call of the program would have the number of an earlier one. */
-    for (int k = 0; g->later < 0 && k < mine->n_accs; k++)
+    for (int k = 0; g->call_shift < 0 && k < mine->n_accs; k++)
         if (mine->acc[k].call < g->tracing->calls)
             return true;
     const tl_leaf_grad *theirs = tl_leaf_grad_find(g->user, mine->leaf);
@@ -120,7 +132,7 @@ static bool record_misfits(const tl_graph *g, const tl_leaf_grad *mine)
 
 tl_tensor tl_bind_misfit(tl_graph *g)
 {
-    g->later = g->tracing->clears_first ? 0 : g->user->calls - g->tracing->calls;
+    g->call_shift = g->tracing->clears_first ? 0 : g->user->calls - g->tracing->calls;
     for (int i = 0; i < g->user->n_grads; i++) {
         const tl_leaf_grad *theirs = &g->user->grad[i];
         if (theirs->live && tl_derived(g->user, theirs->leaf) && g->tracing->reads &&
@@ -233,13 +245,6 @@ tl_status tl_bind_accumulator(tl_graph *g, tl_root *r)
 
 bool tl_bind_theirs(const tl_graph *g, const tl_root *r) { return fate_there(g, r) == GOES_ON; }
 
-tl_storage *tl_bind_accumulated(tl_graph *g, const tl_root *r)
-{
-    if (r->st != NULL)
-        return r->st;
-    return tl_leaf_grad_find(g->user, g->t->grad[r->at].leaf)->acc[r->acc].st;
-}
-
 /* The user's tape has the gradients of that fate from now on. */
 static void leave_records(tl_graph *g, fate which)
 {
@@ -257,12 +262,12 @@ tl_status tl_bind_gradients_over(tl_graph *g)
 {
     for (const tl_root *r = g->outside; r != NULL; r = r->next)
         if (tl_bind_theirs(g, r) && !r->later)
-            tl_bind_accumulated(g, r)->version++;
+            tl_graph_storage(g, r)->version++;
     leave_records(g, GOES_ON);
     tl_derived_unsettle(g->user);
     if (tl_clears(g->t))
         tl_grads_drop(g->user);
-    g->user->calls = g->t->calls + (tl_clears(g->t) ? 0 : g->later);
+    g->user->calls = g->t->calls + (tl_clears(g->t) ? 0 : g->call_shift);
     /* What the last part leaves goes where the user's gradients are, which have been consumed. */
     leave_records(g, STAYS);
     for (const tl_root *r = g->outside; r != NULL; r = r->next) {

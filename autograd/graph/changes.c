@@ -72,8 +72,8 @@ bool tl_root_changes_between(const tl_graph *g, uint32_t root, uint32_t first, u
 
 typedef struct {
     tl_graph *g;
-    int32_t
-        *born; /* by value: the node whose result it shows, itself or through views; -1: a leaf */
+    /* By value: the node whose result it shows, itself or through views; -1: a leaf. */
+    int32_t *born;
 } checker;
 
 /* What a view shows was recorded before it. */

@@ -245,9 +245,10 @@ tl_status tl_graph_fuse(tl_graph *g)
 {
     const fuser s = {g, tl_graph_room(g, g->t->n_nodes, sizeof *s.of)};
     g->decision = tl_graph_room(g, g->t->n_nodes, sizeof *g->decision);
-    if (g->head.err.status == TL_OK && !g->opt.no_fuse)
-        find_readers(&s);
-    for (uint32_t at = 0; at < g->n_order && g->head.err.status == TL_OK && !g->opt.no_fuse; at++)
+    if (g->head.err.status != TL_OK || g->opt.no_fuse)
+        return g->head.err.status;
+    find_readers(&s);
+    for (uint32_t at = 0; at < g->n_order && g->head.err.status == TL_OK; at++)
         if (tl_fusable(&g->t->node[g->order[at]])) {
             express(&s, g->order[at]);
             decide(&s, g->order[at]);

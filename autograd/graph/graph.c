@@ -370,8 +370,7 @@ static bool fits(tl_graph *g, const tl_tape *t, const tl_tensor *in, int n_in)
     if (g->n_in != n_in || tl_graph_keys_missing(g) || !tl_graph_scope_fits(g, g->traced_mode))
         return false;
     for (int i = 0; i < n_in; i++)
-        if (tl_is_none(in[i]) || tl_peek(t, in[i]) == NULL ||
-            tl_graph_input_fits(g, in, i, NULL) != TL_OK)
+        if (tl_peek(t, in[i]) == NULL || tl_graph_input_fits(g, in, i, NULL) != TL_OK)
             return false;
     return tl_is_none(tl_bind_misfit(g));
 }

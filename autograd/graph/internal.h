@@ -11,8 +11,8 @@
  *   simplify.c   equal values and constants
  *   fuse.c       pointwise nodes that are computed inside their users' loops (fused.c)
  *   plan.c       the steps, what is computed a second time (recompute.c), and the slab
- *   run.c        inputs are bound (bind.c), steps run and are logged (record.c), or put off
- * (later.c)
+ *   run.c        inputs are bound (bind.c), steps run and are logged (record.c); gradients may be
+ *                put off (later.c)
  *
  * After rebuild.c nodes stay as they are; the later passes only write beside them. */
 #ifndef TL_GRAPH_INTERNAL_H
@@ -48,8 +48,7 @@ typedef enum {
     TL_ROOT_ACC = TL_LEAF_ACC,
     TL_ROOT_MODEL,  /* value `at` of the model */
     TL_ROOT_OUTPUT, /* of its own, to be handed out */
-    TL_ROOT_DERIVED /* a derived value, which the user's tape keeps: value `at` of its lasting tape
-                     */
+    TL_ROOT_DERIVED /* a derived value, kept by the user's tape: value `at` of its lasting tape */
 } tl_root_kind;
 
 /* An array that a step reads or writes, or a result of the graph. Its data lies at the base of a
@@ -183,7 +182,7 @@ struct tl_graph {
     struct tl_remark *made, *missed[2]; /* replacements; those not made: forward, joint */
     tl_graph_stats stats;
 
-    int later;          /* in a run: calls of tl_backward on the user's tape, less tracing->calls */
+    int call_shift;     /* in a run: a backward has so much higher a number than in the trace */
     uint32_t n_waiting; /* in a run: the first so many of fold[] may be asked for */
     int *pass;          /* in a run: by pass of the trace's log, that of the user's */
     tl_err run_err;     /* of the step that runs */
@@ -220,8 +219,8 @@ tl_status tl_graph_find_roots(tl_graph *g); /* value[] and roots[] */
 tl_tensor tl_graph_resolve(const tl_graph *g, tl_tensor x);
 /* The memory that what stands for x lies in: an index of roots[]. */
 uint32_t tl_graph_root(tl_graph *g, tl_tensor x);
-/* A leaf that was recorded later has a root, too; false if there is no room. */
-bool tl_graph_adopt(tl_graph *g, tl_tensor leaf);
+/* A constant that was recorded later, for one of the values, has a root, too. */
+void tl_graph_adopt(tl_graph *g, tl_tensor leaf);
 /* Adds r to roots[]; 0, with g's error, if there is no room. */
 uint32_t tl_root_new(tl_graph *g, tl_root r);
 /* Values 0 .. n-1 that lie in the memory of others lie in that of what stands for those now. */
@@ -339,6 +338,9 @@ bool tl_steps_may_swap(const tl_plan_step *a, const tl_plan_step *b);
 tl_tensor tl_bind_misfit(tl_graph *g);
 /* The gradients that wait on the user's tape are those that the graph goes on with. */
 tl_status tl_bind_check_gradients(tl_graph *g, tl_at at);
+/* The storage of a root outside the slab; of an input, a constant or host memory only if it was
+ * copied, else NULL. */
+tl_storage *tl_graph_storage(const tl_graph *g, const tl_root *r);
 /* r lies at base in this run: its arrays get their data. */
 void tl_root_bind(tl_root *r, void *base);
 /* Every root outside the slab gets its memory. */
@@ -347,14 +349,11 @@ tl_status tl_bind_all(tl_graph *g, const tl_tensor *in);
 tl_status tl_bind_gradients_over(tl_graph *g);
 /* r is an accumulator of the user's tape, and not only of the run. */
 bool tl_bind_theirs(const tl_graph *g, const tl_root *r);
-/* An accumulator gets its memory; its storage. */
+/* An accumulator gets its memory. */
 tl_status tl_bind_accumulator(tl_graph *g, tl_root *r);
-tl_storage *tl_bind_accumulated(tl_graph *g, const tl_root *r);
 
 /* ---- run.c ---- */
 
-/* The storage behind a root; of an input only if it was copied. */
-tl_storage *tl_graph_storage(tl_graph *g, const tl_root *r);
 /* New memory of the user's tape with a copy of a, row-major; NULL, without an error, if there is
  * none. */
 tl_storage *tl_graph_copy(tl_graph *g, const tl_array *a, tl_array *copy);

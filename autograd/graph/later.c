@@ -215,8 +215,8 @@ tl_status tl_later_order(tl_graph *g)
 /* What waits on the user's tape for tl_accumulate. */
 typedef struct {
     tl_fold f;
-    tl_graph *g; /* NULL: it has been freed */
-    int later;   /* g->later of that run */
+    tl_graph *g;    /* NULL: it has been freed */
+    int call_shift; /* of that run */
     const tl_later *l;
 } waiting;
 
@@ -251,16 +251,16 @@ static tl_status accumulate(tl_tape *t, tl_fold *f, int i, int of)
                             "tl_accumulate: the graph whose run put this off has been freed");
     const tl_later *l = w->l;
     tl_root *r = &g->roots[l->sums];
-    g->later = w->later;
+    g->call_shift = w->call_shift;
     for (uint32_t k = l->first; k < l->end; k++)
         TL_TRY(check_unchanged(g, g->step[k]));
     TL_TRY(tl_bind_accumulator(g, r));
     if (of > 1) /* no part begins where memory is blank */
-        tl_storage_settle(tl_bind_accumulated(g, r));
+        tl_storage_settle(tl_graph_storage(g, r));
     for (uint32_t k = l->first; k < l->end; k++)
         TL_TRY(of > 1 ? run_part(g, g->step[k], l->cut[k - l->first], i, of)
                       : tl_graph_run_call(g, g->step[k], &g->step[k]->call));
-    tl_bind_accumulated(g, r)->version += i == of - 1;
+    tl_graph_storage(g, r)->version += i == of - 1;
     return TL_OK;
 }
 
@@ -282,7 +282,10 @@ static tl_status wait_for(tl_graph *g, const tl_later *l)
     tl_leaf_grad *theirs = tl_leaf_grad_find(u, g->t->grad[r->at].leaf);
     waiting *w = tl_tape_room(u, 1, sizeof *w);
     TL_TRY(u->head.err.status);
-    *w = (waiting){{.run = accumulate, .axis = l->axis, .size = -1, .acc = r->acc}, g, g->later, l};
+    *w = (waiting){{.run = accumulate, .axis = l->axis, .size = -1, .acc = r->acc},
+                   g,
+                   g->call_shift,
+                   l};
     w->f.later = theirs->waiting;
     theirs->waiting = &w->f;
     u->waiting++;

@@ -179,27 +179,25 @@ void tl_trace_clear(void *ctx, tl_tape *t)
     tl_trace_part(t, k->part + 1);
 }
 
-tl_status tl_mark_expand(tl_tape *dst, const tl_node *n, const tl_tensor *in, tl_tensor leaf,
-                         tl_tensor *out)
+void tl_mark_expand(tl_tape *dst, const tl_node *n, const tl_tensor *in, tl_tensor leaf,
+                    tl_tensor *out)
 {
-    tl_at at = {dst, n->file, n->line, NULL};
-    if (n->op == &tl_op_mark_backward) {
-        tl_backward_options o = *(const tl_backward_options *)n->attrs;
-        o.cotangent = in[1];
-        TL_TRY(tl_backward_at(at, in[0], o));
-        TL_TRY(tl_fold_recorded(dst));
-        for (int i = 0; i < dst->n_grads; i++) {
-            tl_grad_note *note = dst->grad[i].reached ? tl_grad_note_at(dst, i) : NULL;
-            if (note != NULL)
-                note->reached = true;
-        }
-        return tl_error_status(dst);
-    }
+    const tl_at at = {dst, n->file, n->line, NULL};
     if (n->op == &tl_op_mark_grad)
         out[0] = tl_grad_at(at, leaf);
-    else
+    if (n->op == &tl_op_mark_clear)
         tl_grad_clear(dst);
-    return tl_failed(dst) ? tl_error_status(dst) : TL_OK;
+    if (n->op != &tl_op_mark_backward)
+        return;
+    tl_backward_options o = *(const tl_backward_options *)n->attrs;
+    o.cotangent = in[1];
+    if (tl_backward_at(at, in[0], o) != TL_OK || tl_fold_recorded(dst) != TL_OK)
+        return;
+    for (int i = 0; i < dst->n_grads; i++) {
+        tl_grad_note *note = dst->grad[i].reached ? tl_grad_note_at(dst, i) : NULL;
+        if (note != NULL)
+            note->reached = true;
+    }
 }
 
 tl_tensor tl_mark_leaf(const tl_node *n) { return ((const grad_attrs *)n->attrs)->leaf; }

@@ -206,8 +206,7 @@ static bool may_be_remade(const tl_graph *g, const tl_plan_step *s)
     const tl_node *n = &g->t->node[s->node];
     const bool one_pass = tl_fusable(n) || n->op->traits & (TL_ONE_PASS | TL_ELEMENTWISE);
     return !s->again && n->kernel == NULL && one_pass && s->n_out > 0 && !tl_node_mutates(n) &&
-           !(n->op->traits & TL_RANDOM) && !(n->mode & TL_WATCHED_MODES) &&
-           g->n_roots + (uint32_t)s->n_out <= g->cap_roots;
+           !(n->op->traits & TL_RANDOM) && !(n->mode & TL_WATCHED_MODES);
 }
 
 /* The value of s lies in memory of its own, unused for so long between two steps that it is worth a

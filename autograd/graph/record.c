@@ -74,8 +74,8 @@ static uint64_t key_now(const tl_graph *g, uint64_t key)
 
 static bool wanted(const tl_run_log *l, int ndim) { return ndim == 0 || tl_log_full(l); }
 
-/* The entry in this step for what the trace's log has as `like`. *made: it is new. NULL: the log is
- * stopped. */
+/* The entry in this step for what the trace's log has as `like`, which says everything but the keys
+ * and bytes of this step. *made: it is new. NULL: the log is stopped. */
 static tl_log_entry *entry_for(tl_graph *g, const tl_log_entry *like, bool *made)
 {
     tl_run_log *l = tl_log_of(g->user);
@@ -87,18 +87,12 @@ static tl_log_entry *entry_for(tl_graph *g, const tl_log_entry *like, bool *made
         in[k] = key_now(g, like->in[k]);
     if (in == NULL)
         return tl_log_stop(l, TL_ENOMEM, "no memory for the log of %d inputs", like->n_in), NULL;
-    e->op = like->op;
-    e->update = like->update;
+    const uint64_t key = e->key;
+    *e = *like;
+    e->key = key;
+    e->in = in;
     e->name = tl_log_text(l, like->name);
     e->attrs = tl_log_text(l, like->attrs);
-    e->file = like->file;
-    e->line = like->line;
-    e->mode = like->mode;
-    e->dtype = like->dtype;
-    e->in = in;
-    e->n_in = like->n_in;
-    e->leaf = like->leaf;
-    e->use = like->use;
     return e;
 }
 

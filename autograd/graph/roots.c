@@ -93,11 +93,9 @@ tl_status tl_graph_find_roots(tl_graph *g)
     return g->head.err.status;
 }
 
-bool tl_graph_adopt(tl_graph *g, tl_tensor leaf)
+void tl_graph_adopt(tl_graph *g, tl_tensor leaf)
 {
-    if (leaf.index < g->cap_values)
-        g->value[leaf.index] = (tl_value_plan){.same = leaf, .root = root_of_value(g, leaf)};
-    return leaf.index < g->cap_values && g->head.err.status == TL_OK;
+    g->value[leaf.index] = (tl_value_plan){.same = leaf, .root = root_of_value(g, leaf)};
 }
 
 void tl_graph_move_roots(tl_graph *g, uint32_t n)

@@ -12,8 +12,7 @@
 static tl_status check_alias(tl_graph *g, tl_at at, int i, const tl_value *v)
 {
     for (const tl_root *r = g->outside; r != NULL; r = r->next) {
-        bool model = r->kind == TL_ROOT_MODEL && r->written &&
-                     tl_values_at(&g->user->model->values, r->at)->st == v->st;
+        bool model = r->kind == TL_ROOT_MODEL && r->written && tl_graph_storage(g, r) == v->st;
         bool itself = r->kind == TL_ROOT_INPUT && r->written && r->at == (uint32_t)i &&
                       g->user->model != NULL && v->st->arena == g->user->model->arena;
         if (model || itself)
@@ -63,7 +62,7 @@ tl_status tl_graph_run_call(tl_graph *g, const tl_plan_step *p, tl_call *c)
         s = tl_op_run(c);
     s = s == TL_OK ? tl_tell_ran(g->user, &seen) : s;
     if (s == TL_OK && c->begins)
-        tl_bind_accumulated(g, &g->roots[p->spot[p->n_in].root])->blank = false;
+        tl_graph_storage(g, &g->roots[p->spot[p->n_in].root])->blank = false;
     if (s != TL_OK)
         tl_tape_fail((tl_at){g->user, n->file, n->line, NULL}, s, "%.400s", g->run_err.message);
     tl_err_clear(&g->run_err);
@@ -92,8 +91,7 @@ static void note_changes(tl_graph *g)
 {
     for (const tl_root *r = g->outside; r != NULL; r = r->next)
         if (r->kind == TL_ROOT_MODEL && r->written)
-            tl_storage_note_whole(tl_values_at(&g->user->model->values, r->at)->st, "tl_run",
-                                  g->file, g->line);
+            tl_storage_note_whole(tl_graph_storage(g, r), "tl_run", g->file, g->line);
 }
 
 /* Calls the hooks of the parts before `end`. */
@@ -103,16 +101,6 @@ static tl_status call_hooks(tl_graph *g, tl_host_when when, int end)
         if (g->tracing->hook[i].when == when && g->tracing->hook[i].part < end)
             g->tracing->hook[i].f(g->user, g->tracing->hook[i].ctx);
     return tl_failed(g->user) ? tl_error_status(g->user) : TL_OK;
-}
-
-tl_storage *tl_graph_storage(tl_graph *g, const tl_root *r)
-{
-    switch (r->kind) {
-    case TL_ROOT_MODEL: return tl_values_at(&g->user->model->values, r->at)->st;
-    case TL_ROOT_ACC: return tl_bind_accumulated(g, r);
-    case TL_ROOT_DERIVED: return tl_values_at(&g->user->lasting->values, r->at)->st;
-    default: return r->st;
-    }
 }
 
 /* The storage of an output, as a value of the user's tape. */

@@ -59,12 +59,18 @@ static void settle(simplifier *s, const tl_node *n, tl_tensor y, const tl_array 
     tl_graph *g = s->g;
     tl_tensor x = tl_constant_at((tl_at){g->t, n->file, n->line, NULL}, a->data, NULL, a->dtype,
                                  tl_array_shape(a));
-    if (tl_is_none(x) || !tl_graph_adopt(g, x)) {
+    if (tl_is_none(x)) {
         tl_fail(&g->head.err, TL_ENOMEM, "no memory for a constant of %zu bytes", tl_array_room(a));
         return;
     }
-    s->known[x.index] = *a;
+    tl_graph_adopt(g, x);
     stand_for(s, y, x);
+}
+
+/* n computes its results from its inputs and attributes alone. */
+static bool is_function(const tl_node *n)
+{
+    return n->n_out > 0 && !(n->op->traits & TL_RANDOM) && (n->n_in > 0 || n->op == &tl_op_fill);
 }
 
 /* Computes the results of n now, if all that it reads is known; true if it has. A view of something
@@ -75,8 +81,7 @@ static bool fold(simplifier *s, const tl_node *n)
     const tl_array *in[TL_TILE_MAX_IN] = {NULL};
     tl_array out[8] = {{0}};
     tl_err err = {.status = TL_OK};
-    if (n->op->traits & TL_RANDOM || n->n_in > TL_TILE_MAX_IN || n->n_out == 0 ||
-        (n->n_in == 0 && n->op != &tl_op_fill))
+    if (n->n_in > TL_TILE_MAX_IN)
         return false;
     for (int k = 0; k < n->n_in; k++)
         if (tl_is_none(n->in[k]) || (in[k] = known(s, n->in[k])) == NULL)
@@ -105,14 +110,15 @@ static bool fold(simplifier *s, const tl_node *n)
 /* ---- one number throughout ---- */
 
 /* *value: the one number that all of x holds; false if that is not known. */
-static bool uniform(const simplifier *s, tl_tensor x, double *value)
+static bool uniform(simplifier *s, tl_tensor x, double *value)
 {
     const tl_graph *g = s->g;
     unsigned char one[8];
     while (x.owner == g->t->values.owner) { /* a view shows what lies below it */
         const tl_value *v = tl_values_at(&g->t->values, x.index);
-        tl_array a = s->known[x.index];
-        if (a.data != NULL && tl_array_count(&a) > 0) {
+        const tl_array *contents = known(s, x);
+        if (contents != NULL && tl_array_count(contents) > 0) {
+            tl_array a = *contents;
             size_t size = tl_dtype_size(a.dtype);
             for (int d = 0; d < a.ndim; d++)
                 a.dim[d] = a.stride[d] == 0 ? 1 : a.dim[d]; /* each element once */
@@ -139,17 +145,6 @@ static bool uniform(const simplifier *s, tl_tensor x, double *value)
 }
 
 /* ---- the same op on the same inputs ---- */
-
-static bool may_share(const tl_node *n)
-{
-    bool source = n->n_in == 0 && n->op != &tl_op_fill; /* what it reads is not known */
-    if (n->op->traits & TL_RANDOM || n->mode & TL_WATCHED_MODES || n->n_out == 0 || source)
-        return false;
-    for (int k = 0; k < n->n_in; k++)
-        if (tl_node_writes(n, k))
-            return false;
-    return true;
-}
 
 /* Of the op and its inputs, whatever the order of two that may change places. */
 static uint64_t hash(const tl_graph *g, const tl_node *n)
@@ -212,8 +207,6 @@ static bool share(simplifier *s, uint32_t i)
 {
     tl_graph *g = s->g;
     const tl_node *n = &g->t->node[i];
-    if (!may_share(n))
-        return false;
     const uint64_t at = hash(g, n) & s->mask;
     for (uint32_t k = s->bucket[at]; k != END; k = s->next[k]) {
         if (!equal(s, k, i))
@@ -289,8 +282,10 @@ static void pass_on(simplifier *s, const tl_node *n)
 static tl_status visit(simplifier *s, uint32_t i)
 {
     const tl_node *n = &s->g->t->node[i];
-    bool plain = n->kernel == NULL && !(n->mode & TL_WATCHED_MODES) && !tl_node_mutates(n);
-    if ((plain && fold(s, n)) || share(s, i) || !plain)
+    const bool own = n->kernel == NULL; /* what the op says of itself holds */
+    if (n->mode & TL_WATCHED_MODES || tl_node_mutates(n))
+        return TL_OK;
+    if ((is_function(n) && ((own && fold(s, n)) || share(s, i))) || !own)
         return s->g->head.err.status;
     if (n->op->traits & TL_VIEW)
         see_through(s, n);

@@ -29,17 +29,9 @@ void tl_tracing_free(tl_tracing *s)
     tl_free_raw(s);
 }
 
-/* Room for element n of a list of n, whose memory doubles whenever n is a power of two. False, with
- * an error, if there is none. */
-static bool room(tl_at at, const char *who, void *list, int n, size_t size)
+static tl_status no_memory(tl_at at, const char *who)
 {
-    void **p = list;
-    void *grown = n & (n - 1) ? *p : tl_realloc(*p, (size_t)(n ? 2 * n : 1) * size);
-    if (grown == NULL)
-        tl_tape_fail(at, TL_ENOMEM, "%s: no memory while tracing", who);
-    else
-        *p = grown;
-    return grown != NULL;
+    return tl_tape_fail(at, TL_ENOMEM, "%s: no memory while tracing", who);
 }
 
 /* ---- what lies beside a tape ---- */
@@ -80,9 +72,9 @@ int tl_grad_part(const tl_tape *t, int record)
 {
     const tl_part_grads *p = &tl_traced_of(t)->grads;
     int part = p->n_parts - 1;
-    while (part > 0 && p->first[part] > record)
+    while (p->first[part] > record) /* the first part begins with record 0 */
         part--;
-    return part > 0 ? part : 0;
+    return part;
 }
 
 tl_grad_note *tl_grad_note_at(tl_tape *t, int record)
@@ -96,8 +88,10 @@ void tl_trace_part(tl_tape *t, int part)
     tl_traced_tape *k = tl_traced_of(t);
     tl_part_grads *p = &k->grads;
     for (; p->n_parts <= part; p->n_parts++) {
-        if (!room(tl_nowhere(t), "tl_backward", &p->first, p->n_parts, sizeof *p->first))
+        if (!tl_grow(&p->first, &p->cap_parts, p->n_parts, sizeof *p->first)) {
+            no_memory(tl_nowhere(t), "tl_backward");
             return;
+        }
         p->first[p->n_parts] = t->n_grads;
     }
     k->part = part;
@@ -217,13 +211,10 @@ static uint64_t fixed(void *ctx, tl_tape *t, tl_tensor x)
 static tl_tensor constant(tl_at at, tl_tracing *s, const void *data, tl_array *a)
 {
     const size_t bytes = tl_array_room(a);
-    if (!room(at, "tl_constant", &s->constant, s->n_constant, sizeof *s->constant))
-        return TL_NONE;
-    tl_storage *st = tl_storage_new(s->arena, bytes, false);
-    if (st == NULL) {
-        tl_tape_fail(at, TL_ENOMEM, "tl_constant: no memory while tracing");
-        return TL_NONE;
-    }
+    const bool room = tl_grow(&s->constant, &s->cap_constant, s->n_constant, sizeof *s->constant);
+    tl_storage *st = room ? tl_storage_new(s->arena, bytes, false) : NULL;
+    if (st == NULL)
+        return no_memory(at, "tl_constant"), TL_NONE;
     if (bytes > 0)
         memcpy(st->data, data, bytes);
     a->data = st->data;
@@ -233,11 +224,10 @@ static tl_tensor constant(tl_at at, tl_tracing *s, const void *data, tl_array *a
 
 static tl_tensor bound(tl_at at, tl_tracing *s, const void *data, const tl_array *a)
 {
-    if (!room(at, "tl_bound", &s->bound, s->n_bound, sizeof *s->bound))
-        return TL_NONE;
+    if (!tl_grow(&s->bound, &s->cap_bound, s->n_bound, sizeof *s->bound))
+        return no_memory(at, "tl_bound"), TL_NONE;
     s->bound[s->n_bound] = *a;
-    s->bound[s->n_bound].data = (void *)(uintptr_t)
-        data; /* only read: runs that change it copy it */
+    s->bound[s->n_bound].data = (void *)(uintptr_t)data; /* runs that change it copy it */
     return tl_trace_leaf(at.tape, a, (tl_leaf){TL_LEAF_BOUND, (uint32_t)s->n_bound++, 0});
 }
 
@@ -270,8 +260,8 @@ static tl_status host(void *ctx, tl_at at, tl_host_when when, tl_host_fn *f, voi
 {
     tl_traced_tape *k = ctx;
     tl_tracing *s = k->tracing;
-    if (!room(at, "tl_host", &s->hook, s->n_hook, sizeof *s->hook))
-        return TL_ENOMEM;
+    if (!tl_grow(&s->hook, &s->cap_hook, s->n_hook, sizeof *s->hook))
+        return no_memory(at, "tl_host");
     s->hook[s->n_hook++] = (tl_host_hook){when, f, f_ctx, k->part};
     return TL_OK;
 }
@@ -279,8 +269,8 @@ static tl_status host(void *ctx, tl_at at, tl_host_when when, tl_host_fn *f, voi
 static tl_status hold(void *ctx, tl_at at, void *object)
 {
     tl_tracing *s = ((tl_traced_tape *)ctx)->tracing;
-    if (!room(at, "tl_host_hold", &s->held, s->n_held, sizeof *s->held))
-        return TL_ENOMEM;
+    if (!tl_grow(&s->held, &s->cap_held, s->n_held, sizeof *s->held))
+        return no_memory(at, "tl_host_hold");
     tl_object_hold(object);
     s->held[s->n_held++] = object;
     return TL_OK;
@@ -296,8 +286,8 @@ static tl_status watch(void *ctx, tl_at at, tl_tensor x, double *to)
     if (tl_array_count(&v->a) != 1)
         return tl_tape_fail(at, TL_ESHAPE, "tl_watch: a tensor of %lld elements; one is needed",
                             (long long)tl_array_count(&v->a));
-    if (!room(at, "tl_watch", &s->watch, s->n_watch, sizeof *s->watch))
-        return TL_ENOMEM;
+    if (!tl_grow(&s->watch, &s->cap_watch, s->n_watch, sizeof *s->watch))
+        return no_memory(at, "tl_watch");
     at = tl_place(at);
     s->watch[s->n_watch++] = (tl_watch_entry){x, to, at.file, at.line, k->part};
     return TL_OK;

@@ -58,6 +58,7 @@ typedef struct tl_tracing {
     tl_watch_entry *watch;
     void **held; /* objects that live as long as the trace */
     int n_bound, n_constant, n_hook, n_watch, n_held;
+    int cap_bound, cap_constant, cap_hook, cap_watch, cap_held;
 } tl_tracing;
 
 /* What the program did with a gradient. */
@@ -74,7 +75,7 @@ typedef struct {
     tl_grad_note *note; /* by gradient record */
     uint32_t cap_notes;
     int *first; /* by part: its first gradient record */
-    int n_parts;
+    int n_parts, cap_parts;
 } tl_part_grads;
 
 /* What belongs to one tape of a trace; the context of its recorder (trace.c). */
@@ -132,8 +133,8 @@ tl_tensor tl_mark_gradient(tl_at at, tl_tensor x);
 /* The leaf whose gradient that mark reads, as a handle of the tape it was recorded on. */
 tl_tensor tl_mark_leaf(const tl_node *n);
 /* Does on dst what the mark stands for. in, leaf: as handles of dst. */
-tl_status tl_mark_expand(tl_tape *dst, const tl_node *n, const tl_tensor *in, tl_tensor leaf,
-                         tl_tensor *out);
+void tl_mark_expand(tl_tape *dst, const tl_node *n, const tl_tensor *in, tl_tensor leaf,
+                    tl_tensor *out);
 
 /* ---- rebuild.c ---- */
 

@@ -21,7 +21,7 @@ static bool no_memory(tl_pass *p)
 
 void *tl_pass_room(tl_pass *p, size_t n, size_t size)
 {
-    void *room = tl_bump_get(&p->bump, (n + 1) * size);
+    void *room = tl_bump_get(&p->bump, n * size);
     if (room == NULL)
         no_memory(p);
     return room;
@@ -49,14 +49,23 @@ static uint32_t memory_of(const tl_pass *p, tl_tensor x)
     return l.kind == TL_LEAF_ACC ? p->first_acc[l.at] + l.use : tl_pass_slot(p, x);
 }
 
+/* What is known of the memory that x lies in; NULL: a replacement makes it, and alone changes it.
+ */
+static tl_slot *slot_of(const tl_pass *p, tl_tensor x)
+{
+    const uint32_t at = memory_of(p, x);
+    return at < p->n_others + p->n_values ? &p->at[at] : NULL;
+}
+
 /* y, which is put for x, lies where x lay, or nobody changes anything there, or both lie in memory
  * of their own. */
 static bool same_place(tl_pass *p, tl_tensor x, tl_tensor y)
 {
     const uint32_t was = memory_of(p, x), is = memory_of(p, y);
+    const tl_slot *there = slot_of(p, y);
     const tl_user *due = p->at[was].due;
-    if (due == NULL && is < p->n_others + p->n_values)
-        due = p->at[is].due;
+    if (due == NULL && there != NULL)
+        due = there->due;
     if (due == NULL || was == is ||
         (was == tl_pass_slot(p, x) && is == tl_pass_slot(p, y) && y.index >= p->n_values))
         return true;
@@ -116,7 +125,7 @@ static bool same_memory(tl_pass *p)
             if (!in_time(p, (uint32_t)m->b.node[k]))
                 tl_match_bar(p, m);
         for (int k = 0; k < n->n_in; k++) {
-            tl_slot *s = tl_node_writes(n, k) ? &p->at[memory_of(p, n->in[k])] : NULL;
+            tl_slot *s = tl_node_writes(n, k) ? slot_of(p, n->in[k]) : NULL;
             if (s != NULL && s->due != NULL) {
                 s->due = s->due->next;
                 s->last = from + 1;
@@ -168,7 +177,7 @@ static bool add_term(tl_pass *p, bool now, sum *x, uint32_t node, int k, const t
         known = known->next;
     if (known != NULL && x->n == 1 && x->n_own == 0)
         return true;
-    term *e = tl_pass_room(p, 0, sizeof *e);
+    term *e = tl_pass_room(p, 1, sizeof *e);
     if (e == NULL)
         return false;
     e->m = m;
@@ -281,7 +290,7 @@ bool tl_same_graph(tl_pass *p) { return same_memory(p) && same_gradients(p); }
 /* Puts node `by` in front of a list. */
 static void add_user(tl_pass *p, const tl_user **list, uint32_t by)
 {
-    tl_user *u = tl_pass_room(p, 0, sizeof *u);
+    tl_user *u = tl_pass_room(p, 1, sizeof *u);
     if (u != NULL) {
         *u = (tl_user){by, *list};
         *list = u;

@@ -164,7 +164,7 @@ tl_status tl_rule_found(const tl_rule *r, tl_err *err);
 
 /* compare.c: collects what matching and comparing need to know; false: out of memory. */
 bool tl_pass_index(tl_pass *p);
-/* n + 1 elements that last as long as the pass; NULL, with p->why, without memory. */
+/* n zeroed elements that last as long as the pass; NULL, with p->why, without memory. */
 void *tl_pass_room(tl_pass *p, size_t n, size_t size);
 uint32_t tl_pass_slot(const tl_pass *p, tl_tensor x);
 /* What m has put is like what it replaces in shape, dtype and strides, in memory that is changed,

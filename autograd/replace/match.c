@@ -156,8 +156,6 @@ bool tl_match_at(tl_match *m, const tl_tensor *arg)
     const int root = m->search->out[0].node;
     if (root < 0)
         return tl_refuse(m->pass, NULL, "its search computes nothing as output 0");
-    if (m->pass->t->node[m->root].op != m->search->node[root].op)
-        return false;
     if (arg != NULL)
         memcpy(b.arg, arg, sizeof b.arg);
     memset(b.node, -1, sizeof b.node);
@@ -181,6 +179,20 @@ static int readers(const tl_match *m, tl_tensor x)
     return n;
 }
 
+/* What is bound as the gradient of an output has its shape and dtype. */
+static bool cotangents_fit(const tl_match *m)
+{
+    const tl_tape *t = m->pass->t;
+    const tl_replacement *o = &m->rule->o;
+    for (int i = 0; i < o->n_out; i++) {
+        const tl_value *y = tl_peek(t, m->out[i]), *dy = tl_peek(t, m->b.arg[o->n_in + i]);
+        if (y != NULL && dy != NULL &&
+            (!tl_array_same_shape(&y->a, &dy->a) || y->a.dtype != dy->a.dtype))
+            return false;
+    }
+    return true;
+}
+
 /* The search has matched in full. Values that are no outputs have no users outside, and everything
  * was recorded in one mode, without TL_FAST or selected kernels, whose bits nobody has compared. */
 static bool finish_match(tl_match *m, const tl_binding *b)
@@ -191,6 +203,8 @@ static bool finish_match(tl_match *m, const tl_binding *b)
     m->b = *b;
     for (int i = 0; i < m->search->n_out; i++)
         m->out[i] = m->search->out[i].node < 0 ? TL_NONE : bound(p->t, b, m->search->out[i]);
+    if (!cotangents_fit(m))
+        return tl_refuse(p, NULL, "what would be the gradient of an output has another shape");
     for (int k = 0; k < m->search->n_nodes && !p->example; k++) {
         const tl_node *n = &p->t->node[b->node[k]];
         for (int j = 0; j < n->n_out; j++) {
@@ -276,9 +290,12 @@ static bool put(tl_match *m)
     for (int i = 0; p->joint && i < m->search->n_out; i++) /* other joint rules ask */
         if (!tl_is_none(m->out[i]) && m->put[i].owner == t->values.owner)
             tl_peek(t, m->put[i])->needs_grad = tl_peek(t, m->out[i])->needs_grad;
-    if (tl_failed(t))
-        tl_fail(&p->why, tl_error_status(t), "%s", tl_error(t));
-    return !tl_failed(t);
+    const tl_status s = tl_error_status(t);
+    if (s != TL_OK)
+        tl_fail(&p->why, s, "%s", tl_error(t));
+    if (s != TL_OK && s != TL_ENOMEM)
+        tl_error_clear(t); /* this place is refused, and not the program */
+    return s == TL_OK;
 }
 
 /* The ops match. If the place is refused, what was recorded for the replacement is taken back. */

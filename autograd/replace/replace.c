@@ -104,7 +104,7 @@ static void try_rules(tl_pass *p, uint32_t node)
         tl_err_clear(&p->why);
         tl_match m = {r, p, r->pattern, .root = node};
         if (tl_match_at(&m, NULL))
-            copy = tl_pass_room(p, 0, sizeof *copy);
+            copy = tl_pass_room(p, 1, sizeof *copy);
         if (p->why.status != TL_OK)
             count_in(p->g, &p->g->missed[p->joint], r, p->why.message, false);
         if (copy == NULL)
