@@ -148,7 +148,11 @@ static tl_status deliver(tl_walk *w, tl_edge *e, const tl_value *x, tl_tensor dx
      * of its own: dx may be in several inboxes, or be a tensor of the model. */
     dx = w->target != NULL ? dx : tl_hold(t, dx);
     tl_value *d = tl_peek(t, dx);
-    if (d != NULL && dx.owner == t->values.owner && d->batch == TL_FREE && x->batch >= 0)
+    const bool own = d != NULL && dx.owner == t->values.owner;
+    if (own && w->target != NULL && dx.index >= w->first_value + w->n_values &&
+        tl_peek(t, w->y)->batch == TL_MIXED)
+        tl_batch_set(d, TL_MIXED); /* as what it is the derivative of */
+    else if (own && d->batch == TL_FREE && x->batch >= 0)
         tl_batch_like(d, x); /* for example ones, one for each sample */
     e->cotangent = dx;
     return t->head.err.status;
