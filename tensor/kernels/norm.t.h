@@ -99,22 +99,18 @@ static inline __attribute__((always_inline)) void F(norm_grad_row)(const bool ce
         dx[k] = rstd * ((F(scaled_by)(dy[k], gamma, k) - a) - ((x[k] - mean) * rstd) * b);
 }
 
-static void F(rms_norm_grad)(void *rows, int64_t begin, int64_t end, int thread)
+/* dx of layer_norm or, where there is no mean, of rms_norm. */
+static void F(norm_grad)(void *rows, int64_t begin, int64_t end, int thread)
 {
     const tl_norm_rows *j = rows;
+    const T *mean = j->mean, *rstd = j->rstd;
     (void)thread;
-    for (int64_t r = begin; r < end; r++)
-        F(norm_grad_row)
-    (false, j->n, (const T *)j->dy + r * j->n, (const T *)j->x + r * j->n, j->gamma, 0,
-     ((const T *)j->rstd)[r], (T *)j->dx + r * j->n);
-}
-
-static void F(layer_norm_grad)(void *rows, int64_t begin, int64_t end, int thread)
-{
-    const tl_norm_rows *j = rows;
-    (void)thread;
-    for (int64_t r = begin; r < end; r++)
-        F(norm_grad_row)
-    (true, j->n, (const T *)j->dy + r * j->n, (const T *)j->x + r * j->n, j->gamma,
-     ((const T *)j->mean)[r], ((const T *)j->rstd)[r], (T *)j->dx + r * j->n);
+    for (int64_t r = begin; r < end; r++) {
+        const T *dy = (const T *)j->dy + r * j->n, *x = (const T *)j->x + r * j->n;
+        T *dx = (T *)j->dx + r * j->n;
+        if (mean == NULL)
+            F(norm_grad_row)(false, j->n, dy, x, j->gamma, 0, rstd[r], dx);
+        else
+            F(norm_grad_row)(true, j->n, dy, x, j->gamma, mean[r], rstd[r], dx);
+    }
 }
