@@ -148,11 +148,9 @@ static void entropy_rows(void *ctx, int64_t begin, int64_t end, int thread)
         if (ignored(j->a, t))
             j->loss[r] = 0;
         else if (smoothing != 0)
-            j->loss[r] = f64 ? k->smooth_entropy64(j->n, z, t, smoothing)
-                             : (double)k->smooth_entropy32(j->n, z, t, smoothing);
+            j->loss[r] = TL_ROW(k, f64, smooth_entropy, j->n, z, t, smoothing);
         else
-            j->loss[r] = f64 ? k->cross_entropy64(j->n, z, t)
-                             : (double)k->cross_entropy32(j->n, z, t);
+            j->loss[r] = TL_ROW(k, f64, cross_entropy, j->n, z, t);
     }
 }
 
@@ -225,14 +223,10 @@ static void grad_rows(void *ctx, int64_t begin, int64_t end, int thread)
         void *dz = tl_flat_at(j->dz, r * j->n);
         if (ignored(j->a, t))
             memset(dz, 0, (size_t)j->n * tl_dtype_size(j->dz->dtype));
-        else if (smoothing != 0 && f64)
-            k->smooth_entropy_grad64(j->n, z, t, smoothing, j->dy, dz);
         else if (smoothing != 0)
-            k->smooth_entropy_grad32(j->n, z, t, smoothing, (float)j->dy, dz);
-        else if (f64)
-            k->cross_entropy_grad64(j->n, z, t, j->dy, dz);
+            TL_ROW(k, f64, smooth_entropy_grad, j->n, z, t, smoothing, j->dy, dz);
         else
-            k->cross_entropy_grad32(j->n, z, t, (float)j->dy, dz);
+            TL_ROW(k, f64, cross_entropy_grad, j->n, z, t, j->dy, dz);
     }
 }
 

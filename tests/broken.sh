@@ -198,11 +198,11 @@ breaks 6.3 "softmax divides" reference tensor/kernels/softmax.t.h 'T r = 1 / F(e
         for (int64_t i = 0; i < n; i++)
             y[i] = y[i] / r;'
 breaks 6.4 "log_softmax adds maximum and logarithm first" reference tensor/kernels/softmax.t.h 'y[i] = (x[i] - m) - l;' 'y[i] = x[i] - (m + l);'
-breaks 6.5 "cross entropy in another order" reference tensor/kernels/softmax.t.h 'return l - (z[t] - m);' 'return (l + m) - z[t];'
+breaks 6.5 "cross entropy in another order" reference tensor/kernels/softmax.t.h 'return (double)(l - (z[t] - m));' 'return (double)((l + m) - z[t]);'
 breaks 6.6 "the mean times rstd subtracted" reference tensor/kernels/norm.t.h 'y[i] = (x[i] - m) * rstd;' 'y[i] = x[i] * rstd - m * rstd;'
 breaks 6.7 "the row's means subtracted together" reference tensor/kernels/norm.t.h '(F(scaled_by)(dy[k], gamma, k) - a) - ((x[k] - mean) * rstd) * b' 'F(scaled_by)(dy[k], gamma, k) - (a + ((x[k] - mean) * rstd) * b)'
 breaks 6.8 "the sum's own cotangent is lost" reference ops/rms_norm.c 'tl_plus(g->t, ds, dx)' 'tl_is_none(dx) ? ds : dx'
-breaks 6.9 "smoothing in another order" reference tensor/kernels/softmax.t.h 'return hit * (l - (z[t] - m)) + rest * mean;' 'return (l - (z[t] - m)) + rest * (mean - (l - (z[t] - m)));'
+breaks 6.9 "smoothing in another order" reference tensor/kernels/softmax.t.h 'return (double)(hit * (l - (z[t] - m)) + rest * mean);' 'return (double)((l - (z[t] - m)) + rest * (mean - (l - (z[t] - m))));'
 breaks 6.10 "nll's gradient by the reciprocal of the count" reference ops/cross_entropy.c 'TL_MEAN ? y / j->count : y;' 'TL_MEAN ? y * (1 / j->count) : y;'
 breaks 6.11 "mse's difference in the operands' dtype" reference ops/var.c 'tl_sub_at(at, widened(at, a), widened(at, b))' 'widened(at, tl_sub_at(at, a, b))'
 breaks 6.12 "1/n last" reference ops/norm.c 'tl_mul(t, tl_scale(t, tl_mul(t, drstd, tl_square(t, rstd)), -inv), h)' 'tl_scale(t, tl_mul(t, tl_mul(t, drstd, tl_square(t, rstd)), h), -inv)'
