@@ -145,13 +145,9 @@ static tl_status ranges(tl_call *c, int at, tl_attention_args *a)
     return TL_OK;
 }
 
-static tl_attention_in in_of(const tl_array *x)
+static tl_attention_array of(const tl_array *x)
 {
-    return (tl_attention_in){x->data, x->stride[0], x->stride[1], x->stride[2]};
-}
-static tl_attention_out out_of(const tl_array *x)
-{
-    return (tl_attention_out){x->data, x->stride[0], x->stride[1], x->stride[2]};
+    return (tl_attention_array){x->data, x->stride[0], x->stride[1], x->stride[2]};
 }
 
 typedef struct {
@@ -191,10 +187,10 @@ static tl_status run(tl_call *c, tl_attention_args *a, int at, bool backward)
 static tl_status attention_forward(tl_call *c)
 {
     tl_attention_args a = arguments(c, c->in[0], c->in[1]);
-    a.q = in_of(c->in[0]);
-    a.k = in_of(c->in[1]);
-    a.v = in_of(c->in[2]);
-    a.o = out_of(&c->out[0]);
+    a.q = of(c->in[0]);
+    a.k = of(c->in[1]);
+    a.v = of(c->in[2]);
+    a.o = of(&c->out[0]);
     return run(c, &a, 3, false);
 }
 
@@ -226,13 +222,13 @@ static tl_status grad_shape(tl_call *c)
 static tl_status grad_forward(tl_call *c)
 {
     tl_attention_args a = arguments(c, c->in[1], c->in[2]);
-    a.dout = in_of(c->in[0]);
-    a.q = in_of(c->in[1]);
-    a.k = in_of(c->in[2]);
-    a.v = in_of(c->in[3]);
-    a.dq = out_of(&c->out[0]);
-    a.dk = out_of(&c->out[1]);
-    a.dv = out_of(&c->out[2]);
+    a.dout = of(c->in[0]);
+    a.q = of(c->in[1]);
+    a.k = of(c->in[2]);
+    a.v = of(c->in[3]);
+    a.dq = of(&c->out[0]);
+    a.dk = of(&c->out[1]);
+    a.dv = of(&c->out[2]);
     return run(c, &a, 4, true);
 }
 
