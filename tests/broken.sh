@@ -278,7 +278,7 @@ breaks 12.2 "the norm's squares in f32" training $sums 'q[k] = (double)x[i + k] 
 breaks 12.3 "AdamW's decay multiplied in first" training tensor/kernels/optimize.t.h 'p[i] = p[i] - (lr * (u + wd * p[i]));' 'p[i] = (p[i] - p[i] * (lr * wd)) - lr * u;'
 breaks 12.3 "eps inside the root" training tensor/kernels/optimize.t.h '(SQRT(v[i] * c2) + eps)' 'SQRT(v[i] * c2 + eps)'
 breaks 12.4 "momentum after the step" optimizers tensor/kernels/optimize.t.h 'b[i] = (mu * b[i]) + gi;' 'b[i] = mu * (b[i] + gi);'
-breaks 12.5 "cosine over T instead of T - w" training nn/opt.c '(double)less(step, s->warmup) / (double)less(s->total, s->warmup)' '(double)less(step, s->warmup) / (double)s->total'
+breaks 12.5 "decay over T instead of T - w" training nn/opt.c '(double)less(step, start) / (double)less(s->total, start)' '(double)less(step, start) / (double)s->total'
 breaks 12.6 "a loaded parameter keeps its old master" masters ops/optimize.c 'k->widen(n, p->dtype, p->data, 1, w->data);' ''
 breaks 12.7 "dropout draws by the row in the batch" invariant_training ops/random.c '(uint64_t)tl_i64_at(p->sample, row);' '(uint64_t)tl_i64_at(p->sample, 0) + (uint64_t)row;'
 breaks 12.8 "a cache's keys begin a column late" decoding nn/attention.c 'return tl_slice(t, all, 2, 0, end, 1);' 'return tl_slice(t, all, 2, n > 0, end, 1);'
