@@ -175,9 +175,7 @@ static tl_batch loss_axis(const tl_call *c, const tl_batch *in, int at, const tl
     const tl_call rows = {.n_in = 2, .in = c->in + at};
     const tl_batch axis = tl_batch_meet(&rows, two, TL_ALL_INPUTS, TL_FROM_FRONT);
     const bool counts = a->reduction == TL_MEAN && c->in[at + 2] == NULL;
-    return counts || in[at + 2] != TL_FREE ? TL_MIXED
-           : axis == TL_FREE               ? TL_FREE
-                                           : tl_batch_outside(axis, c->in[at]->ndim, 1);
+    return counts || in[at + 2] != TL_FREE ? TL_MIXED : tl_batch_outside(axis, c->in[at]->ndim, 1);
 }
 
 /* A loss is a total over samples, and so is its running total, which may hold earlier ones. */

@@ -135,7 +135,7 @@ static tl_status pool_forward(tl_call *c)
 
 static void pool_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
 {
-    out[0] = tl_batch_outside(in[0] == TL_TOTAL ? TL_MIXED : in[0], c->out[0].ndim, 2);
+    out[0] = tl_batch_outside(in[0], c->out[0].ndim, 2);
 }
 
 const tl_op tl_op_pool_places = {TL_NAMED(pool_places, 1, 1),
