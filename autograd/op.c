@@ -256,6 +256,13 @@ void *tl_scratch(tl_call *c, size_t bytes, bool zeroed)
     return st->data;
 }
 
+tl_status tl_scratch_array(tl_call *c, tl_array *a, bool zeroed)
+{
+    tl_array_set_contiguous(a);
+    a->data = tl_scratch(c, (size_t)tl_array_count(a) * tl_dtype_size(a->dtype), zeroed);
+    return a->data == NULL ? TL_ENOMEM : TL_OK;
+}
+
 /* Moves elements between an operand and a contiguous copy, in row-major order. */
 typedef struct {
     tl_operand operand;
@@ -280,13 +287,11 @@ void tl_operand_copy(const tl_array *a, tl_dtype tile, void *copy, bool store)
 /* a itself where it fits, else room for it, row-major in its compute type. */
 static tl_status room_for(tl_call *c, const tl_array *a, tl_array *out)
 {
-    const tl_shape s = tl_array_shape(a);
     *out = *a;
     if (tl_operand_fits(c->op, a))
         return TL_OK;
-    *out = tl_array_make(tl_dtype_compute(a->dtype), &s, NULL);
-    out->data = tl_scratch(c, (size_t)tl_array_count(a) * tl_dtype_size(out->dtype), false);
-    return out->data == NULL ? TL_ENOMEM : TL_OK;
+    out->dtype = tl_dtype_compute(a->dtype);
+    return tl_scratch_array(c, out, false);
 }
 
 tl_status tl_out_compute(tl_call *c, int i, tl_array *out) { return room_for(c, &c->out[i], out); }

@@ -34,6 +34,8 @@ void tl_operand_copy(const tl_array *a, tl_dtype tile, void *copy, bool store);
 
 /* Scratch memory, released when the call has run; NULL, with an error, when there is none. */
 void *tl_scratch(tl_call *c, size_t bytes, bool zeroed);
+/* Lays an array of that dtype and those dims out row-major in scratch memory. */
+tl_status tl_scratch_array(tl_call *c, tl_array *a, bool zeroed);
 /* The op can take a as it is: in the compute type, and row-major or (TL_ROWS) with whole rows. */
 static inline bool tl_operand_fits(const tl_op *op, const tl_array *a)
 {

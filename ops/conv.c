@@ -131,9 +131,7 @@ static tl_status spread(job *j)
     if (tl_shape_check(&s, compute, &wide) != TL_OK)
         return tl_call_fail(j->c, TL_ESHAPE, "x in zeros: %.200s", wide.message);
     j->x = tl_array_make(compute, &s, NULL);
-    j->x.data = tl_scratch(j->c, (size_t)(planes * plane) * tl_dtype_size(compute), false);
-    if (j->x.data == NULL)
-        return TL_ENOMEM;
+    TL_TRY(tl_scratch_array(j->c, &j->x, false));
     tl_parallel_for(planes, 1 + 16384 / plane, spread_planes, j);
     return TL_OK;
 }

@@ -206,10 +206,7 @@ tl_status tl_matmul_with(tl_call *c, tl_gemm_fn *fn)
     const bool rounds = out.dtype != compute; /* once: the chain runs in the compute type */
     if (rounds) {
         out.dtype = compute;
-        out.data = tl_scratch(c, (size_t)tl_array_count(&out) * tl_dtype_size(compute), false);
-        if (out.data == NULL)
-            return TL_ENOMEM;
-        tl_array_set_contiguous(&out);
+        TL_TRY(tl_scratch_array(c, &out, false));
     }
     tl_gemm_batches p = plan_of(c->in[0], c->in[1], &out, f64, acc);
     drop_empty_folds(&p);

@@ -247,16 +247,10 @@ static tl_status reduce(tl_call *c, bool mean)
             count *= (double)x->dim[i];
             acc.dim[i] = 1;
         }
-    tl_array_set_contiguous(&acc);
-    acc.data = tl_scratch(c, (size_t)tl_array_count(&acc) * 8, true);
-    if (acc.data == NULL)
-        return TL_ENOMEM;
+    TL_TRY(tl_scratch_array(c, &acc, true));
     if (n_row > 0 && any) {
         rows.dtype = tl_dtype_compute(x->dtype);
-        tl_array_set_contiguous(&rows);
-        rows.data = tl_scratch(c, (size_t)tl_array_count(&rows) * tl_dtype_size(rows.dtype), false);
-        if (rows.data == NULL)
-            return TL_ENOMEM;
+        TL_TRY(tl_scratch_array(c, &rows, false));
         TL_TRY(sum_rows(c, x, n_row, &rows));
     }
     if (any)
@@ -370,17 +364,14 @@ static tl_status sum_to_shape(tl_call *c)
 static tl_status accumulate(tl_call *c)
 {
     const tl_array *x = c->in[0];
-    tl_array *acc = &c->out[0], sum = *acc, wide;
+    tl_array *acc = &c->out[0], sum = *acc, term = *acc, wide;
     int64_t n = tl_array_count(acc);
-    sum.data = tl_scratch(c, 2 * (size_t)n * sizeof(float), false);
-    if (sum.data == NULL)
-        return TL_ENOMEM;
-    float *term = (float *)sum.data + n;
-    tl_array_set_contiguous(&sum);
+    TL_TRY(tl_scratch_array(c, &sum, false));
+    TL_TRY(tl_scratch_array(c, &term, false));
     TL_TRY(tl_as_compute(c, x, &wide));
     tl_array_copy(&sum, acc);
-    tl_isa_now()->convert->cast(n, wide.dtype, wide.data, TL_F32, term);
-    tl_isa_now()->row->accumulate32(n, term, sum.data);
+    tl_isa_now()->convert->cast(n, wide.dtype, wide.data, TL_F32, term.data);
+    tl_isa_now()->row->accumulate32(n, term.data, sum.data);
     tl_array_copy(acc, &sum);
     return TL_OK;
 }
@@ -398,9 +389,7 @@ static tl_status sum_to_forward(tl_call *c)
     }
     if (c->in[1] == NULL) {
         acc.dtype = TL_F64;
-        acc.data = tl_scratch(c, (size_t)tl_array_count(&acc) * 8, true);
-        if (acc.data == NULL)
-            return TL_ENOMEM;
+        TL_TRY(tl_scratch_array(c, &acc, true));
     }
     for (int i = 0; i < x->ndim; i++) {
         lined.dim[i] = i < lead ? 1 : acc.dim[i - lead];
