@@ -147,8 +147,6 @@ tl_status tl_gemm_batches_run(tl_call *c, const tl_gemm_batches *p, tl_gemm_fn *
     for (int i = 0; i < p->nd; i++)
         *(p->fold[i] ? &steps : &batches) *= p->dim[i];
     double flops = 2.0 * (double)p->g.m * (double)p->g.n * (double)p->g.k * (double)steps;
-    if (batches == 0)
-        return TL_OK;
     if (batches >= 2 && flops < 2e7 && fn == NULL) { /* several small ones at a time */
         job j = {.p = p, .steps = steps, .table = tl_isa_now()->gemm};
         int64_t grain = 1 + (int64_t)(100000 / (flops + 1));

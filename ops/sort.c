@@ -45,8 +45,7 @@ static int64_t key_at(const job *j, int64_t i)
     if (j->x->dtype == TL_I64) {
         k = ((const int64_t *)j->x->data)[i];
     } else {
-        double v = j->x->dtype == TL_F64 ? ((const double *)j->x->data)[i]
-                                         : (double)((const float *)j->x->data)[i];
+        double v = tl_number_at(j->x, i);
         v = v == 0 ? 0 : v;
         memcpy(&k, &v, sizeof k);
         k = v != v ? INT64_MAX : k < 0 ? INT64_MIN - k : k;
