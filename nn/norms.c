@@ -1,7 +1,6 @@
 /* norms.c: RMSNorm and LayerNorm over the last dim; BatchNorm and GroupNorm of x (n, c, ...), whose
  * bits NUMERICS 6.16 and 6.17 state. */
 #include "nn/layers.h"
-#include "tensor/operands.h"
 
 static const tl_init zeros = {TL_INIT_ZEROS, 0}, ones = {TL_INIT_ONES, 1};
 

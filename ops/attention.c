@@ -10,7 +10,6 @@
  * Errors: TL_ESHAPE TL_EDTYPE TL_EINDEX (a range that is not within the keys)
  * Source: Vaswani et al. 2017, eq. 1; grouped heads: Ainslie et al. 2023
  */
-#include <math.h>
 #include "ops/build.h"
 #include "tensor/kernels/attention.h"
 
