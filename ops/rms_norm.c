@@ -17,7 +17,7 @@ static tl_status rms_norm_shape(tl_call *c) { return tl_norm_shape(c, c->in[1], 
 
 /* Forward is a loop over rows, in tensor/kernels/norm.t.h, which the engine runs on all threads:
  *
- *     rstd[r] = rsqrt(lanes_of_products(n, x, x) / n + eps)
+ *     rstd[r] = rsqrt(lanes(x^2) / n + eps)
  *     y[i]    = (x[i] * rstd[r]) * gamma[i]
  */
 

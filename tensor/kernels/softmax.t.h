@@ -46,7 +46,7 @@ static void F(softmax_grad)(void *rows, int64_t begin, int64_t end, int thread)
     T *dx = (T *)j->out[0] + begin * n;
     (void)thread;
     for (; begin < end; begin++, dy += n, y += n, dx += n) {
-        T d = F(lanes_of_products)(n, dy, y);
+        T d = F(lanes_of_products)(n, dy, y, 0);
         for (int64_t i = 0; i < n; i++)
             dx[i] = y[i] * (dy[i] - d);
     }
