@@ -164,7 +164,7 @@ typedef struct {
 static void tasks(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const job *j = ctx;
-    const tl_attention_table *t = tl_isa_now()->attention;
+    const tl_attention_table *t = &tl_isa_now()->attention[j->a->f64];
     for (int64_t i = begin; i < end; i++)
         (j->backward ? t->backward : t->forward)(j->a, i, j->scratch + thread * j->scratch_bytes);
 }
@@ -179,8 +179,7 @@ static tl_status run(tl_call *c, tl_attention_args *a, int at, bool backward)
                   (double)a->batch;
     int64_t grain = work < 50000 ? n : 1;
     int width = tl_parallel_width(n, grain);
-    j.scratch_bytes = (int64_t)((tl_isa_now()->attention->scratch_bytes(a, backward) + 63) / 64 *
-                                64);
+    j.scratch_bytes = (int64_t)tl_isa_now()->attention[a->f64].scratch_bytes(a, backward);
     j.scratch = tl_scratch(c, (size_t)(width * j.scratch_bytes), false);
     if (j.scratch == NULL)
         return TL_ENOMEM;

@@ -131,7 +131,7 @@ static tl_status run_one(tl_call *c, const tl_gemm_args *g, tl_gemm_fn *fn, int 
     const int width = flops < 200000 ? 1 : most;
     job j = {.table = tl_isa_now()->gemm, .gemm = &gp};
     int64_t tasks = tl_gemm_plan_make(j.table, g, width, &gp);
-    j.scratch_bytes = (gp.scratch_bytes + 63) / 64 * 64;
+    j.scratch_bytes = gp.scratch_bytes;
     if (*scratch == NULL)
         *scratch = tl_scratch(c, (size_t)(width * j.scratch_bytes), false);
     if (*scratch == NULL)
@@ -151,7 +151,7 @@ tl_status tl_gemm_batches_run(tl_call *c, const tl_gemm_batches *p, tl_gemm_fn *
         job j = {.p = p, .steps = steps, .table = tl_isa_now()->gemm};
         int64_t grain = 1 + (int64_t)(100000 / (flops + 1));
         int width = tl_parallel_width(batches, grain);
-        j.scratch_bytes = (tl_gemm_scratch_bytes(j.table, &p->g) + 63) / 64 * 64;
+        j.scratch_bytes = tl_gemm_scratch_bytes(j.table, &p->g);
         j.scratch = tl_scratch(c, (size_t)(width * j.scratch_bytes), false);
         if (j.scratch == NULL)
             return TL_ENOMEM;

@@ -62,8 +62,8 @@ typedef struct {
     void (*backward)(const tl_attention_args *a, int64_t task, void *scratch);
 } tl_attention_table;
 
-/* Only those levels exist that the build compiled. */
-extern const tl_attention_table tl_attention_table_scalar, tl_attention_table_v2,
-    tl_attention_table_v3, tl_attention_table_v4, tl_attention_table_neon;
+/* Of f32, then of f64. Only those levels exist that the build compiled. */
+extern const tl_attention_table tl_attention_table_scalar[2], tl_attention_table_v2[2],
+    tl_attention_table_v3[2], tl_attention_table_v4[2], tl_attention_table_neon[2];
 
 #endif

@@ -140,6 +140,7 @@ tl_attention_args attention_args_of(const attention_problem *p)
 
 void attention_run(const tl_attention_table *table, const tl_attention_args *a)
 {
+    table += a->f64;
     for (int backward = 0; backward < 2; backward++) {
         const size_t bytes = table->scratch_bytes(a, backward);
         void *scratch = aligned_alloc(64, bytes);
