@@ -238,8 +238,6 @@ tl_tensor tl_matmul_to_at(tl_at at, tl_tensor a, tl_tensor b, tl_dtype dtype)
 static tl_status check_dims(tl_at at, const char *name, tl_tensor a, tl_tensor b, int ndim)
 {
     tl_shape sa = tl_shape_of(at.tape, a), sb = tl_shape_of(at.tape, b);
-    if (tl_failed(at.tape))
-        return TL_EUSAGE;
     if (sa.ndim == ndim && sb.ndim == ndim && (ndim == 2 || sa.dim[0] == sb.dim[0]))
         return TL_OK;
     return tl_tape_fail(at, TL_ESHAPE, "%s: %s @ %s; two tensors of %d dims%s are needed", name,
@@ -263,8 +261,6 @@ static tl_status check_addend(tl_at at, tl_tensor c, tl_tensor product)
     bool fits = s.ndim <= 2;
     for (int i = 0; fits && i < s.ndim; i++)
         fits = s.dim[i] == 1 || s.dim[i] == p.dim[i + 2 - s.ndim];
-    if (tl_failed(at.tape))
-        return TL_EUSAGE;
     return fits ? TL_OK
                 : tl_tape_fail(at, TL_ESHAPE, "addmm: c has shape %s, the product %s",
                                TL_TEXT_OF(&s), TL_TEXT_OF(&p));
