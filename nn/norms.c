@@ -51,7 +51,7 @@ static bool has_channels(tl_tape *t, const char *who, tl_tensor x, tl_shape *s)
 {
     char text[TL_SHAPE_TEXT];
     *s = tl_shape_of(t, x);
-    if (tl_failed(t) || !tl_usable(TL_AT(t), x, who))
+    if (!tl_usable(TL_AT(t), x, who))
         return false;
     if (s->ndim >= 2 && tl_dtype_is_float(tl_dtype_of(t, x)))
         return true;

@@ -274,7 +274,7 @@ static tl_tensor times(tl_at at, tl_tensor c, double beta, tl_tensor y)
     tl_tensor one = tl_expand_at(at, tl_apply1(at, &tl_op_fill, &a, NULL, 0),
                                  tl_shape_of(at.tape, y));
     const tl_batch b = tl_batch_of(at.tape, y);
-    if (b >= 0 && !tl_is_none(one)) /* as long as the batch is */
+    if (b >= 0) /* as long as the batch is */
         tl_batch_axis_tape_at(at.tape, one, b, at.file, at.line);
     return tl_mul_at(at, c, one);
 }
