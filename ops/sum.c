@@ -168,20 +168,6 @@ static void fold_into(const tl_array *x, const tl_array *acc)
         tl_parallel_for(widest, 1 + 32768 * widest / (tl_array_count(x) + 1), fold_range, &j);
 }
 
-/* Rounds x (f64, contiguous), divided by *n unless that is NULL, once to out (contiguous). */
-static void round_from_f64(const double *x, const double *n, const tl_array *out)
-{
-    const int64_t count = tl_array_count(out);
-    double part[GATHER];
-    for (int64_t at = 0; at < count; at += GATHER) {
-        const int64_t m = count - at < GATHER ? count - at : GATHER;
-        for (int64_t i = 0; n != NULL && i < m; i++)
-            part[i] = x[at + i] / *n + 0;
-        tl_isa_now()->convert->cast(m, TL_F64, n != NULL ? part : x + at, out->dtype,
-                                    tl_flat_at(out, at));
-    }
-}
-
 /* The fold of one term for each element, rounded to out: both contiguous, of as many elements. */
 static void fold_one(const tl_array *x, const tl_array *out)
 {
@@ -255,7 +241,11 @@ static tl_status reduce(tl_call *c, bool mean)
     }
     if (any)
         fold_into(&rows, &acc);
-    round_from_f64(acc.data, mean ? &count : NULL, &c->out[0]);
+    const int64_t n = tl_array_count(&acc);
+    double *sum = acc.data;
+    for (int64_t i = 0; mean && i < n; i++)
+        sum[i] = sum[i] / count + 0;
+    tl_cast_all(n, TL_F64, sum, c->out[0].dtype, c->out[0].data); /* rounds once */
     return TL_OK;
 }
 
@@ -398,7 +388,7 @@ static tl_status sum_to_forward(tl_call *c)
     lined.data = acc.data;
     fold_into(x, &lined);
     if (c->in[1] == NULL)
-        round_from_f64(acc.data, NULL, &c->out[0]);
+        tl_cast_all(tl_array_count(&acc), TL_F64, acc.data, c->out[0].dtype, c->out[0].data);
     return TL_OK;
 }
 

@@ -159,7 +159,7 @@ breaks 3.4 "a finished sum added instead of continued" gemm $tile 'if (t->accumu
 breaks 3.5 "another tree, seen from outside" reveal $sums 'lane[i] += lane[i + 16];' 'lane[i] = lane[2 * i] + lane[2 * i + 1];'
 
 # 4: reductions
-breaks 4.1 "a mean by the reciprocal of n" reference ops/sum.c 'x[at + i] / *n' 'x[at + i] * (1 / *n)'
+breaks 4.1 "a mean by the reciprocal of n" reference ops/sum.c 'sum[i] / count' 'sum[i] * (1 / count)'
 breaks 4.2 "-0 equals +0 in maximum" reference tensor/kernels/pointwise.t.h 'm = a[i] == b[i] && a[i] == 0 ? s : m;' ''
 breaks 4.3 "what meets in one element folds in f32" reference ops/sum.c 'sum += wide ? t.d[i] : (double)t.f[i];' 'sum = (double)(float)(sum + (wide ? t.d[i] : (double)t.f[i]));'
 breaks 4.4 "min takes +0 over -0" reference $sums 'return -F(extreme)(n, x, -1);' 'return -F(extreme)(n, x, -1) + 0;'
