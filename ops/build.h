@@ -229,9 +229,6 @@ typedef struct {
 /* Runs them all, by fn if it is not NULL, else by the library's kernel. */
 tl_status tl_gemm_batches_run(tl_call *c, const tl_gemm_batches *p, tl_gemm_fn *fn);
 
-/* Forward of the matmul op: shapes are checked. */
-tl_status tl_matmul_run(tl_call *c);
-
 /* Whether each product of the call is one whole chain from +0 of at most k terms, and operands and
  * chain are all f32 or all f64. */
 bool tl_matmul_is_short(const tl_call *c, int64_t k);

@@ -56,6 +56,8 @@ static tl_status matmul_shape(tl_call *c)
     return tl_continue(c, 2, &out, at->acc_f64 ? TL_F64 : tl_dtype_compute(out.dtype));
 }
 
+static tl_status matmul_forward(tl_call *c) { return tl_matmul_with(c, NULL); }
+
 static bool chain_in_f64(const void *attrs) { return ((const tl_matmul_attrs *)attrs)->acc_f64; }
 
 /* a @ b as the gradient of input i: folded to its batch dims, continuing its accumulator. */
@@ -161,7 +163,7 @@ const tl_op tl_op_matmul = {TL_NAMED(matmul, 3, 1),
                             .traits = TL_MUTATES | TL_BEGINS,
                             .mutates = 2,
                             .shape = matmul_shape,
-                            .forward = tl_matmul_run,
+                            .forward = matmul_forward,
                             TL_ATTRS(tl_matmul),
                             .vjp = matmul_vjp,
                             .saves_in = 3,

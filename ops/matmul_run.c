@@ -193,8 +193,6 @@ bool tl_matmul_is_short(const tl_call *c, int64_t k)
     return true;
 }
 
-tl_status tl_matmul_run(tl_call *c) { return tl_matmul_with(c, NULL); }
-
 tl_status tl_matmul_with(tl_call *c, tl_gemm_fn *fn)
 {
     const tl_matmul_attrs *at = c->attrs;
