@@ -23,7 +23,7 @@ tl_status tl_let_go_at(tl_at at, tl_tensor x);
 
 /* For a call without a place of its own. */
 static inline tl_at tl_nowhere(tl_tape *t) { return TL_MAKE(tl_at){t, NULL, 0, NULL}; }
-/* Records an error, with its place, on a tape that has none yet; returns s. */
+/* Records an error, with its place, on a tape that has none yet, nor has its model; returns s. */
 tl_status tl_tape_fail(tl_at at, tl_status s, const char *fmt, ...) TL_PRINTF(3, 4);
 /* tl_need (tensor/status.h) with the place: "tl_keep: out is NULL (train.c:12)". */
 tl_status tl_tape_need(tl_at at, const char *func, const char *what, bool there, int64_t n);

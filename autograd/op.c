@@ -256,6 +256,13 @@ void *tl_scratch(tl_call *c, size_t bytes, bool zeroed)
     return st->data;
 }
 
+tl_status tl_scratch_array(tl_call *c, tl_array *a, bool zeroed)
+{
+    tl_array_set_contiguous(a);
+    a->data = tl_scratch(c, (size_t)tl_array_count(a) * tl_dtype_size(a->dtype), zeroed);
+    return a->data == NULL ? TL_ENOMEM : TL_OK;
+}
+
 /* Moves elements between an operand and a contiguous copy, in row-major order. */
 typedef struct {
     tl_operand operand;
@@ -271,16 +278,20 @@ static void move_range(void *ctx, int64_t begin, int64_t end, int thread)
                     m->copy + begin * (int64_t)tl_dtype_size(m->operand.tile), m->store);
 }
 
+void tl_operand_copy(const tl_array *a, tl_dtype tile, void *copy, bool store)
+{
+    mover m = {tl_operand_of(a, tile), copy, store};
+    tl_parallel_for(tl_array_count(a), 16384, move_range, &m);
+}
+
 /* a itself where it fits, else room for it, row-major in its compute type. */
 static tl_status room_for(tl_call *c, const tl_array *a, tl_array *out)
 {
-    const tl_shape s = tl_array_shape(a);
     *out = *a;
     if (tl_operand_fits(c->op, a))
         return TL_OK;
-    *out = tl_array_make(tl_dtype_compute(a->dtype), &s, NULL);
-    out->data = tl_scratch(c, (size_t)tl_array_count(a) * tl_dtype_size(out->dtype), false);
-    return out->data == NULL ? TL_ENOMEM : TL_OK;
+    out->dtype = tl_dtype_compute(a->dtype);
+    return tl_scratch_array(c, out, false);
 }
 
 tl_status tl_out_compute(tl_call *c, int i, tl_array *out) { return room_for(c, &c->out[i], out); }
@@ -288,19 +299,15 @@ tl_status tl_out_compute(tl_call *c, int i, tl_array *out) { return room_for(c, 
 tl_status tl_as_compute(tl_call *c, const tl_array *a, tl_array *out)
 {
     TL_TRY(room_for(c, a, out));
-    if (out->data == a->data)
-        return TL_OK;
-    mover m = {tl_operand_of(a, out->dtype), out->data, false};
-    tl_parallel_for(tl_array_count(a), 16384, move_range, &m);
+    if (out->data != a->data)
+        tl_operand_copy(a, out->dtype, out->data, false);
     return TL_OK;
 }
 
 void tl_store_compute(tl_call *c, int i, const tl_array *out)
 {
-    if (out->data == c->out[i].data)
-        return;
-    mover m = {tl_operand_of(&c->out[i], out->dtype), out->data, true};
-    tl_parallel_for(tl_array_count(out), 16384, move_range, &m);
+    if (out->data != c->out[i].data)
+        tl_operand_copy(&c->out[i], out->dtype, out->data, true);
 }
 
 tl_status tl_widened_run(tl_call *c)

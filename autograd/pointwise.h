@@ -29,9 +29,13 @@ tl_operand tl_operand_of(const tl_array *a, tl_dtype tile);
 /* Copies elements [from, from + n), in row-major order, from the operand into a contiguous tile;
  * store: from the tile into the operand. */
 void tl_operand_move(const tl_operand *o, int64_t from, int64_t n, void *tile, bool store);
+/* The same for all elements of a, on all threads. */
+void tl_operand_copy(const tl_array *a, tl_dtype tile, void *copy, bool store);
 
 /* Scratch memory, released when the call has run; NULL, with an error, when there is none. */
 void *tl_scratch(tl_call *c, size_t bytes, bool zeroed);
+/* Lays an array of that dtype and those dims out row-major in scratch memory. */
+tl_status tl_scratch_array(tl_call *c, tl_array *a, bool zeroed);
 /* The op can take a as it is: in the compute type, and row-major or (TL_ROWS) with whole rows. */
 static inline bool tl_operand_fits(const tl_op *op, const tl_array *a)
 {

@@ -210,7 +210,7 @@ static bool begins_with_call(const char *message, const char *name)
 
 tl_status tl_tape_fail(tl_at at, tl_status s, const char *fmt, ...)
 {
-    if (!tl_lives(at.tape))
+    if (tl_failed(at.tape)) /* perhaps its model has, and says why */
         return s;
     va_list ap;
     va_start(ap, fmt);

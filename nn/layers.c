@@ -156,7 +156,7 @@ static tl_tensor convolve(tl_at at, tl_model *m, const char *name, tl_tensor x, 
     char text[TL_SHAPE_TEXT], kernel[48];
     int place = tl_share_push(at, o->shared);
     int64_t groups = o->groups != 0 ? o->groups : 1, inputs = 1;
-    if (tl_failed(t) || !tl_usable(TL_AT(t), x, who))
+    if (!tl_usable(TL_AT(t), x, who))
         return tl_leave(t, place, TL_NONE);
     for (int i = 0, end = 0; i < dims; i++)
         end += snprintf(kernel + end, sizeof kernel - (size_t)end, i ? " %lld" : "%lld",

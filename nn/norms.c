@@ -1,7 +1,6 @@
 /* norms.c: RMSNorm and LayerNorm over the last dim; BatchNorm and GroupNorm of x (n, c, ...), whose
  * bits NUMERICS 6.16 and 6.17 state. */
 #include "nn/layers.h"
-#include "tensor/operands.h"
 
 static const tl_init zeros = {TL_INIT_ZEROS, 0}, ones = {TL_INIT_ONES, 1};
 
@@ -52,7 +51,7 @@ static bool has_channels(tl_tape *t, const char *who, tl_tensor x, tl_shape *s)
 {
     char text[TL_SHAPE_TEXT];
     *s = tl_shape_of(t, x);
-    if (tl_failed(t) || !tl_usable(TL_AT(t), x, who))
+    if (!tl_usable(TL_AT(t), x, who))
         return false;
     if (s->ndim >= 2 && tl_dtype_is_float(tl_dtype_of(t, x)))
         return true;

@@ -35,14 +35,11 @@ static __attribute__((noinline)) double rate(const tl_schedule *s, double lr, in
     int64_t start = s->kind == TL_WARMUP_STABLE_DECAY ? less(s->total, s->decay) : s->warmup;
     if (step < start)
         return lr;
-    if (s->kind != TL_COSINE) {
-        if (step < s->total)
-            u = (double)less(step, start) / (double)less(s->total, start);
-        return low + (lr - low) * (1 - u);
-    }
     if (step < s->total)
-        u = (double)less(step, s->warmup) / (double)less(s->total, s->warmup);
-    return low + (0.5 * (lr - low)) * (1 + tl_f64_cos(0x1.921fb54442d18p+1 * u)); /* pi, rounded */
+        u = (double)less(step, start) / (double)less(s->total, start);
+    if (s->kind == TL_COSINE) /* of pi, rounded */
+        return low + (0.5 * (lr - low)) * (1 + tl_f64_cos(0x1.921fb54442d18p+1 * u));
+    return low + (lr - low) * (1 - u);
 }
 
 double tl_schedule_lr(const tl_schedule *s, double lr, int64_t step)
@@ -469,8 +466,7 @@ static void update(const tl_opt *o, tl_tape *t, const tl_opt_param *p, const sca
 static __attribute__((noinline)) tl_status step(tl_opt *o, tl_at at)
 {
     tl_tape *t = at.tape;
-    if (tl_failed(t))
-        return tl_error_status(t);
+    TL_TRY(tl_error_status(t));
     if (o == NULL)
         return tl_tape_fail(at, TL_ENOMEM, "tl_step: the optimizer is NULL");
     if (!tl_object_given(o)) /* a graph that held it may be traced again */
@@ -504,7 +500,7 @@ static __attribute__((noinline)) tl_status step(tl_opt *o, tl_at at)
     o->stepping = false;
     tl_place_pop(t, place);
     tl_mode_pop(t, mode);
-    return tl_failed(t) ? tl_error_status(t) : TL_OK;
+    return tl_error_status(t);
 }
 
 tl_status tl_step_at(tl_opt *o, tl_at at)

@@ -10,7 +10,6 @@
  * Errors: TL_ESHAPE TL_EDTYPE TL_EINDEX (a range that is not within the keys)
  * Source: Vaswani et al. 2017, eq. 1; grouped heads: Ainslie et al. 2023
  */
-#include <math.h>
 #include "ops/build.h"
 #include "tensor/kernels/attention.h"
 
@@ -121,6 +120,18 @@ static tl_attention_args arguments(tl_call *c, const tl_array *q, const tl_array
                                .scale = scale};
 }
 
+/* The keys that sample i may see: *start <= j < *end, by inputs `at` and `at` + 1. */
+static tl_status range_of(tl_call *c, int at, int64_t i, int64_t keys, int64_t *start, int64_t *end)
+{
+    *start = c->in[at] != NULL ? tl_i64_at(c->in[at], i) : 0;
+    *end = c->in[at + 1] != NULL ? tl_i64_at(c->in[at + 1], i) : keys;
+    if (*start >= 0 && *end <= keys && *start <= *end)
+        return TL_OK;
+    return tl_call_fail(c, TL_EINDEX,
+                        "sample %lld may see the keys from %lld up to %lld, of %lld that there are",
+                        (long long)i, (long long)*start, (long long)*end, (long long)keys);
+}
+
 /* Sets the samples' ranges of keys, from inputs `at` and `at` + 1, as the kernels take them. */
 static tl_status ranges(tl_call *c, int at, tl_attention_args *a)
 {
@@ -131,27 +142,16 @@ static tl_status ranges(tl_call *c, int at, tl_attention_args *a)
     if (start == NULL)
         return TL_ENOMEM;
     int64_t *end = start + n;
-    for (int64_t i = 0; i < n; i++) {
-        start[i] = c->in[at] != NULL ? tl_i64_at(c->in[at], i) : 0;
-        end[i] = c->in[at + 1] != NULL ? tl_i64_at(c->in[at + 1], i) : a->kv_len;
-        if (start[i] < 0 || end[i] > a->kv_len || start[i] > end[i])
-            return tl_call_fail(
-                c, TL_EINDEX,
-                "sample %lld may see the keys from %lld up to %lld, of %lld that there are",
-                (long long)i, (long long)start[i], (long long)end[i], (long long)a->kv_len);
-    }
+    for (int64_t i = 0; i < n; i++)
+        TL_TRY(range_of(c, at, i, a->kv_len, &start[i], &end[i]));
     a->key_start = start;
     a->key_end = end;
     return TL_OK;
 }
 
-static tl_attention_in in_of(const tl_array *x)
+static tl_attention_array of(const tl_array *x)
 {
-    return (tl_attention_in){x->data, x->stride[0], x->stride[1], x->stride[2]};
-}
-static tl_attention_out out_of(const tl_array *x)
-{
-    return (tl_attention_out){x->data, x->stride[0], x->stride[1], x->stride[2]};
+    return (tl_attention_array){x->data, x->stride[0], x->stride[1], x->stride[2]};
 }
 
 typedef struct {
@@ -164,7 +164,7 @@ typedef struct {
 static void tasks(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const job *j = ctx;
-    const tl_attention_table *t = tl_isa_now()->attention;
+    const tl_attention_table *t = &tl_isa_now()->attention[j->a->f64];
     for (int64_t i = begin; i < end; i++)
         (j->backward ? t->backward : t->forward)(j->a, i, j->scratch + thread * j->scratch_bytes);
 }
@@ -179,8 +179,7 @@ static tl_status run(tl_call *c, tl_attention_args *a, int at, bool backward)
                   (double)a->batch;
     int64_t grain = work < 50000 ? n : 1;
     int width = tl_parallel_width(n, grain);
-    j.scratch_bytes = (int64_t)((tl_isa_now()->attention->scratch_bytes(a, backward) + 63) / 64 *
-                                64);
+    j.scratch_bytes = (int64_t)tl_isa_now()->attention[a->f64].scratch_bytes(a, backward);
     j.scratch = tl_scratch(c, (size_t)(width * j.scratch_bytes), false);
     if (j.scratch == NULL)
         return TL_ENOMEM;
@@ -191,10 +190,10 @@ static tl_status run(tl_call *c, tl_attention_args *a, int at, bool backward)
 static tl_status attention_forward(tl_call *c)
 {
     tl_attention_args a = arguments(c, c->in[0], c->in[1]);
-    a.q = in_of(c->in[0]);
-    a.k = in_of(c->in[1]);
-    a.v = in_of(c->in[2]);
-    a.o = out_of(&c->out[0]);
+    a.q = of(c->in[0]);
+    a.k = of(c->in[1]);
+    a.v = of(c->in[2]);
+    a.o = of(&c->out[0]);
     return run(c, &a, 3, false);
 }
 
@@ -226,13 +225,13 @@ static tl_status grad_shape(tl_call *c)
 static tl_status grad_forward(tl_call *c)
 {
     tl_attention_args a = arguments(c, c->in[1], c->in[2]);
-    a.dout = in_of(c->in[0]);
-    a.q = in_of(c->in[1]);
-    a.k = in_of(c->in[2]);
-    a.v = in_of(c->in[3]);
-    a.dq = out_of(&c->out[0]);
-    a.dk = out_of(&c->out[1]);
-    a.dv = out_of(&c->out[2]);
+    a.dout = of(c->in[0]);
+    a.q = of(c->in[1]);
+    a.k = of(c->in[2]);
+    a.v = of(c->in[3]);
+    a.dq = of(&c->out[0]);
+    a.dk = of(&c->out[1]);
+    a.dv = of(&c->out[2]);
     return run(c, &a, 4, true);
 }
 
@@ -457,4 +456,77 @@ tl_tensor tl_attention_at(tl_at at, tl_tensor q, tl_tensor k, tl_tensor v, tl_at
         return tl_apply1(at, &tl_op_attention, &attrs,
                          (tl_tensor[]){q, k, v, o.key_start, o.key_end}, 5);
     return can_write(at, a, o) == TL_OK ? written(at, q, k, v, o) : TL_NONE;
+}
+
+/* ---- causal_mask(key_start, key_end): true where query i may see key j (NUMERICS 7)
+ * Shape:  (queries, keys), or (b, queries, keys) with ranges (b)
+ * Dtype:  bool; ranges i64
+ * Bits:   none computed
+ * VJP:    none
+ * Errors: TL_ESHAPE TL_EDTYPE TL_EINDEX (a range that is not within the keys)
+ */
+
+typedef struct {
+    int64_t queries, keys;
+    bool full;
+} mask_attrs;
+
+static const tl_attr mask_schema[] = {TL_FIELD(mask, queries, I64),
+                                      TL_FIELD(mask, keys, I64),
+                                      TL_FIELD(mask, full, BOOL),
+                                      {0}};
+
+static tl_status mask_shape(tl_call *c)
+{
+    const mask_attrs *a = c->attrs;
+    tl_shape s = TL_DIMS(a->queries, a->keys);
+    if (a->queries < 0 || a->keys < 0)
+        return tl_call_fail(c, TL_ESHAPE, "%lld queries, %lld keys", (long long)a->queries,
+                            (long long)a->keys);
+    for (int i = 0; i < 2; i++) {
+        const tl_array *x = c->in[i], *first = c->in[0] != NULL ? c->in[0] : x;
+        if (x == NULL)
+            continue;
+        if (x->dtype != TL_I64 || x->ndim != 1 || x->dim[0] != first->dim[0])
+            return tl_call_fail(c, x->dtype != TL_I64 ? TL_EDTYPE : TL_ESHAPE,
+                                "ranges of keys: one I64 for each sample is needed");
+        s = TL_DIMS(x->dim[0], a->queries, a->keys);
+    }
+    c->out[0] = tl_array_make(TL_BOOL, &s, NULL);
+    return TL_OK;
+}
+
+static tl_status mask_forward(tl_call *c)
+{
+    const mask_attrs *a = c->attrs;
+    unsigned char *y = c->out[0].data;
+    int64_t samples = c->out[0].ndim == 3 ? c->out[0].dim[0] : 1;
+    for (int64_t b = 0; b < samples; b++) {
+        int64_t start, end;
+        TL_TRY(range_of(c, 0, b, a->keys, &start, &end));
+        for (int64_t i = 0; i < a->queries; i++)
+            for (int64_t j = 0; j < a->keys; j++)
+                *y++ = j >= start && j < end && (a->full || j <= i + (a->keys - a->queries));
+    }
+    return TL_OK;
+}
+
+const tl_op tl_op_causal_mask = {TL_NAMED(causal_mask, 2, 1), .optional = 3,
+                                 .traits = TL_NONDIFF,        .shape = mask_shape,
+                                 .forward = mask_forward,     TL_ATTRS(mask),
+                                 .batch = tl_first_axis};
+
+tl_tensor tl_causal_mask_at(tl_at at, int64_t queries, int64_t keys, tl_attention_options o)
+{
+    /* With offsets the op gives the ranges alone; the diagonal of each sample is made of ops. */
+    bool moved = !o.full && !tl_is_none(o.offset);
+    mask_attrs a = {queries, keys, o.full || moved};
+    tl_tensor mask = tl_apply1(at, &tl_op_causal_mask, &a, (tl_tensor[]){o.key_start, o.key_end},
+                               2);
+    if (!moved)
+        return mask;
+    tl_tensor last = tl_positions_at(at, o.offset, TL_NONE, queries),
+              column = tl_arange_at(at, TL_I64, 0, (double)keys, 1);
+    last = tl_reshape_at(at, last, TL_DIMS(tl_shape_of(at.tape, last).dim[0], queries, 1));
+    return tl_logical_and_at(at, mask, tl_le_at(at, column, last));
 }

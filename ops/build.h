@@ -134,11 +134,19 @@ typedef struct {
 void tl_cast_all(int64_t n, tl_dtype from, const void *x, tl_dtype to, void *y);
 
 /* Zeros a contiguous array. */
-void tl_clear(const tl_array *a);
+static inline void tl_clear(const tl_array *a)
+{
+    memset(a->data, 0, (size_t)tl_array_count(a) * tl_dtype_size(a->dtype));
+}
 /* Element i of a contiguous array. */
 static inline void *tl_flat_at(const tl_array *a, int64_t i)
 {
     return (char *)a->data + i * (int64_t)tl_dtype_size(a->dtype);
+}
+/* Element i of a contiguous array of a compute type. */
+static inline double tl_number_at(const tl_array *a, int64_t i)
+{
+    return a->dtype == TL_F64 ? ((const double *)a->data)[i] : (double)((const float *)a->data)[i];
 }
 /* Element i of an i64 array, row-major. */
 static inline int64_t tl_i64_at(const tl_array *a, int64_t i)
@@ -220,9 +228,6 @@ typedef struct {
 } tl_gemm_batches;
 /* Runs them all, by fn if it is not NULL, else by the library's kernel. */
 tl_status tl_gemm_batches_run(tl_call *c, const tl_gemm_batches *p, tl_gemm_fn *fn);
-
-/* Forward of the matmul op: shapes are checked. */
-tl_status tl_matmul_run(tl_call *c);
 
 /* Whether each product of the call is one whole chain from +0 of at most k terms, and operands and
  * chain are all f32 or all f64. */

@@ -23,35 +23,18 @@ static tl_status cast_shape(tl_call *c)
     return TL_OK;
 }
 
-typedef struct {
-    tl_operand from;
-    char *to;
-} job;
-
-static void widen_range(void *ctx, int64_t begin, int64_t end, int thread)
-{
-    const job *j = ctx;
-    (void)thread;
-    tl_operand_move(&j->from, begin, end - begin,
-                    j->to + begin * (int64_t)tl_dtype_size(j->from.tile), false);
-}
-
 /* Widening to the compute type of x needs no tile: what a tile would be filled with is the result.
  * For the rest the tile's loop writes the storage dtype itself, so that even f64 to f16 rounds
  * once. */
 static tl_status cast_forward(tl_call *c)
 {
-    const tl_array *x = c->in[0];
-    if (tl_dtype_is_float(x->dtype) && c->out[0].dtype == tl_dtype_compute(x->dtype)) {
-        job j = {tl_operand_of(x, c->out[0].dtype), c->out[0].data};
-        tl_parallel_for(tl_array_count(x), 16384, widen_range, &j);
+    const tl_array *x = c->in[0], *y = &c->out[0];
+    if (tl_dtype_is_float(x->dtype) && y->dtype == tl_dtype_compute(x->dtype)) {
+        tl_operand_copy(x, y->dtype, y->data, false);
         return TL_OK;
     }
-    tl_cast_attrs a = {c->out[0].dtype};
-    tl_op pointwise = tl_op_cast;
-    pointwise.traits |= TL_POINTWISE | TL_STORES;
+    tl_cast_attrs a = {y->dtype}; /* in a shadow run not the dtype asked for */
     tl_call k = *c;
-    k.op = &pointwise;
     k.attrs = &a;
     return tl_pointwise_run(&k);
 }

@@ -24,9 +24,8 @@ static tl_status where_shape(tl_call *c)
     if (c->in[0]->dtype != TL_BOOL)
         return tl_call_fail(c, TL_EDTYPE, "the condition is %s; bool is needed",
                             tl_dtype_name(c->in[0]->dtype));
-    const tl_array *values[2] = {c->in[1], c->in[2]};
-    tl_call v = *c;
-    v.in = values;
+    tl_call v = *c; /* of the values alone */
+    v.in = c->in + 1;
     v.n_in = 2;
     TL_TRY(tl_pointwise_shape(&v));
     tl_shape s;

@@ -131,9 +131,7 @@ static tl_status spread(job *j)
     if (tl_shape_check(&s, compute, &wide) != TL_OK)
         return tl_call_fail(j->c, TL_ESHAPE, "x in zeros: %.200s", wide.message);
     j->x = tl_array_make(compute, &s, NULL);
-    j->x.data = tl_scratch(j->c, (size_t)(planes * plane) * tl_dtype_size(compute), false);
-    if (j->x.data == NULL)
-        return TL_ENOMEM;
+    TL_TRY(tl_scratch_array(j->c, &j->x, false));
     tl_parallel_for(planes, 1 + 16384 / plane, spread_planes, j);
     return TL_OK;
 }
@@ -314,8 +312,6 @@ static tl_tensor conv(tl_at at, const char *name, int dims, tl_tensor x, tl_tens
     tl_shape sx = tl_shape_of(at.tape, x), sw = tl_shape_of(at.tape, w);
     conv_attrs a = {.dim = {packed(1, 1, 1, 1, 0)}}; /* conv1d's x has one row */
     int64_t g = o.groups + (o.groups == 0), outs = sw.dim[0];
-    if (tl_failed(at.tape))
-        return TL_NONE;
     if (sx.ndim != dims + 2 || sw.ndim != dims + 2 || g <= 0 || sx.dim[1] % g != 0 ||
         outs % g != 0 || sx.dim[1] / g != sw.dim[1])
         return tl_reject(at, TL_ESHAPE,
@@ -339,7 +335,7 @@ static tl_tensor conv(tl_at at, const char *name, int dims, tl_tensor x, tl_tens
     if (tl_is_none(o.bias))
         return product[2];
     tl_shape sb = tl_shape_of(at.tape, o.bias), one = {dims + 1, {outs, 1, 1}};
-    if (!tl_failed(at.tape) && (sb.ndim != 1 || sb.dim[0] != outs))
+    if (sb.ndim != 1 || sb.dim[0] != outs)
         return tl_reject(at, TL_ESHAPE, "%s: the bias has shape %s; (%lld) is needed", name,
                          TL_TEXT_OF(&sb), (long long)outs);
     y = tl_add_at(at, product[2], tl_reshape_at(at, o.bias, one));

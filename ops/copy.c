@@ -276,11 +276,8 @@ static tl_status assign_forward(tl_call *c)
         tl_array_copy(dst, x);
         return TL_OK;
     }
-    tl_shape shape = tl_array_shape(x);
-    void *copy = tl_scratch(c, (size_t)tl_array_count(x) * tl_dtype_size(x->dtype), false);
-    if (copy == NULL)
-        return TL_ENOMEM;
-    tl_array apart = tl_array_make(x->dtype, &shape, copy);
+    tl_array apart = *x;
+    TL_TRY(tl_scratch_array(c, &apart, false));
     tl_array_copy(&apart, x);
     tl_array_copy(dst, &apart);
     return TL_OK;

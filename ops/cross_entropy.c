@@ -148,11 +148,9 @@ static void entropy_rows(void *ctx, int64_t begin, int64_t end, int thread)
         if (ignored(j->a, t))
             j->loss[r] = 0;
         else if (smoothing != 0)
-            j->loss[r] = f64 ? k->smooth_entropy64(j->n, z, t, smoothing)
-                             : (double)k->smooth_entropy32(j->n, z, t, smoothing);
+            j->loss[r] = TL_ROW(k, f64, smooth_entropy, j->n, z, t, smoothing);
         else
-            j->loss[r] = f64 ? k->cross_entropy64(j->n, z, t)
-                             : (double)k->cross_entropy32(j->n, z, t);
+            j->loss[r] = TL_ROW(k, f64, cross_entropy, j->n, z, t);
     }
 }
 
@@ -177,9 +175,7 @@ static tl_batch loss_axis(const tl_call *c, const tl_batch *in, int at, const tl
     const tl_call rows = {.n_in = 2, .in = c->in + at};
     const tl_batch axis = tl_batch_meet(&rows, two, TL_ALL_INPUTS, TL_FROM_FRONT);
     const bool counts = a->reduction == TL_MEAN && c->in[at + 2] == NULL;
-    return counts || in[at + 2] != TL_FREE ? TL_MIXED
-           : axis == TL_FREE               ? TL_FREE
-                                           : tl_batch_outside(axis, c->in[at]->ndim, 1);
+    return counts || in[at + 2] != TL_FREE ? TL_MIXED : tl_batch_outside(axis, c->in[at]->ndim, 1);
 }
 
 /* A loss is a total over samples, and so is its running total, which may hold earlier ones. */
@@ -225,14 +221,10 @@ static void grad_rows(void *ctx, int64_t begin, int64_t end, int thread)
         void *dz = tl_flat_at(j->dz, r * j->n);
         if (ignored(j->a, t))
             memset(dz, 0, (size_t)j->n * tl_dtype_size(j->dz->dtype));
-        else if (smoothing != 0 && f64)
-            k->smooth_entropy_grad64(j->n, z, t, smoothing, j->dy, dz);
         else if (smoothing != 0)
-            k->smooth_entropy_grad32(j->n, z, t, smoothing, (float)j->dy, dz);
-        else if (f64)
-            k->cross_entropy_grad64(j->n, z, t, j->dy, dz);
+            TL_ROW(k, f64, smooth_entropy_grad, j->n, z, t, smoothing, j->dy, dz);
         else
-            k->cross_entropy_grad32(j->n, z, t, (float)j->dy, dz);
+            TL_ROW(k, f64, cross_entropy_grad, j->n, z, t, j->dy, dz);
     }
 }
 

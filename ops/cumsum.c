@@ -39,8 +39,7 @@ static double block(const job *j, int64_t row, int64_t at, int64_t m, double acc
     int64_t first = row * j->n + at;
     for (int64_t k = 0; k < m; k++) {
         int64_t i = j->reverse ? m - 1 - k : k;
-        acc += j->x.dtype == TL_F64 ? ((const double *)j->x.data)[first + i]
-                                    : (double)((const float *)j->x.data)[first + i];
+        acc += tl_number_at(&j->x, first + i);
         part[i] = acc + 0;
     }
     tl_isa_now()->convert->cast(m, TL_F64, part, j->y->dtype, tl_flat_at(j->y, first));

@@ -21,7 +21,7 @@ static const tl_attr scatter_schema[] = {TL_FIELD(embedding, rows, I64),
 
 static tl_status check_ids(tl_call *c, const tl_array *ids, int64_t rows)
 {
-    int64_t n = ids->data == NULL ? 0 : tl_array_count(ids);
+    const int64_t n = tl_array_count(ids);
     tl_cursor at = tl_cursor_at(ids, ids->ndim, 0);
     for (int64_t i = 0; i < n; i++, tl_cursor_next(&at)) {
         int64_t id = *(const int64_t *)tl_cursor_data(&at);
@@ -57,7 +57,7 @@ static tl_status embedding_forward(tl_call *c)
     tl_shape row = TL_DIMS(n);
     TL_TRY(check_ids(c, ids, w->dim[0]));
     tl_cursor at = tl_cursor_at(ids, ids->ndim, 0);
-    for (int64_t i = 0; i < count && n > 0; i++, tl_cursor_next(&at)) {
+    for (int64_t i = 0; i < count; i++, tl_cursor_next(&at)) {
         int64_t id = *(const int64_t *)tl_cursor_data(&at);
         tl_array src = tl_array_make(w->dtype, &row, (char *)w->data + id * w->stride[0] * size);
         tl_array dst = tl_array_make(w->dtype, &row, (char *)c->out[0].data + i * n * size);

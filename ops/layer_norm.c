@@ -80,21 +80,15 @@ tl_tensor tl_layer_norm_at(tl_at at, tl_tensor x, tl_tensor gamma, tl_tensor bet
  * Bits:   NUMERICS 6.7
  * VJP:    in primitives (norm_twice.c)
  * Errors: TL_ESHAPE TL_EDTYPE
+ * Both norms share its shape rule and forward (norm.c): dx by the rows of kernels/norm.t.h, dgamma
+ * by the columns of kernels/folds.t.h.
  */
-static tl_status grad_forward(tl_call *c)
-{
-    const tl_row_table *k = tl_isa_now()->row;
-    return c->in[1]->dtype == TL_F64
-               ? tl_norm_grad_run(c, k->layer_norm_grad64, k->layer_norm_fold64)
-               : tl_norm_grad_run(c, k->layer_norm_grad32, k->layer_norm_fold32);
-}
-
 const tl_op tl_op_layer_norm_grad = {TL_NAMED(layer_norm_grad, 6, 2),
                                      .optional = TL_BIT(2) | TL_BIT(5),
                                      .traits = TL_MUTATES | TL_WIDENED,
                                      .mutates = 5,
                                      .shape = tl_norm_grad_shape,
-                                     .forward = grad_forward,
+                                     .forward = tl_norm_grad_forward,
                                      TL_ATTRS(tl_norm_grad),
                                      .vjp = tl_layer_norm_grad_vjp,
                                      .saves_in = 31,

@@ -137,13 +137,6 @@ tl_status tl_need_indexed(tl_call *c, const char *x_name, const tl_array *x, con
                         tl_dtype_name(x->dtype), ids_name, tl_dtype_name(ids->dtype));
 }
 
-void tl_clear(const tl_array *a)
-{
-    const size_t bytes = (size_t)tl_array_count(a) * tl_dtype_size(a->dtype);
-    if (bytes > 0)
-        memset(a->data, 0, bytes);
-}
-
 tl_status tl_continue(tl_call *c, int acc, const tl_array *out, tl_dtype dtype)
 {
     const tl_array *a = c->in[acc];

@@ -16,7 +16,7 @@ static tl_tensor classes_last(tl_at at, const char *name, tl_tensor z, int dim)
 {
     tl_shape s = tl_shape_of(at.tape, z), order = {.ndim = s.ndim};
     int d = dim == 0 ? s.ndim - 1 : tl_dim_from_front(dim, s.ndim), n = 0;
-    if (d == s.ndim - 1 || tl_failed(at.tape) || tl_dims_of(at, name, z, TL_DIMS(dim)) < 0)
+    if (d == s.ndim - 1 || tl_dims_of(at, name, z, TL_DIMS(dim)) < 0)
         return z;
     for (int i = 0; i < s.ndim; i++)
         if (i != d)
@@ -34,8 +34,6 @@ static tl_status check(tl_at at, const char *name, tl_tensor z, tl_tensor target
     tl_dtype dtype = tl_dtype_of(at.tape, z);
     int64_t n = lead.ndim > 0 ? lead.dim[lead.ndim - 1] : 0;
     bool each = o.reduction == TL_EACH;
-    if (tl_failed(at.tape))
-        return TL_EUSAGE;
     if (--lead.ndim < 0)
         return tl_tape_fail(at, TL_ESHAPE, "%s: one number has no classes", name);
     if (!tl_dtype_is_float(dtype))
@@ -179,8 +177,6 @@ tl_tensor tl_bce_with_logits_at(tl_at at, tl_tensor x, tl_tensor y, tl_bce_optio
 {
     tl_shape s = tl_shape_of(at.tape, x), sy = tl_shape_of(at.tape, y);
     tl_dtype c = tl_dtype_compute(tl_dtype_of(at.tape, x));
-    if (tl_failed(at.tape))
-        return TL_NONE;
     if (o.reduction < TL_MEAN || o.reduction > TL_EACH)
         return tl_reject(at, TL_EDOMAIN,
                          "bce_with_logits: reduction %d; say TL_MEAN, TL_SUM or TL_EACH",
@@ -204,7 +200,7 @@ tl_tensor tl_bce_with_logits_at(tl_at at, tl_tensor x, tl_tensor y, tl_bce_optio
     if (!tl_is_none(o.weight))
         l = tl_mul_at(at, l, tl_in_dtype(at, o.weight, c));
     sy = tl_shape_of(at.tape, l);
-    if (!tl_failed(at.tape) && !tl_shape_equal(&s, &sy))
+    if (!tl_shape_equal(&s, &sy))
         return tl_reject(at, TL_ESHAPE, "bce_with_logits: weights make %s of logits %s",
                          TL_TEXT_OF(&sy), TL_TEXT_OF(&s));
     if (o.reduction == TL_EACH)

@@ -56,6 +56,8 @@ static tl_status matmul_shape(tl_call *c)
     return tl_continue(c, 2, &out, at->acc_f64 ? TL_F64 : tl_dtype_compute(out.dtype));
 }
 
+static tl_status matmul_forward(tl_call *c) { return tl_matmul_with(c, NULL); }
+
 static bool chain_in_f64(const void *attrs) { return ((const tl_matmul_attrs *)attrs)->acc_f64; }
 
 /* a @ b as the gradient of input i: folded to its batch dims, continuing its accumulator. */
@@ -161,7 +163,7 @@ const tl_op tl_op_matmul = {TL_NAMED(matmul, 3, 1),
                             .traits = TL_MUTATES | TL_BEGINS,
                             .mutates = 2,
                             .shape = matmul_shape,
-                            .forward = tl_matmul_run,
+                            .forward = matmul_forward,
                             TL_ATTRS(tl_matmul),
                             .vjp = matmul_vjp,
                             .saves_in = 3,
@@ -238,8 +240,6 @@ tl_tensor tl_matmul_to_at(tl_at at, tl_tensor a, tl_tensor b, tl_dtype dtype)
 static tl_status check_dims(tl_at at, const char *name, tl_tensor a, tl_tensor b, int ndim)
 {
     tl_shape sa = tl_shape_of(at.tape, a), sb = tl_shape_of(at.tape, b);
-    if (tl_failed(at.tape))
-        return TL_EUSAGE;
     if (sa.ndim == ndim && sb.ndim == ndim && (ndim == 2 || sa.dim[0] == sb.dim[0]))
         return TL_OK;
     return tl_tape_fail(at, TL_ESHAPE, "%s: %s @ %s; two tensors of %d dims%s are needed", name,
@@ -263,8 +263,6 @@ static tl_status check_addend(tl_at at, tl_tensor c, tl_tensor product)
     bool fits = s.ndim <= 2;
     for (int i = 0; fits && i < s.ndim; i++)
         fits = s.dim[i] == 1 || s.dim[i] == p.dim[i + 2 - s.ndim];
-    if (tl_failed(at.tape))
-        return TL_EUSAGE;
     return fits ? TL_OK
                 : tl_tape_fail(at, TL_ESHAPE, "addmm: c has shape %s, the product %s",
                                TL_TEXT_OF(&s), TL_TEXT_OF(&p));
@@ -278,7 +276,7 @@ static tl_tensor times(tl_at at, tl_tensor c, double beta, tl_tensor y)
     tl_tensor one = tl_expand_at(at, tl_apply1(at, &tl_op_fill, &a, NULL, 0),
                                  tl_shape_of(at.tape, y));
     const tl_batch b = tl_batch_of(at.tape, y);
-    if (b >= 0 && !tl_is_none(one)) /* as long as the batch is */
+    if (b >= 0) /* as long as the batch is */
         tl_batch_axis_tape_at(at.tape, one, b, at.file, at.line);
     return tl_mul_at(at, c, one);
 }

@@ -131,7 +131,7 @@ static tl_status run_one(tl_call *c, const tl_gemm_args *g, tl_gemm_fn *fn, int 
     const int width = flops < 200000 ? 1 : most;
     job j = {.table = tl_isa_now()->gemm, .gemm = &gp};
     int64_t tasks = tl_gemm_plan_make(j.table, g, width, &gp);
-    j.scratch_bytes = (gp.scratch_bytes + 63) / 64 * 64;
+    j.scratch_bytes = gp.scratch_bytes;
     if (*scratch == NULL)
         *scratch = tl_scratch(c, (size_t)(width * j.scratch_bytes), false);
     if (*scratch == NULL)
@@ -147,13 +147,11 @@ tl_status tl_gemm_batches_run(tl_call *c, const tl_gemm_batches *p, tl_gemm_fn *
     for (int i = 0; i < p->nd; i++)
         *(p->fold[i] ? &steps : &batches) *= p->dim[i];
     double flops = 2.0 * (double)p->g.m * (double)p->g.n * (double)p->g.k * (double)steps;
-    if (batches == 0)
-        return TL_OK;
     if (batches >= 2 && flops < 2e7 && fn == NULL) { /* several small ones at a time */
         job j = {.p = p, .steps = steps, .table = tl_isa_now()->gemm};
         int64_t grain = 1 + (int64_t)(100000 / (flops + 1));
         int width = tl_parallel_width(batches, grain);
-        j.scratch_bytes = (tl_gemm_scratch_bytes(j.table, &p->g) + 63) / 64 * 64;
+        j.scratch_bytes = tl_gemm_scratch_bytes(j.table, &p->g);
         j.scratch = tl_scratch(c, (size_t)(width * j.scratch_bytes), false);
         if (j.scratch == NULL)
             return TL_ENOMEM;
@@ -195,8 +193,6 @@ bool tl_matmul_is_short(const tl_call *c, int64_t k)
     return true;
 }
 
-tl_status tl_matmul_run(tl_call *c) { return tl_matmul_with(c, NULL); }
-
 tl_status tl_matmul_with(tl_call *c, tl_gemm_fn *fn)
 {
     const tl_matmul_attrs *at = c->attrs;
@@ -206,10 +202,7 @@ tl_status tl_matmul_with(tl_call *c, tl_gemm_fn *fn)
     const bool rounds = out.dtype != compute; /* once: the chain runs in the compute type */
     if (rounds) {
         out.dtype = compute;
-        out.data = tl_scratch(c, (size_t)tl_array_count(&out) * tl_dtype_size(compute), false);
-        if (out.data == NULL)
-            return TL_ENOMEM;
-        tl_array_set_contiguous(&out);
+        TL_TRY(tl_scratch_array(c, &out, false));
     }
     tl_gemm_batches p = plan_of(c->in[0], c->in[1], &out, f64, acc);
     drop_empty_folds(&p);

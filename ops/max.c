@@ -108,18 +108,12 @@ static tl_status argmax_shape(tl_call *c)
     return TL_OK;
 }
 
-static double element(const tl_array *rows, int64_t i)
-{
-    return rows->dtype == TL_F64 ? ((const double *)rows->data)[i]
-                                 : (double)((const float *)rows->data)[i];
-}
-
 static int64_t first_max(const tl_array *rows, int64_t r, int64_t n)
 {
     int64_t best = 0;
-    double most = element(rows, r * n);
+    double most = tl_number_at(rows, r * n);
     for (int64_t i = 1; i < n && !isnan(most); i++) {
-        const double x = element(rows, r * n + i);
+        const double x = tl_number_at(rows, r * n + i);
         if (isnan(x) || x > most || (x == most && x == 0 && !signbit(x) && signbit(most))) {
             best = i;
             most = x;

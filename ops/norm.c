@@ -9,9 +9,7 @@ const tl_attr tl_norm_schema[] = {TL_FIELD(tl_norm, eps, F64),
 
 static tl_status check_row(tl_call *c, const tl_array *x, int64_t k)
 {
-    if (!tl_dtype_is_float(x->dtype))
-        return tl_call_fail(c, TL_EDTYPE, "x is %s; floats are needed (cast it)",
-                            tl_dtype_name(x->dtype));
+    TL_TRY(tl_need_float(c, x, "x"));
     if (k < 1 || k > x->ndim)
         return tl_call_fail(c, TL_ESHAPE, "%lld dims to normalize, x has %d", (long long)k,
                             x->ndim);
@@ -129,14 +127,14 @@ static const void *from_row(const void *x, int64_t row, int64_t n, size_t size)
     return x == NULL ? NULL : (const char *)x + (size_t)(row * n) * size;
 }
 
-/* Runs the kernels, of which either may be NULL. A thread that has both to itself takes blocks of
- * rows, which the fold then finds in the cache. Several threads take all rows at once, since they
- * would have to meet after every block. */
-static void over_rows(const tl_norm_rows *all, tl_dtype dtype, tl_range_fn *rows,
-                      tl_range_fn *columns)
+/* Runs the kernels of what is wanted. A thread that has both to itself takes blocks of rows, which
+ * the fold then finds in the cache. Several threads take all rows at once, since they would have to
+ * meet after every block. */
+static void over_rows(const tl_norm_rows *all, const tl_norm_grad_attrs *a, bool f64)
 {
     enum { BLOCK_BYTES = 128 << 10 };
-    const size_t size = tl_dtype_size(dtype);
+    const tl_row_table *k = tl_isa_now()->row;
+    const size_t size = f64 ? sizeof(double) : sizeof(float);
     const int64_t by_rows = 1 + 8192 / (all->n + 1), by_columns = 1 + 16384 / (all->rows + 1);
     int64_t block = all->rows;
     if (tl_parallel_width(all->rows, by_rows) == 1 && tl_parallel_width(all->n, by_columns) == 1)
@@ -149,10 +147,10 @@ static void over_rows(const tl_norm_rows *all, tl_dtype dtype, tl_range_fn *rows
         part.mean = from_row(all->mean, r, 1, size);
         part.rstd = from_row(all->rstd, r, 1, size);
         part.dx = all->dx == NULL ? NULL : (char *)all->dx + (size_t)(r * all->n) * size;
-        if (rows != NULL)
-            tl_parallel_for(part.rows, by_rows, rows, &part);
-        if (columns != NULL)
-            tl_parallel_for(part.n, by_columns, columns, &part);
+        if (a->want_dx)
+            tl_parallel_for(part.rows, by_rows, f64 ? k->norm_grad64 : k->norm_grad32, &part);
+        if (a->want_dgamma)
+            tl_parallel_for(part.n, by_columns, f64 ? k->norm_fold64 : k->norm_fold32, &part);
     }
 }
 
@@ -169,7 +167,7 @@ static void *one_plus(tl_call *c, const tl_array *gamma)
     return row;
 }
 
-tl_status tl_norm_grad_run(tl_call *c, tl_range_fn *rows, tl_range_fn *columns)
+tl_status tl_norm_grad_forward(tl_call *c)
 {
     const tl_norm_grad_attrs *a = c->attrs;
     const int last = c->n_in - 1;
@@ -196,7 +194,7 @@ tl_status tl_norm_grad_run(tl_call *c, tl_range_fn *rows, tl_range_fn *columns)
         if (j.fold == NULL)
             return TL_ENOMEM;
     }
-    over_rows(&j, x->dtype, a->want_dx ? rows : NULL, a->want_dgamma ? columns : NULL);
+    over_rows(&j, a, x->dtype == TL_F64);
     if (own_fold) /* the only rounding of dgamma */
         tl_isa_now()->convert->cast(j.n, TL_F64, j.fold, c->out[0].dtype, c->out[0].data);
     return TL_OK;

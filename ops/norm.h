@@ -38,9 +38,8 @@ extern const tl_attr tl_norm_grad_schema[];
 /* dgamma has gamma's shape, in the accumulator or the compute type; dx is like x. What is not
  * wanted comes out empty. */
 tl_status tl_norm_grad_shape(tl_call *c);
-/* Kernels of kernels/rows.h: `rows` computes dx, `columns` folds dgamma, continuing acc if given.
- */
-tl_status tl_norm_grad_run(tl_call *c, tl_range_fn *rows, tl_range_fn *columns);
+/* dgamma continues acc, if given. */
+tl_status tl_norm_grad_forward(tl_call *c);
 /* Samples are rows of dx, and dgamma is their total. */
 void tl_norm_grad_batch(const tl_call *c, const tl_batch *in, tl_batch *out);
 void tl_rms_norm_grad_vjp(tl_vjp *v);

@@ -135,7 +135,7 @@ static tl_status pool_forward(tl_call *c)
 
 static void pool_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
 {
-    out[0] = tl_batch_outside(in[0] == TL_TOTAL ? TL_MIXED : in[0], c->out[0].ndim, 2);
+    out[0] = tl_batch_outside(in[0], c->out[0].ndim, 2);
 }
 
 const tl_op tl_op_pool_places = {TL_NAMED(pool_places, 1, 1),
@@ -154,8 +154,6 @@ static tl_tensor max_pool(tl_at at, const pool_attrs *a, tl_tensor x, tl_shape s
 {
     tl_tensor places = tl_apply1(at, &tl_op_pool_places, a, &x, 1);
     tl_shape out = tl_shape_of(at.tape, places);
-    if (tl_failed(at.tape))
-        return TL_NONE;
     x = tl_reshape_at(at, x, TL_DIMS(s.dim[0], s.dim[1], s.dim[2] * s.dim[3]));
     places = tl_reshape_at(at, places, TL_DIMS(s.dim[0], s.dim[1], out.dim[2] * out.dim[3]));
     return tl_reshape_at(at, tl_gather_at(at, x, places, 2), out);
@@ -183,8 +181,6 @@ static tl_tensor pool(tl_at at, const char *name, int dims, tl_tensor x, tl_pool
     const tl_dtype own = tl_dtype_of(at.tape, x);
     pool_attrs a = {TL_DIMS(1, 1), TL_DIMS(1, 1), TL_DIMS(0, 0), TL_DIMS(1, 1)};
     tl_shape s = tl_shape_of(at.tape, x);
-    if (tl_failed(at.tape))
-        return TL_NONE;
     if (s.ndim != dims + 2)
         return tl_reject(at, TL_ESHAPE, "%s: x has %d dims; it needs %d", name, s.ndim, dims + 2);
     if (o.kernel[0] == 0 || o.kernel[dims - 1] == 0)

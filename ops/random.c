@@ -209,7 +209,7 @@ tl_tensor tl_dropout_at(tl_at at, tl_tensor x, tl_dropout_options o)
     if (key_of(at, "dropout", o.stream, &a.key) != TL_OK)
         return TL_NONE;
     tl_tensor sample = sample_or_0(at, o.sample);
-    if (tl_is_none(o.sample) && !tl_is_none(sample)) /* row 0 is another sample each time */
+    if (tl_is_none(o.sample)) /* row 0 is another sample each time */
         tl_batch_axis_tape_at(at.tape, sample, TL_MIXED, at.file, at.line);
     return tl_apply1(at, &tl_op_dropout, &a, (tl_tensor[]){x, sample, o.start}, 3);
 }
@@ -296,7 +296,7 @@ static tl_tensor drawn(tl_at at, const char *name, bool normal, tl_dtype dtype, 
         return TL_NONE;
     tl_tensor sample = sample_or_0(at, o.sample),
               y = tl_apply1(at, &tl_op_draw, &a, (tl_tensor[]){sample, o.start}, 2);
-    if (!tl_is_none(o.sample) && !tl_is_none(y) && tl_shape_of(at.tape, sample).ndim == 0)
+    if (!tl_is_none(o.sample) && tl_shape_of(at.tape, sample).ndim == 0)
         tl_batch_axis_tape_at(at.tape, y, 0, at.file, at.line); /* samples from that number on */
     return y;
 }
@@ -347,7 +347,7 @@ tl_tensor tl_permutation_at(tl_at at, int64_t n, tl_draw_options o)
     tl_shape s = tl_is_none(o.sample) ? TL_SCALAR : tl_shape_of(at.tape, o.sample);
     bool rows = s.ndim == 1;
     tl_tensor u = tl_uniform_at(at, TL_F64, TL_DIMS(rows ? s.dim[0] : 1, n), o);
-    if (!rows && !tl_is_none(u)) /* one for all samples */
+    if (!rows) /* one for all samples */
         tl_batch_axis_tape_at(at.tape, u, TL_FREE, at.file, at.line);
     tl_tensor y = tl_argsort_at(at, u, 1, false);
     return rows ? y : tl_reshape_at(at, y, TL_DIMS(n));

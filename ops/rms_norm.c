@@ -17,7 +17,7 @@ static tl_status rms_norm_shape(tl_call *c) { return tl_norm_shape(c, c->in[1], 
 
 /* Forward is a loop over rows, in tensor/kernels/norm.t.h, which the engine runs on all threads:
  *
- *     rstd[r] = rsqrt(lanes_of_products(n, x, x) / n + eps)
+ *     rstd[r] = rsqrt(lanes(x^2) / n + eps)
  *     y[i]    = (x[i] * rstd[r]) * gamma[i]
  */
 
@@ -154,20 +154,15 @@ tl_tensor tl_add_rms_norm_at(tl_at at, tl_tensor x1, tl_tensor x2, tl_tensor gam
  * Bits:   NUMERICS 6.2
  * VJP:    in primitives (norm_twice.c)
  * Errors: TL_ESHAPE TL_EDTYPE
+ * Both norms share its shape rule and forward (norm.c): dx by the rows of kernels/norm.t.h, dgamma
+ * by the columns of kernels/folds.t.h.
  */
-static tl_status grad_forward(tl_call *c)
-{
-    const tl_row_table *k = tl_isa_now()->row;
-    return c->in[1]->dtype == TL_F64 ? tl_norm_grad_run(c, k->rms_norm_grad64, k->rms_norm_fold64)
-                                     : tl_norm_grad_run(c, k->rms_norm_grad32, k->rms_norm_fold32);
-}
-
 const tl_op tl_op_rms_norm_grad = {TL_NAMED(rms_norm_grad, 5, 2),
                                    .optional = TL_BIT(2) | TL_BIT(4),
                                    .traits = TL_MUTATES | TL_WIDENED,
                                    .mutates = 4,
                                    .shape = tl_norm_grad_shape,
-                                   .forward = grad_forward,
+                                   .forward = tl_norm_grad_forward,
                                    TL_ATTRS(tl_norm_grad),
                                    .vjp = tl_rms_norm_grad_vjp,
                                    .saves_in = 15,

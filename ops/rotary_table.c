@@ -161,8 +161,6 @@ static tl_tensor placed(tl_at at, tl_tensor x, tl_tensor ids, int seq)
     int batch = seq == 0 ? 1 : 0;
     bool ok = seq >= 0 && seq < sx.ndim - 1 &&
               (si.ndim == 1 || (si.ndim == 2 && batch < sx.ndim - 1 && si.dim[0] == sx.dim[batch]));
-    if (tl_failed(at.tape))
-        return TL_NONE;
     if (!ok || si.dim[si.ndim - 1] != sx.dim[seq])
         return tl_reject(at, TL_ESHAPE,
                          "rotary_ids: position ids %s for x %s with its sequence in dim %d",

@@ -45,8 +45,7 @@ static int64_t key_at(const job *j, int64_t i)
     if (j->x->dtype == TL_I64) {
         k = ((const int64_t *)j->x->data)[i];
     } else {
-        double v = j->x->dtype == TL_F64 ? ((const double *)j->x->data)[i]
-                                         : (double)((const float *)j->x->data)[i];
+        double v = tl_number_at(j->x, i);
         v = v == 0 ? 0 : v;
         memcpy(&k, &v, sizeof k);
         k = v != v ? INT64_MAX : k < 0 ? INT64_MIN - k : k;
@@ -98,14 +97,9 @@ static tl_status argsort_forward(tl_call *c)
     return TL_OK;
 }
 
-static void argsort_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
-{
-    out[0] = tl_batch_beside(in[0] == TL_TOTAL ? TL_MIXED : in[0], c->out[0].ndim, -1);
-}
-
 const tl_op tl_op_argsort = {TL_NAMED(argsort, 1, 1), .traits = TL_NONDIFF | TL_WIDENED,
                              .shape = argsort_shape,  .forward = argsort_forward,
-                             TL_ATTRS(sort),          .batch = argsort_batch};
+                             TL_ATTRS(sort),          .batch = tl_batch_rows};
 
 tl_tensor tl_argsort_at(tl_at at, tl_tensor x, int dim, bool descending)
 {

@@ -168,20 +168,6 @@ static void fold_into(const tl_array *x, const tl_array *acc)
         tl_parallel_for(widest, 1 + 32768 * widest / (tl_array_count(x) + 1), fold_range, &j);
 }
 
-/* Rounds x (f64, contiguous), divided by *n unless that is NULL, once to out (contiguous). */
-static void round_from_f64(const double *x, const double *n, const tl_array *out)
-{
-    const int64_t count = tl_array_count(out);
-    double part[GATHER];
-    for (int64_t at = 0; at < count; at += GATHER) {
-        const int64_t m = count - at < GATHER ? count - at : GATHER;
-        for (int64_t i = 0; n != NULL && i < m; i++)
-            part[i] = x[at + i] / *n + 0;
-        tl_isa_now()->convert->cast(m, TL_F64, n != NULL ? part : x + at, out->dtype,
-                                    tl_flat_at(out, at));
-    }
-}
-
 /* The fold of one term for each element, rounded to out: both contiguous, of as many elements. */
 static void fold_one(const tl_array *x, const tl_array *out)
 {
@@ -247,21 +233,19 @@ static tl_status reduce(tl_call *c, bool mean)
             count *= (double)x->dim[i];
             acc.dim[i] = 1;
         }
-    tl_array_set_contiguous(&acc);
-    acc.data = tl_scratch(c, (size_t)tl_array_count(&acc) * 8, true);
-    if (acc.data == NULL)
-        return TL_ENOMEM;
+    TL_TRY(tl_scratch_array(c, &acc, true));
     if (n_row > 0 && any) {
         rows.dtype = tl_dtype_compute(x->dtype);
-        tl_array_set_contiguous(&rows);
-        rows.data = tl_scratch(c, (size_t)tl_array_count(&rows) * tl_dtype_size(rows.dtype), false);
-        if (rows.data == NULL)
-            return TL_ENOMEM;
+        TL_TRY(tl_scratch_array(c, &rows, false));
         TL_TRY(sum_rows(c, x, n_row, &rows));
     }
     if (any)
         fold_into(&rows, &acc);
-    round_from_f64(acc.data, mean ? &count : NULL, &c->out[0]);
+    const int64_t n = tl_array_count(&acc);
+    double *sum = acc.data;
+    for (int64_t i = 0; mean && i < n; i++)
+        sum[i] = sum[i] / count + 0;
+    tl_cast_all(n, TL_F64, sum, c->out[0].dtype, c->out[0].data); /* rounds once */
     return TL_OK;
 }
 
@@ -370,17 +354,14 @@ static tl_status sum_to_shape(tl_call *c)
 static tl_status accumulate(tl_call *c)
 {
     const tl_array *x = c->in[0];
-    tl_array *acc = &c->out[0], sum = *acc, wide;
+    tl_array *acc = &c->out[0], sum = *acc, term = *acc, wide;
     int64_t n = tl_array_count(acc);
-    sum.data = tl_scratch(c, 2 * (size_t)n * sizeof(float), false);
-    if (sum.data == NULL)
-        return TL_ENOMEM;
-    float *term = (float *)sum.data + n;
-    tl_array_set_contiguous(&sum);
+    TL_TRY(tl_scratch_array(c, &sum, false));
+    TL_TRY(tl_scratch_array(c, &term, false));
     TL_TRY(tl_as_compute(c, x, &wide));
     tl_array_copy(&sum, acc);
-    tl_isa_now()->convert->cast(n, wide.dtype, wide.data, TL_F32, term);
-    tl_isa_now()->row->accumulate32(n, term, sum.data);
+    tl_isa_now()->convert->cast(n, wide.dtype, wide.data, TL_F32, term.data);
+    tl_isa_now()->row->accumulate32(n, term.data, sum.data);
     tl_array_copy(acc, &sum);
     return TL_OK;
 }
@@ -398,9 +379,7 @@ static tl_status sum_to_forward(tl_call *c)
     }
     if (c->in[1] == NULL) {
         acc.dtype = TL_F64;
-        acc.data = tl_scratch(c, (size_t)tl_array_count(&acc) * 8, true);
-        if (acc.data == NULL)
-            return TL_ENOMEM;
+        TL_TRY(tl_scratch_array(c, &acc, true));
     }
     for (int i = 0; i < x->ndim; i++) {
         lined.dim[i] = i < lead ? 1 : acc.dim[i - lead];
@@ -409,7 +388,7 @@ static tl_status sum_to_forward(tl_call *c)
     lined.data = acc.data;
     fold_into(x, &lined);
     if (c->in[1] == NULL)
-        round_from_f64(acc.data, NULL, &c->out[0]);
+        tl_cast_all(tl_array_count(&acc), TL_F64, acc.data, c->out[0].dtype, c->out[0].data);
     return TL_OK;
 }
 

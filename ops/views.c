@@ -192,13 +192,8 @@ static void slice_vjp(tl_vjp *g)
 }
 
 /* A slice along the batch axis holds some of the samples; the engine works out which. */
-static void slice_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
-{
-    (void)c, out[0] = in[0];
-}
-
 const tl_op tl_op_slice = {TL_NAMED(slice, 1, 1), .traits = TL_VIEW, .shape = slice_shape,
-                           TL_ATTRS(tl_slice),    .vjp = slice_vjp,  .batch = slice_batch};
+                           TL_ATTRS(tl_slice),    .vjp = slice_vjp,  .batch = tl_batch_linear};
 
 /* A bound as in Python: negative from the end, then cut to [0, size]. */
 static int64_t bound(int64_t i, int64_t size)

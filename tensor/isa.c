@@ -9,7 +9,7 @@
 #define LEVEL(id)                                                                                  \
     {                                                                                              \
 #id, &tl_math_table_##id, &tl_gemm_table_##id, &tl_convert_table_##id, tl_tile_table_##id, \
-            &tl_row_table_##id, &tl_attention_table_##id                                           \
+            &tl_row_table_##id, tl_attention_table_##id                                            \
     }
 
 /* Weakest first. */

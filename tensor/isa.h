@@ -19,7 +19,7 @@ typedef struct {
     const tl_convert_table *convert;
     tl_tile_fn *const *tile;
     const tl_row_table *row;
-    const tl_attention_table *attention;
+    const tl_attention_table *attention; /* of f32, then of f64 */
 } tl_isa;
 
 /* The running level. */

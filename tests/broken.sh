@@ -159,7 +159,7 @@ breaks 3.4 "a finished sum added instead of continued" gemm $tile 'if (t->accumu
 breaks 3.5 "another tree, seen from outside" reveal $sums 'lane[i] += lane[i + 16];' 'lane[i] = lane[2 * i] + lane[2 * i + 1];'
 
 # 4: reductions
-breaks 4.1 "a mean by the reciprocal of n" reference ops/sum.c 'x[at + i] / *n' 'x[at + i] * (1 / *n)'
+breaks 4.1 "a mean by the reciprocal of n" reference ops/sum.c 'sum[i] / count' 'sum[i] * (1 / count)'
 breaks 4.2 "-0 equals +0 in maximum" reference tensor/kernels/pointwise.t.h 'm = a[i] == b[i] && a[i] == 0 ? s : m;' ''
 breaks 4.3 "what meets in one element folds in f32" reference ops/sum.c 'sum += wide ? t.d[i] : (double)t.f[i];' 'sum = (double)(float)(sum + (wide ? t.d[i] : (double)t.f[i]));'
 breaks 4.4 "min takes +0 over -0" reference $sums 'return -F(extreme)(n, x, -1);' 'return -F(extreme)(n, x, -1) + 0;'
@@ -198,11 +198,11 @@ breaks 6.3 "softmax divides" reference tensor/kernels/softmax.t.h 'T r = 1 / F(e
         for (int64_t i = 0; i < n; i++)
             y[i] = y[i] / r;'
 breaks 6.4 "log_softmax adds maximum and logarithm first" reference tensor/kernels/softmax.t.h 'y[i] = (x[i] - m) - l;' 'y[i] = x[i] - (m + l);'
-breaks 6.5 "cross entropy in another order" reference tensor/kernels/softmax.t.h 'return l - (z[t] - m);' 'return (l + m) - z[t];'
+breaks 6.5 "cross entropy in another order" reference tensor/kernels/softmax.t.h 'return (double)(l - (z[t] - m));' 'return (double)((l + m) - z[t]);'
 breaks 6.6 "the mean times rstd subtracted" reference tensor/kernels/norm.t.h 'y[i] = (x[i] - m) * rstd;' 'y[i] = x[i] * rstd - m * rstd;'
 breaks 6.7 "the row's means subtracted together" reference tensor/kernels/norm.t.h '(F(scaled_by)(dy[k], gamma, k) - a) - ((x[k] - mean) * rstd) * b' 'F(scaled_by)(dy[k], gamma, k) - (a + ((x[k] - mean) * rstd) * b)'
 breaks 6.8 "the sum's own cotangent is lost" reference ops/rms_norm.c 'tl_plus(g->t, ds, dx)' 'tl_is_none(dx) ? ds : dx'
-breaks 6.9 "smoothing in another order" reference tensor/kernels/softmax.t.h 'return hit * (l - (z[t] - m)) + rest * mean;' 'return (l - (z[t] - m)) + rest * (mean - (l - (z[t] - m)));'
+breaks 6.9 "smoothing in another order" reference tensor/kernels/softmax.t.h 'return (double)(hit * (l - (z[t] - m)) + rest * mean);' 'return (double)((l - (z[t] - m)) + rest * (mean - (l - (z[t] - m))));'
 breaks 6.10 "nll's gradient by the reciprocal of the count" reference ops/cross_entropy.c 'TL_MEAN ? y / j->count : y;' 'TL_MEAN ? y * (1 / j->count) : y;'
 breaks 6.11 "mse's difference in the operands' dtype" reference ops/var.c 'tl_sub_at(at, widened(at, a), widened(at, b))' 'widened(at, tl_sub_at(at, a, b))'
 breaks 6.12 "1/n last" reference ops/norm.c 'tl_mul(t, tl_scale(t, tl_mul(t, drstd, tl_square(t, rstd)), -inv), h)' 'tl_scale(t, tl_mul(t, tl_mul(t, drstd, tl_square(t, rstd)), h), -inv)'
@@ -278,7 +278,7 @@ breaks 12.2 "the norm's squares in f32" training $sums 'q[k] = (double)x[i + k] 
 breaks 12.3 "AdamW's decay multiplied in first" training tensor/kernels/optimize.t.h 'p[i] = p[i] - (lr * (u + wd * p[i]));' 'p[i] = (p[i] - p[i] * (lr * wd)) - lr * u;'
 breaks 12.3 "eps inside the root" training tensor/kernels/optimize.t.h '(SQRT(v[i] * c2) + eps)' 'SQRT(v[i] * c2 + eps)'
 breaks 12.4 "momentum after the step" optimizers tensor/kernels/optimize.t.h 'b[i] = (mu * b[i]) + gi;' 'b[i] = mu * (b[i] + gi);'
-breaks 12.5 "cosine over T instead of T - w" training nn/opt.c '(double)less(step, s->warmup) / (double)less(s->total, s->warmup)' '(double)less(step, s->warmup) / (double)s->total'
+breaks 12.5 "decay over T instead of T - w" training nn/opt.c '(double)less(step, start) / (double)less(s->total, start)' '(double)less(step, start) / (double)s->total'
 breaks 12.6 "a loaded parameter keeps its old master" masters ops/optimize.c 'k->widen(n, p->dtype, p->data, 1, w->data);' ''
 breaks 12.7 "dropout draws by the row in the batch" invariant_training ops/random.c '(uint64_t)tl_i64_at(p->sample, row);' '(uint64_t)tl_i64_at(p->sample, 0) + (uint64_t)row;'
 breaks 12.8 "a cache's keys begin a column late" decoding nn/attention.c 'return tl_slice(t, all, 2, 0, end, 1);' 'return tl_slice(t, all, 2, n > 0, end, 1);'

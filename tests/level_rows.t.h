@@ -37,14 +37,14 @@ static void P(row)(const tl_row_table *k, int slot, P(row_call) * r, const T *a,
 }
 /* The gradient of a norm of one row, or a fold of one into n columns. */
 static void P(norm)(tl_range_fn *f, int64_t end, P(row_call) * r, const T *x, const T *dy,
-                    const T *gamma)
+                    const T *gamma, const T *mean)
 {
     f(&(tl_norm_rows){.n = r->n,
                       .rows = 1,
                       .x = x,
                       .dy = dy,
                       .gamma = gamma,
-                      .mean = &r->s[1],
+                      .mean = mean,
                       .rstd = &r->s[0],
                       .dx = r->y,
                       .fold = r->acc},
@@ -65,21 +65,21 @@ static void P(rms_plain)(const tl_row_table *k, P(row_call) * r)
 static void P(rms_grad)(const tl_row_table *k, P(row_call) * r)
 {
     r->s[0] = (T)0.7;
-    P(norm)(ROW(rms_norm_grad), 1, r, r->b, r->a, r->c);
+    P(norm)(ROW(norm_grad), 1, r, r->b, r->a, r->c, NULL);
 }
 static void P(rms_grad_plain)(const tl_row_table *k, P(row_call) * r)
 {
     r->s[0] = (T)0.7;
-    P(norm)(ROW(rms_norm_grad), 1, r, r->b, r->a, NULL);
+    P(norm)(ROW(norm_grad), 1, r, r->b, r->a, NULL, NULL);
 }
 static void P(rms_fold)(const tl_row_table *k, P(row_call) * r)
 {
     r->s[0] = (T)0.7;
-    P(norm)(ROW(rms_norm_fold), r->n, r, r->b, r->a, NULL);
+    P(norm)(ROW(norm_fold), r->n, r, r->b, r->a, NULL, NULL);
 }
 static void P(fold)(const tl_row_table *k, P(row_call) * r)
 {
-    P(norm)(ROW(fold), r->n, r, r->a, NULL, NULL);
+    P(norm)(ROW(fold), r->n, r, r->a, NULL, NULL, NULL);
 }
 static void P(softmax)(const tl_row_table *k, P(row_call) * r)
 {
@@ -99,19 +99,19 @@ static void P(log_softmax_grad)(const tl_row_table *k, P(row_call) * r)
 }
 static void P(entropy)(const tl_row_table *k, P(row_call) * r)
 {
-    r->s[0] = ROW(cross_entropy)(r->n, r->a, r->n / 2);
+    r->s[0] = (T)ROW(cross_entropy)(r->n, r->a, r->n / 2);
 }
 static void P(entropy_grad)(const tl_row_table *k, P(row_call) * r)
 {
-    ROW(cross_entropy_grad)(r->n, r->a, r->n / 2, (T)0.3, r->y);
+    ROW(cross_entropy_grad)(r->n, r->a, r->n / 2, 0.3, r->y);
 }
 static void P(smooth)(const tl_row_table *k, P(row_call) * r)
 {
-    r->s[0] = ROW(smooth_entropy)(r->n, r->a, r->n / 2, 0.1);
+    r->s[0] = (T)ROW(smooth_entropy)(r->n, r->a, r->n / 2, 0.1);
 }
 static void P(smooth_grad)(const tl_row_table *k, P(row_call) * r)
 {
-    ROW(smooth_entropy_grad)(r->n, r->a, r->n / 2, 0.1, (T)0.3, r->y);
+    ROW(smooth_entropy_grad)(r->n, r->a, r->n / 2, 0.1, 0.3, r->y);
 }
 static void P(rotary)(const tl_row_table *k, P(row_call) * r)
 {
@@ -144,17 +144,17 @@ static void P(layer_plain)(const tl_row_table *k, P(row_call) * r)
 static void P(layer_grad)(const tl_row_table *k, P(row_call) * r)
 {
     r->s[0] = (T)0.7, r->s[1] = (T)0.1;
-    P(norm)(ROW(layer_norm_grad), 1, r, r->b, r->a, r->c);
+    P(norm)(ROW(norm_grad), 1, r, r->b, r->a, r->c, &r->s[1]);
 }
 static void P(layer_grad_plain)(const tl_row_table *k, P(row_call) * r)
 {
     r->s[0] = (T)0.7, r->s[1] = (T)0.1;
-    P(norm)(ROW(layer_norm_grad), 1, r, r->b, r->a, NULL);
+    P(norm)(ROW(norm_grad), 1, r, r->b, r->a, NULL, &r->s[1]);
 }
 static void P(layer_fold)(const tl_row_table *k, P(row_call) * r)
 {
     r->s[0] = (T)0.7, r->s[1] = (T)0.1;
-    P(norm)(ROW(layer_norm_fold), r->n, r, r->b, r->a, NULL);
+    P(norm)(ROW(norm_fold), r->n, r, r->b, r->a, NULL, &r->s[1]);
 }
 static void P(swiglu)(const tl_row_table *k, P(row_call) * r)
 {

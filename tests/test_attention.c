@@ -366,7 +366,7 @@ static double loss(const attention_problem *p)
 {
     const tl_attention_args a = attention_args_of(p);
     double sum = 0;
-    attention_run(&tl_attention_table_scalar, &a);
+    attention_run(tl_attention_table_scalar, &a);
     for (int64_t h = 0; h < p->q_heads; h++)
         for (int64_t i = 0; i < p->q_len; i++)
             for (int64_t d = 0; d < p->dim; d++)

@@ -509,6 +509,35 @@ static void windows_far_apart(void **unused)
     tl_free(n);
 }
 
+/* On a tape whose model has failed calls do nothing, and the model's error stays the one to read.
+ */
+static void a_failed_model_is_the_cause(void **unused)
+{
+    (void)unused;
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tape *n = tl_tape_new(m);
+    tl_tensor x = tl_zeros(n, TL_F32, TL_DIMS(2, 2)), ids = tl_zeros(n, TL_I64, TL_DIMS(2));
+    tl_tensor part[2];
+    assert_int_equal(tl_load(m, "no-such-file.safetensors"), TL_EIO);
+    assert_true(tl_is_none(tl_tril(n, x, 0)));
+    assert_true(tl_is_none(tl_index_select(n, x, 0, ids)));
+    assert_true(tl_is_none(tl_mm(n, x, x)));
+    assert_true(tl_is_none(tl_addmm(n, x, x, x, 0.5, 1)));
+    assert_true(tl_is_none(tl_conv1d(n, x, x)));
+    assert_true(tl_is_none(tl_max_pool2d(n, x, .kernel = {1, 1})));
+    assert_true(tl_is_none(tl_avg_pool1d(n, x, .kernel = {1})));
+    assert_true(tl_is_none(tl_nll(n, x, ids, TL_EACH, .dim = 1)));
+    assert_true(tl_is_none(tl_bce_with_logits(n, x, x, TL_EACH)));
+    assert_true(tl_is_none(tl_rotary_ids(n, x, x, x, ids, 0, TL_ROTARY_HALF)));
+    assert_true(tl_is_none(tl_causal_mask(n, 2, 2, .offset = ids)));
+    assert_int_not_equal(tl_chunk(n, x, 2, 0, part), TL_OK);
+    assert_non_null(strstr(tl_error(n), "no-such-file.safetensors"));
+    tl_error_clear(m);
+    assert_false(tl_is_none(tl_tril(n, x, 0)));
+    assert_string_equal(tl_error(n), "");
+    tl_free(n, m);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, make, end)
 const struct CMUnitTest tl_tests_errors[] = {
     TEST(pointwise),
@@ -521,5 +550,6 @@ const struct CMUnitTest tl_tests_errors[] = {
     TEST(optimizer_ops),
     TEST(wrong_numbers_of_inputs),
     cmocka_unit_test(windows_far_apart),
+    cmocka_unit_test(a_failed_model_is_the_cause),
 };
 const size_t tl_tests_errors_count = sizeof tl_tests_errors / sizeof tl_tests_errors[0];

@@ -386,7 +386,7 @@ tl_status tl_group_fold(tl_group *g)
 {
     if (g == NULL)
         return TL_OK;
-    if (!tl_failed(g->t) && !g->begun)
+    if (!g->begun)
         tl_group_fail(g, TL_EUSAGE, "tl_group_fold: no micro-batch has begun; call tl_group_take");
     g->begun = g->backward = false;
     if (!tl_failed(g->t) && fold(g) == TL_OK)

@@ -1,12 +1,10 @@
 /* shard.c: an optimizer's state cut over ranks. Each rank updates its part of the parameters, and
  * may be the only one to have their gradients. Updated weights, and state for a checkpoint, go
  * round. */
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "autograd/observer.h"
 #include "nn/group/internal.h"
 #include "nn/opt.h"
 
@@ -60,7 +58,7 @@ static tl_tensor place_of(tl_group *g, what w, tl_array *a)
     tl_tensor x = tl_model_find(m, of);
     if (w == STATE && tl_array_of(g->t, x, a))
         x = tl_buffer(g->t, m, g->text, tl_dtype_compute(a->dtype), tl_array_shape(a));
-    if (!tl_array_of(g->t, x, a) && !tl_failed(g->t))
+    if (!tl_array_of(g->t, x, a))
         tl_group_fail(g, TL_ENAME, "tl_group: rank %d has no parameter '%.100s'", g->link.rank, of);
     return x;
 }
@@ -317,14 +315,14 @@ tl_status tl_group_save(tl_group *g, tl_model *m, tl_opt *opt, const char *path,
     if (tl_group_size(g) == 1)
         return tl_checkpoint_save(m, opt, path, notes, n);
     const int parts = opt == NULL ? 0 : opt->o.parts;
-    if (!tl_failed(g->t) && parts > 1 && (parts != g->link.size || opt->o.part != g->link.rank))
+    if (parts > 1 && (parts != g->link.size || opt->o.part != g->link.rank))
         tl_group_fail(g, TL_EUSAGE,
                       "tl_group_save: the optimizer of rank %d of %d updates part %d of %d",
                       g->link.rank, g->link.size, opt->o.part, parts);
     if (!tl_failed(g->t) && (parts <= 1 || gather(g) == TL_OK) && g->link.rank == 0) {
         if (parts > 1)
             opt->o.parts = 0; /* all of it is there */
-        if (tl_checkpoint_save(m, opt, path, notes, n) != TL_OK && !tl_failed(g->t))
+        if (tl_checkpoint_save(m, opt, path, notes, n) != TL_OK)
             tl_group_fail(g, tl_error_status(m), "tl_group_save: %.400s", tl_error(m));
         if (parts > 1)
             opt->o.parts = parts;

@@ -23,17 +23,12 @@
 #include <stdint.h>
 
 /* Element (sample b, head h, position s, d) is element b*sb + h*sh + s*ss + d of data, which holds
- * the compute type. Strides may be 0 (broadcast) or negative. */
-typedef struct {
-    const void *data;
-    int64_t sb, sh, ss;
-} tl_attention_in;
-
-/* An output: addresses each element once, and overlaps no input. */
+ * the compute type. Strides of an input may be 0 (broadcast) or negative; an output addresses each
+ * element once, and overlaps no input. */
 typedef struct {
     void *data;
     int64_t sb, sh, ss;
-} tl_attention_out;
+} tl_attention_array;
 
 typedef struct {
     /* kv_heads divides q_heads; query head h reads key head h / (q_heads/kv_heads). */
@@ -43,10 +38,10 @@ typedef struct {
     bool f64;                           /* compute type f64, else f32 */
     double scale;                       /* rounded to the compute type */
     const int64_t *key_start, *key_end; /* [batch] each, or NULL: 0, kv_len */
-    tl_attention_in q, k, v;
-    tl_attention_out o;          /* forward writes it; backward does not read it */
-    tl_attention_in dout;        /* backward only */
-    tl_attention_out dq, dk, dv; /* backward only; data NULL: not wanted */
+    tl_attention_array q, k, v;
+    tl_attention_array o;          /* forward writes it; backward does not read it */
+    tl_attention_array dout;       /* backward only */
+    tl_attention_array dq, dk, dv; /* backward only; data NULL: not wanted */
 } tl_attention_args;
 
 enum { TL_ATTENTION_QUERIES = 128 }; /* of each head, in a forward task */
@@ -67,8 +62,8 @@ typedef struct {
     void (*backward)(const tl_attention_args *a, int64_t task, void *scratch);
 } tl_attention_table;
 
-/* Only those levels exist that the build compiled. */
-extern const tl_attention_table tl_attention_table_scalar, tl_attention_table_v2,
-    tl_attention_table_v3, tl_attention_table_v4, tl_attention_table_neon;
+/* Of f32, then of f64. Only those levels exist that the build compiled. */
+extern const tl_attention_table tl_attention_table_scalar[2], tl_attention_table_v2[2],
+    tl_attention_table_v3[2], tl_attention_table_v4[2], tl_attention_table_neon[2];
 
 #endif

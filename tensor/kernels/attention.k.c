@@ -55,19 +55,5 @@ static int64_t keys_seen(const tl_attention_args *a, key_range range, int64_t i)
 #define ATTN_EXP TL_K(tl_math_table).exp64
 #include "tensor/kernels/attention.t.h"
 
-static size_t scratch_bytes(const tl_attention_args *a, bool backward)
-{
-    return a->f64 ? scratch_bytes_f64(a, backward) : scratch_bytes_f32(a, backward);
-}
-
-static void forward(const tl_attention_args *a, int64_t task, void *scratch)
-{
-    (a->f64 ? forward_f64 : forward_f32)(a, task, scratch);
-}
-
-static void backward(const tl_attention_args *a, int64_t task, void *scratch)
-{
-    (a->f64 ? backward_f64 : backward_f32)(a, task, scratch);
-}
-
-const tl_attention_table TL_K(tl_attention_table) = {scratch_bytes, forward, backward};
+const tl_attention_table TL_K(tl_attention_table)[2] = {
+    {scratch_bytes_f32, forward_f32, backward_f32}, {scratch_bytes_f64, forward_f64, backward_f64}};

@@ -23,8 +23,6 @@ typedef struct {
     A(elem) scale;
 } A(tile);
 
-static inline void A(exp)(int64_t n, const A(elem) * x, A(elem) * y) { ATTN_EXP(n, x, y); }
-
 #include "tensor/kernels/attention_rows.t.h"
 
 #define T(name) A(name##_many2)
@@ -153,12 +151,7 @@ static size_t A(scratch_bytes)(const tl_attention_args *a, bool backward)
 
 /* ---- tiles ---- */
 
-static inline const A(elem) * A(in)(const tl_attention_in *x, int64_t b, int64_t h, int64_t s)
-{
-    return x->data ? (const A(elem) *)x->data + b * x->sb + h * x->sh + s * x->ss : NULL;
-}
-
-static inline A(elem) * A(out)(const tl_attention_out *x, int64_t b, int64_t h, int64_t s)
+static inline A(elem) * A(at)(const tl_attention_array *x, int64_t b, int64_t h, int64_t s)
 {
     return x->data ? (A(elem) *)x->data + b * x->sb + h * x->sh + s * x->ss : NULL;
 }
@@ -214,8 +207,8 @@ static void A(forward)(const tl_attention_args *a, int64_t task, void *scratch)
     A(room) room;
     A(furnish)(a, false, scratch, &room);
     int64_t ldv = a->v.ss;
-    A(pack_panels)(A(in)(&a->k, b, h, range.start), a->k.ss, seen, a->dim, room.kt);
-    const A(elem) *v = A(pad_rows)(A(in)(&a->v, b, h, range.start), &ldv, seen, a->dim, room.v);
+    A(pack_panels)(A(at)(&a->k, b, h, range.start), a->k.ss, seen, a->dim, room.kt);
+    const A(elem) *v = A(pad_rows)(A(at)(&a->v, b, h, range.start), &ldv, seen, a->dim, room.v);
 
     const int64_t rows = (end - i0) * group;
     int64_t i = i0, head = h * group;
@@ -223,8 +216,8 @@ static void A(forward)(const tl_attention_args *a, int64_t task, void *scratch)
         A(tile)
         t = {.rows = rows - f < ATTN_ROWS ? rows - f : ATTN_ROWS, .scale = (A(elem))a->scale};
         for (int64_t r = 0; r < t.rows; r++) {
-            t.a[r] = A(in)(&a->q, b, head, i);
-            t.out[r] = A(out)(&a->o, b, head, i);
+            t.a[r] = A(at)(&a->q, b, head, i);
+            t.out[r] = A(at)(&a->o, b, head, i);
             t.n[r] = keys_seen(a, range, i);
             if (++head == (h + 1) * group) {
                 head = h * group;

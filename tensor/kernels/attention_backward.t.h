@@ -43,11 +43,11 @@ typedef struct {
     int64_t n[ATTN_BLOCK_MOST];
 } A(block);
 
-static void A(zero_rows)(const tl_attention_out *x, int64_t b, int64_t h,
+static void A(zero_rows)(const tl_attention_array *x, int64_t b, int64_t h,
                          const tl_attention_args *a)
 {
     for (int64_t s = 0; x->data != NULL && s < a->kv_len; s++) {
-        A(elem) *row = A(out)(x, b, h, s);
+        A(elem) *row = A(at)(x, b, h, s);
         for (int64_t d = 0; d < a->dim; d++)
             row[d] = 0;
     }
@@ -59,8 +59,8 @@ static void A(backward_tile)(const A(job) * job, A(tile) * t, int64_t head, int6
 {
     const tl_attention_args *a = job->a;
     for (int64_t r = 0; r < t->rows; r++) {
-        t->a[r] = A(in)(&a->q, job->b, head, i + r);
-        t->out[r] = A(out)(&a->dq, job->b, head, i + r);
+        t->a[r] = A(at)(&a->q, job->b, head, i + r);
+        t->out[r] = A(at)(&a->dq, job->b, head, i + r);
         t->n[r] = keys_seen(a, job->range, i + r);
     }
     A(repeat_last)(t);
@@ -71,7 +71,7 @@ static void A(backward_tile)(const A(job) * job, A(tile) * t, int64_t head, int6
     if (a->dq.data == NULL && a->dk.data == NULL)
         return;
     for (int64_t r = 0; r < t->rows; r++)
-        t->a[r] = A(in)(&a->dout, job->b, head, i + r);
+        t->a[r] = A(at)(&a->dout, job->b, head, i + r);
     A(repeat_last)(t);
     t->scale = 1;
     A(scores)(t, a->dim, job->room.vt, dp);
@@ -81,7 +81,7 @@ static void A(backward_tile)(const A(job) * job, A(tile) * t, int64_t head, int6
 }
 
 /* Continues the gradient of every key j with a block of rows i: w[i][j] * b[i]. */
-static void A(fold_block)(const A(job) * job, const tl_attention_out *grad, A(fold) f)
+static void A(fold_block)(const A(job) * job, const tl_attention_array *grad, A(fold) f)
 {
     const int64_t seen = f.rows > 0 ? f.n[f.rows - 1] : 0, dim = job->a->dim;
     f.begin = 0;
@@ -90,7 +90,7 @@ static void A(fold_block)(const A(job) * job, const tl_attention_out *grad, A(fo
         while (f.n[f.begin] <= f.key)
             f.begin++;
         f.keys = seen - f.key < ATTN_ROWS ? seen - f.key : ATTN_ROWS;
-        f.out = A(out)(grad, job->b, job->h, job->range.start + f.key);
+        f.out = A(at)(grad, job->b, job->h, job->range.start + f.key);
         int64_t c = 0;
         for (; dim - c > LANES; c += 2 * LANES)
             A(fold_keys2)(&f, c, dim - c > 2 * LANES ? LANES : dim - c - LANES);
@@ -119,12 +119,12 @@ static void A(backward_block)(const A(job) * job, int64_t head, int64_t i, int64
     }
     if (a->dk.data != NULL) {
         A(fold) f = {.rows = rows, .w = block.t, .n = block.n, .ldb = a->q.ss};
-        f.b = A(pad_rows)(A(in)(&a->q, job->b, head, i), &f.ldb, rows, a->dim, job->room.q);
+        f.b = A(pad_rows)(A(at)(&a->q, job->b, head, i), &f.ldb, rows, a->dim, job->room.q);
         A(fold_block)(job, &a->dk, f);
     }
     if (a->dv.data != NULL) {
         A(fold) f = {.rows = rows, .w = block.p, .n = block.n, .ldb = a->dout.ss};
-        f.b = A(pad_rows)(A(in)(&a->dout, job->b, head, i), &f.ldb, rows, a->dim, job->room.dout);
+        f.b = A(pad_rows)(A(at)(&a->dout, job->b, head, i), &f.ldb, rows, a->dim, job->room.dout);
         A(fold_block)(job, &a->dv, f);
     }
 }
@@ -138,8 +138,8 @@ static void A(backward)(const tl_attention_args *a, int64_t task, void *scratch)
     job.range = keys_of(a, job.b);
     const int64_t seen = keys_seen(a, job.range, a->q_len - 1), rows = A(block_rows)(a),
                   group = a->q_heads / a->kv_heads;
-    const A(elem) *k = A(in)(&a->k, job.b, job.h, job.range.start),
-                  *v = A(in)(&a->v, job.b, job.h, job.range.start);
+    const A(elem) *k = A(at)(&a->k, job.b, job.h, job.range.start),
+                  *v = A(at)(&a->v, job.b, job.h, job.range.start);
     A(pack_panels)(k, a->k.ss, seen, a->dim, job.room.kt);
     if (a->dq.data != NULL || a->dk.data != NULL)
         A(pack_panels)(v, a->v.ss, seen, a->dim, job.room.vt);

@@ -100,7 +100,7 @@ static void A(softmax)(const A(tile) * t, A(elem) * s)
 {
     for (int64_t r = 0; r < t->rows; r++)
         A(less_max)(s + r * t->ld, t->n[r], t->ld);
-    A(exp)(t->rows * t->ld, s, s);
+    ATTN_EXP(t->rows * t->ld, s, s);
     for (int64_t r = 0; r < t->rows; r++)
         A(normalize)(s + r * t->ld, t->n[r]);
 }

@@ -101,14 +101,12 @@ static void F(fold)(void *columns, int64_t begin, int64_t end, int thread)
     }
 }
 
-static void F(rms_norm_fold)(void *columns, int64_t begin, int64_t end, int thread)
+static void F(norm_fold)(void *columns, int64_t begin, int64_t end, int thread)
 {
+    const tl_norm_rows *j = columns;
     (void)thread;
-    F(fold_columns)(F(RMS), F(DEEP), columns, begin, end, 0);
-}
-
-static void F(layer_norm_fold)(void *columns, int64_t begin, int64_t end, int thread)
-{
-    (void)thread;
-    F(fold_columns)(F(LAYER), F(DEEP), columns, begin, end, 0);
+    if (j->mean == NULL)
+        F(fold_columns)(F(RMS), F(DEEP), j, begin, end, 0);
+    else
+        F(fold_columns)(F(LAYER), F(DEEP), j, begin, end, 0);
 }

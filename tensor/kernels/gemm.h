@@ -15,7 +15,7 @@
  * Parallel use:   tl_gemm_plan plan;
  *                 int64_t tasks = tl_gemm_plan_make(table, &args, threads, &plan);
  *                 for each task (in any order, on any thread): tl_gemm_task(&plan, task, scratch);
- * where scratch is plan.scratch_bytes of the thread's own memory, 64-byte
+ * where scratch is plan.scratch_bytes, a multiple of 64, of the thread's own memory, 64-byte
  * aligned (may be NULL if that is 0). Tasks are independent blocks of C, at most
  * one per thread; each chain lies within one task.
  * Inside a parallel region:  tl_gemm_serial(table, &args, scratch), with

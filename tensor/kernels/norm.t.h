@@ -13,7 +13,7 @@ static void F(rms_norm)(void *rows, int64_t begin, int64_t end, int thread)
     T *y = (T *)j->out[0] + begin * n, *rstd = j->out[1];
     (void)thread;
     for (int64_t r = begin; r < end; r++, x += n, y += n) {
-        const T k = rstd[r] = RSQRT(F(lanes_of_products)(n, x, x) / (T)n + eps);
+        const T k = rstd[r] = RSQRT(F(lanes_of_products)(n, x, x, 0) / (T)n + eps);
         if (gamma == NULL)
             for (int64_t i = 0; i < n; i++)
                 y[i] = x[i] * k;
@@ -24,22 +24,6 @@ static void F(rms_norm)(void *rows, int64_t begin, int64_t end, int thread)
             for (int64_t i = 0; i < n; i++)
                 y[i] = (x[i] * k) * gamma[i];
     }
-}
-
-/* sum of (x - mean)^2 */
-static T F(lanes_of_deviations)(int64_t n, const T *x, T mean)
-{
-    F(lanes_t) l = {0};
-    T q[32];
-    int64_t i = 0;
-    for (; i + 32 <= n; i += 32) {
-        for (int k = 0; k < 32; k++)
-            q[k] = (x[i + k] - mean) * (x[i + k] - mean);
-        F(lanes_add)(&l, q);
-    }
-    for (int64_t k = i; k < n; k++)
-        q[k - i] = (x[k] - mean) * (x[k] - mean);
-    return F(lanes_finish)(&l, q, n - i);
 }
 
 /* rstd = 1/sqrt(mean((x - mean)^2) + eps), y = ((x - mean)*rstd)*gamma + beta */
@@ -54,7 +38,7 @@ static void F(layer_norm)(void *rows, int64_t begin, int64_t end, int thread)
     (void)thread;
     for (int64_t r = begin; r < end; r++, x += n, y += n) {
         const T m = F(lanes)(n, x) / (T)n;
-        const T rstd = RSQRT(F(lanes_of_deviations)(n, x, m) / (T)n + eps);
+        const T rstd = RSQRT(F(lanes_of_products)(n, x, x, m) / (T)n + eps);
         for (int64_t i = 0; i < n; i++)
             y[i] = (x[i] - m) * rstd;
         for (int64_t i = 0; gamma != NULL && i < n; i++)
@@ -99,22 +83,18 @@ static inline __attribute__((always_inline)) void F(norm_grad_row)(const bool ce
         dx[k] = rstd * ((F(scaled_by)(dy[k], gamma, k) - a) - ((x[k] - mean) * rstd) * b);
 }
 
-static void F(rms_norm_grad)(void *rows, int64_t begin, int64_t end, int thread)
+/* dx of layer_norm or, where there is no mean, of rms_norm. */
+static void F(norm_grad)(void *rows, int64_t begin, int64_t end, int thread)
 {
     const tl_norm_rows *j = rows;
+    const T *mean = j->mean, *rstd = j->rstd;
     (void)thread;
-    for (int64_t r = begin; r < end; r++)
-        F(norm_grad_row)
-    (false, j->n, (const T *)j->dy + r * j->n, (const T *)j->x + r * j->n, j->gamma, 0,
-     ((const T *)j->rstd)[r], (T *)j->dx + r * j->n);
-}
-
-static void F(layer_norm_grad)(void *rows, int64_t begin, int64_t end, int thread)
-{
-    const tl_norm_rows *j = rows;
-    (void)thread;
-    for (int64_t r = begin; r < end; r++)
-        F(norm_grad_row)
-    (true, j->n, (const T *)j->dy + r * j->n, (const T *)j->x + r * j->n, j->gamma,
-     ((const T *)j->mean)[r], ((const T *)j->rstd)[r], (T *)j->dx + r * j->n);
+    for (int64_t r = begin; r < end; r++) {
+        const T *dy = (const T *)j->dy + r * j->n, *x = (const T *)j->x + r * j->n;
+        T *dx = (T *)j->dx + r * j->n;
+        if (mean == NULL)
+            F(norm_grad_row)(false, j->n, dy, x, j->gamma, 0, rstd[r], dx);
+        else
+            F(norm_grad_row)(true, j->n, dy, x, j->gamma, mean[r], rstd[r], dx);
+    }
 }

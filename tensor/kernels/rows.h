@@ -40,8 +40,8 @@ typedef struct {
     bool plus_one; /* the weight is 1 + gamma */
 } tl_norm_attrs;
 
-/* Operands of a norm's gradient. mean and rstd have one element per row; gamma, which may be NULL,
- * is one row. */
+/* Operands of a norm's gradient. mean, which is NULL for rms_norm, and rstd have one element per
+ * row; gamma, which may be NULL, is one row. */
 typedef struct {
     int64_t n, rows;
     const void *x, *dy, *gamma;
@@ -72,22 +72,19 @@ enum {
     X(double, square_sum##S, (int64_t n, const T *x))                                             \
     /* y[i] += x[i], in T */                                                                      \
     X(void, accumulate##S, (int64_t n, const T *x, T *y))                                         \
-    /* Of a tl_norm_rows: dx of 6.2 for rows [begin, end), and for columns [begin, end) fold[i] += \
-     * (double)(dy[i] * (x[i] * rstd)), over all rows in order. */                                \
-    X(void, rms_norm_grad##S, (void *rows, int64_t begin, int64_t end, int thread))               \
-    X(void, rms_norm_fold##S, (void *columns, int64_t begin, int64_t end, int thread))            \
-    /* The same of 6.7; and fold[i] += (double)(dy[i] * ((x[i] - mean) * rstd)) */                \
-    X(void, layer_norm_grad##S, (void *rows, int64_t begin, int64_t end, int thread))             \
-    X(void, layer_norm_fold##S, (void *columns, int64_t begin, int64_t end, int thread))          \
+    /* Of a tl_norm_rows, by 6.7 or, without a mean, by 6.2: dx for rows [begin, end); and for    \
+     * columns [begin, end) fold[i] += (double)(dy[i] * ((x[i] - mean) * rstd)), row by row. */   \
+    X(void, norm_grad##S, (void *rows, int64_t begin, int64_t end, int thread))                   \
+    X(void, norm_fold##S, (void *columns, int64_t begin, int64_t end, int thread))                \
     /* The plain fold of a tl_norm_rows with x, n, rows and fold alone: fold[i] += (double)x[i] */ \
     X(void, fold##S, (void *columns, int64_t begin, int64_t end, int thread))                     \
-    /* loss of one row with target t (6.5), and its gradient */                                   \
-    X(T, cross_entropy##S, (int64_t n, const T *z, int64_t t))                                    \
-    X(void, cross_entropy_grad##S, (int64_t n, const T *z, int64_t t, T w, T *dz))                \
+    /* loss of one row with target t (6.5), and its gradient, given that of the loss */           \
+    X(double, cross_entropy##S, (int64_t n, const T *z, int64_t t))                               \
+    X(void, cross_entropy_grad##S, (int64_t n, const T *z, int64_t t, double dy, T *dz))          \
     /* the same with smoothing eps (6.9) */                                                       \
-    X(T, smooth_entropy##S, (int64_t n, const T *z, int64_t t, double eps))                       \
+    X(double, smooth_entropy##S, (int64_t n, const T *z, int64_t t, double eps))                  \
     X(void, smooth_entropy_grad##S,                                                               \
-      (int64_t n, const T *z, int64_t t, double eps, T w, T *dz))                                 \
+      (int64_t n, const T *z, int64_t t, double eps, double dy, T *dz))                           \
     /* y = r1*x + r2*R(x) over n dims (NUMERICS 8.1), or, turned, y = r1*x - R(r2*x) */           \
     X(void, rotary##S, (int64_t n, const T *x, const T *r1, const T *r2, bool interleaved,        \
                         bool turned, T *y))                                                       \

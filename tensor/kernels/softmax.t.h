@@ -46,7 +46,7 @@ static void F(softmax_grad)(void *rows, int64_t begin, int64_t end, int thread)
     T *dx = (T *)j->out[0] + begin * n;
     (void)thread;
     for (; begin < end; begin++, dy += n, y += n, dx += n) {
-        T d = F(lanes_of_products)(n, dy, y);
+        T d = F(lanes_of_products)(n, dy, y, 0);
         for (int64_t i = 0; i < n; i++)
             dx[i] = y[i] * (dy[i] - d);
     }
@@ -81,15 +81,15 @@ static void F(log_softmax_grad)(void *rows, int64_t begin, int64_t end, int thre
     }
 }
 
-static T F(cross_entropy)(int64_t n, const T *z, int64_t t)
+static double F(cross_entropy)(int64_t n, const T *z, int64_t t)
 {
     T m = F(max)(n, z), l = LOG(F(exp_row)(n, z, m, NULL));
-    return l - (z[t] - m);
+    return (double)(l - (z[t] - m));
 }
 
-static void F(cross_entropy_grad)(int64_t n, const T *z, int64_t t, T w, T *dz)
+static void F(cross_entropy_grad)(int64_t n, const T *z, int64_t t, double dy, T *dz)
 {
-    T r = 1 / F(exp_row)(n, z, F(max)(n, z), dz), pt = dz[t] * r - 1;
+    T r = 1 / F(exp_row)(n, z, F(max)(n, z), dz), pt = dz[t] * r - 1, w = (T)dy;
     for (int64_t i = 0; i < n; i++)
         dz[i] = (dz[i] * r) * w;
     dz[t] = pt * w;
@@ -97,7 +97,7 @@ static void F(cross_entropy_grad)(int64_t n, const T *z, int64_t t, T w, T *dz)
 
 /* ---- cross entropy with label smoothing ---- */
 
-static T F(smooth_entropy)(int64_t n, const T *z, int64_t t, double eps)
+static double F(smooth_entropy)(int64_t n, const T *z, int64_t t, double eps)
 {
     F(lanes_t) u = {0};
     T q[32], m = F(max)(n, z), l = LOG(F(exp_row)(n, z, m, NULL)), hit = (T)(1 - eps),
@@ -111,13 +111,13 @@ static T F(smooth_entropy)(int64_t n, const T *z, int64_t t, double eps)
     for (int64_t k = i; k < n; k++)
         q[k - i] = l - (z[k] - m);
     T mean = F(lanes_finish)(&u, q, n - i) / (T)n;
-    return hit * (l - (z[t] - m)) + rest * mean;
+    return (double)(hit * (l - (z[t] - m)) + rest * mean);
 }
 
-static void F(smooth_entropy_grad)(int64_t n, const T *z, int64_t t, double eps, T w, T *dz)
+static void F(smooth_entropy_grad)(int64_t n, const T *z, int64_t t, double eps, double dy, T *dz)
 {
     T r = 1 / F(exp_row)(n, z, F(max)(n, z), dz), share = (T)eps / (T)n, hit = (T)(1 - eps) + share;
-    T at = dz[t] * r - hit;
+    T at = dz[t] * r - hit, w = (T)dy;
     for (int64_t i = 0; i < n; i++)
         dz[i] = (dz[i] * r - share) * w;
     dz[t] = at * w;

@@ -44,19 +44,20 @@ static T F(lanes)(int64_t n, const T *x)
     return F(lanes_finish)(&l, x + i, n - i);
 }
 
+/* The sum of (x - m)*(y - m). Inlined, so that nothing is subtracted where m is 0. */
 static inline __attribute__((always_inline)) T F(lanes_of_products)(int64_t n, const T *x,
-                                                                    const T *y)
+                                                                    const T *y, T m)
 {
     F(lanes_t) l = {0};
     T q[32];
     int64_t i = 0;
     for (; i + 32 <= n; i += 32) {
         for (int k = 0; k < 32; k++)
-            q[k] = x[i + k] * y[i + k];
+            q[k] = (x[i + k] - m) * (y[i + k] - m);
         F(lanes_add)(&l, q);
     }
     for (int64_t k = i; k < n; k++)
-        q[k - i] = x[k] * y[k];
+        q[k - i] = (x[k] - m) * (y[k] - m);
     return F(lanes_finish)(&l, q, n - i);
 }
 

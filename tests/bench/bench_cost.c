@@ -99,9 +99,9 @@ static void own_fold(const work *w)
                         0);
 }
 static void free_fold(const work *w) { EACH_ROW fast_fold(ROW, w->x + at, w->y); }
-ROW_JOB(entropy, sink = w->isa->row->cross_entropy32(ROW, w->x + at, 7),
+ROW_JOB(entropy, sink = (float)w->isa->row->cross_entropy32(ROW, w->x + at, 7),
         sink = fast_cross_entropy(ROW, w->x + at, 7))
-ROW_JOB(entropy_grad, w->isa->row->cross_entropy_grad32(ROW, w->x + at, 7, 0.1f, w->y + at),
+ROW_JOB(entropy_grad, w->isa->row->cross_entropy_grad32(ROW, w->x + at, 7, 0.1, w->y + at),
         fast_cross_entropy_grad(ROW, w->x + at, 7, 0.1f, w->y + at))
 ROW_JOB(rotary, w->isa->row->rotary32(ROW, w->x + at, w->gamma, w->beta, false, false, w->y + at),
         fast_rotary(ROW, w->x + at, w->gamma, w->beta, w->y + at))
@@ -194,7 +194,8 @@ static void free_matmul64(const work *w)
 
 static void own_attention(const work *w)
 {
-    tl_attention_in q = {w->x, 0, 0, DIM}, k = {w->positive, 0, 0, DIM}, v = {w->grad, 0, 0, DIM};
+    tl_attention_array q = {w->x, 0, 0, DIM}, k = {w->positive, 0, 0, DIM},
+                       v = {w->grad, 0, 0, DIM};
     tl_attention_args a = {.batch = 1,
                            .q_heads = 1,
                            .kv_heads = 1,

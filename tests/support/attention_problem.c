@@ -108,14 +108,9 @@ void attention_drop_twin(attention_problem *t)
         free(t->x[x].data);
 }
 
-static tl_attention_in input(const attention_problem *p, int x)
+static tl_attention_array array(const attention_problem *p, int x)
 {
-    return (tl_attention_in){p->x[x].data, p->x[x].sb, p->x[x].sh, p->x[x].ss};
-}
-
-static tl_attention_out output(const attention_problem *p, int x)
-{
-    return (tl_attention_out){p->x[x].data, p->x[x].sb, p->x[x].sh, p->x[x].ss};
+    return (tl_attention_array){p->x[x].data, p->x[x].sb, p->x[x].sh, p->x[x].ss};
 }
 
 tl_attention_args attention_args_of(const attention_problem *p)
@@ -132,19 +127,20 @@ tl_attention_args attention_args_of(const attention_problem *p)
         .scale = p->scale,
         .key_start = p->start,
         .key_end = p->end,
-        .q = input(p, Q),
-        .k = input(p, K),
-        .v = input(p, V),
-        .o = output(p, O),
-        .dout = input(p, DOUT),
-        .dq = output(p, DQ),
-        .dk = output(p, DK),
-        .dv = output(p, DV),
+        .q = array(p, Q),
+        .k = array(p, K),
+        .v = array(p, V),
+        .o = array(p, O),
+        .dout = array(p, DOUT),
+        .dq = array(p, DQ),
+        .dk = array(p, DK),
+        .dv = array(p, DV),
     };
 }
 
 void attention_run(const tl_attention_table *table, const tl_attention_args *a)
 {
+    table += a->f64;
     for (int backward = 0; backward < 2; backward++) {
         const size_t bytes = table->scratch_bytes(a, backward);
         void *scratch = aligned_alloc(64, bytes);
