@@ -37,8 +37,8 @@ static const struct {
     {"autograd/replace", " autograd autograd/batch autograd/graph tensor "},
     {"ops",              " autograd autograd/batch tensor tensor/kernels "},
     {"ops/patterns",     " ops autograd autograd/replace tensor "},
-    {"nn",               " ops autograd autograd/check autograd/graph autograd/log tensor "
-                         "tensor/files "},
+    {"nn",               " ops autograd autograd/batch autograd/check autograd/graph autograd/log "
+                         "tensor tensor/files "},
     {"nn/group",         " nn ops autograd autograd/batch autograd/check tensor "},
     {"examples",         " nn nn/group ops autograd autograd/log autograd/log/read tensor "
                          "tensor/files "},
