@@ -116,7 +116,8 @@ template <class... A> tl_status tl_batch_axis_at(tl_model *m, A... a)
 #endif
 /* clang-format on */
 
-/* A 0-d tensor of that value. TL_EDOMAIN if dtype is TL_I64 and the value is no such integer. */
+/* A 0-d tensor of that value. TL_EDOMAIN if dtype is TL_I64 and the value is no such integer; C
+ * has rounded one beyond 2^53 to a double, here and for all ops: tl_data takes it whole. */
 #define tl_scalar(t, dtype, value) TL_OP(scalar, t, dtype, value)
 tl_tensor tl_scalar_at(tl_at at, tl_dtype dtype, double value);
 

@@ -456,8 +456,9 @@ static void finish(bool stopped)
     if (ex.save != NULL)
         save();
     if (stopped)
-        ex_die(EX_INTERRUPTED, "interrupted after step %" PRId64 "%s%s", ex.step,
-               ex.save ? "; saved to " : "", ex.save ? ex.save : "");
+        ex_die(EX_INTERRUPTED, "interrupted after step %" PRId64 "; %s%s", ex.step,
+               ex.save ? "saved to " : "nothing is saved: --save FILE does",
+               ex.save ? ex.save : "");
 }
 
 int ex_end(void)

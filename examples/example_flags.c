@@ -89,6 +89,8 @@ static void option_read(const ex_option *o, const char *value)
     char *end;
     int kind = o->kind & ~EX_FREE;
     double x = kind == EX_YES ? 1 : strtod(value, &end);
+    if (kind == EX_WORD && *value == '\0')
+        ex_die(EX_WRONG_USE, "%s needs a value, not an empty one", o->flag);
     if (kind == EX_WORD)
         *(const char **)o->field = value;
     else if (kind == EX_YES)

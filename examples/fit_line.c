@@ -60,6 +60,10 @@ int main(int argc, char **argv)
         fprintf(stderr, "fit_line: %s\n", tl_error(t));
     else
         printf("y = %.3f x %+.3f, from points near y = 3 x - 2\n", slope, level);
+    if (fflush(stdout) != 0 || ferror(stdout)) {
+        perror("fit_line: cannot write the output");
+        failed = 1;
+    }
     tl_free(opt, t, m);
     return failed;
 }

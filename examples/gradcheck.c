@@ -73,5 +73,10 @@ int main(int argc, char **argv)
         tl_error_clear(t); /* a verdict other than right is an error of the tape */
     }
     tl_free(t);
-    return !(verdict[0] == TL_RIGHT && verdict[1] == TL_WRONG);
+    int bad = verdict[0] != TL_RIGHT || verdict[1] != TL_WRONG;
+    if (fflush(stdout) != 0 || ferror(stdout)) {
+        perror("gradcheck: cannot write the output");
+        bad = 1;
+    }
+    return bad;
 }

@@ -76,6 +76,10 @@ int main(int argc, char **argv)
     else
         fprintf(stderr, "own_fusion: %s\n", err.status != TL_OK ? err.message : tl_error(t));
     int bad = g == NULL;
+    if (fflush(stdout) != 0 || ferror(stdout)) {
+        perror("own_fusion: cannot write the output");
+        bad = 1;
+    }
     tl_free(g, t);
     return bad;
 }

@@ -125,6 +125,10 @@ int main(int argc, char **argv)
     bad = tl_failed(t) || report(steps, folded);
     if (!bad)
         printf("stacks for a flame graph: %s\n", folded);
+    if (fflush(stdout) != 0 || ferror(stdout)) {
+        perror("profile: cannot write the output");
+        bad = 1;
+    }
     fputs(tl_error(t), stderr);
     tl_free(c, opt, t, m);
     return bad;

@@ -129,6 +129,10 @@ int main(int argc, char **argv)
     tl_tape *t = tl_tape_new(NULL);
     int bad = only_blis ? 0 : show_tally(t, k);
     bad |= show_blis(t, k);
+    if (fflush(stdout) != 0 || ferror(stdout)) {
+        perror("reveal: cannot write the output");
+        bad = 1;
+    }
     tl_free(t);
     return bad;
 }

@@ -119,6 +119,10 @@ int main(int argc, char **argv)
     int failed = tl_failed(t);
     if (failed)
         fprintf(stderr, "spiral: %s\n", tl_error(t));
+    if (fflush(stdout) != 0 || ferror(stdout)) {
+        perror("spiral: cannot write the output");
+        failed = 1;
+    }
     tl_free(opt, t, m);
     return failed;
 }

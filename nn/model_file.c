@@ -7,6 +7,7 @@
 #include "nn/files.h"
 #include "tensor/files/hash.h"
 #include "tensor/memory.h"
+#include "tensor/threads.h"
 
 /* ---- for checkpoints, too ---- */
 
@@ -71,12 +72,14 @@ static tl_st_entry *entries(tl_model *m, tl_part part, int *n)
         tl_fail(tl_error_record(m), TL_ENOMEM, "no memory for %d entries of a file", most);
         return NULL;
     }
+    tl_textenv saved = tl_textenv_enter(); /* ? is a byte in any locale */
     for (int i = 0; i < most; i++) {
         const tl_named x = tl_model_at(m, i);
         if ((x.param || (tl_dtype_is_float(x.array.dtype) && of_a_layer(m, x.name))) &&
             (part.only == NULL || fnmatch(part.only, x.name, 0) == 0))
             e[(*n)++] = (tl_st_entry){x.name, x.array};
     }
+    tl_textenv_leave(saved);
     if (*n > 0 || part.only == NULL)
         return e;
     tl_fail(tl_error_record(m), TL_ENAME, "no parameter of %d has a name like '%.100s'", most,

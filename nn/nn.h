@@ -277,8 +277,8 @@ tl_opt *tl_sgd_new_at(tl_model *m, tl_opt_options o, const char *file, int line)
 tl_opt *tl_adam_new_at(tl_model *m, tl_opt_options o, const char *file, int line);
 tl_opt *tl_adamw_new_at(tl_model *m, tl_opt_options o, const char *file, int line);
 
-/* Parameters whose names match the pattern (* and ? as in file names) have lr times lr_scale, and
- * this weight decay. The last match wins. If none matches, the next tl_step is TL_ENAME. */
+/* Parameters whose names match the pattern (* any bytes, ? one byte, in any locale) have lr times
+ * lr_scale, and this weight decay. The last match wins; if none matches, tl_step is TL_ENAME. */
 tl_status tl_opt_group(tl_opt *o, const char *pattern, double lr_scale, double weight_decay);
 
 /* One update with the tape's gradients, which it consumes; TL_EUSAGE, on t, without any. */

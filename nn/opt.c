@@ -212,6 +212,7 @@ static void set_factors(tl_opt *o, tl_opt_param *p)
 {
     p->lr_scale = 1;
     p->decay = o->o.weight_decay;
+    tl_textenv saved = tl_textenv_enter(); /* ? is a byte in any locale */
     for (int i = 0; i < o->n_groups; i++) {
         tl_opt_group_t *g = &o->group[i];
         if (fnmatch(g->pattern, p->param.name, 0) == 0) {
@@ -220,6 +221,7 @@ static void set_factors(tl_opt *o, tl_opt_param *p)
             g->met = true;
         }
     }
+    tl_textenv_leave(saved);
 }
 
 /* Looks up the trained parameters, unless the model is as it was at the last look. Another thread

@@ -2,7 +2,6 @@
  * suits them all, one the width, and one writes. */
 #include "tensor/print.h"
 
-#include <locale.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -199,11 +198,7 @@ tl_status tl_array_print(FILE *f, const tl_array *a, tl_err *err)
     if (a->data == NULL && n > 0)
         return tl_fail(err, TL_ETRACED, "print: %lld elements, but no data (is this a trace?)",
                        (long long)n);
-    /* For the time of the call, in this thread only, digits are rounded to nearest, and the decimal
-     * point is that of the C locale. */
     tl_textenv saved = tl_textenv_enter();
-    locale_t c = newlocale(LC_ALL_MASK, "C", (locale_t)0);
-    locale_t before = c != (locale_t)0 ? uselocale(c) : (locale_t)0;
     printer p = {.a = a, .cut = n > THRESHOLD, .form = PLAIN, .file = f};
     if (n == 0) {
         put_text(&p, "[]");
@@ -212,10 +207,6 @@ tl_status tl_array_print(FILE *f, const tl_array *a, tl_err *err)
         put_block(&p, 0, 0);
     }
     put_shape(&p);
-    if (c != (locale_t)0) {
-        uselocale(before);
-        freelocale(c);
-    }
     tl_textenv_leave(saved);
     return p.failed
                ? tl_fail(err, TL_EIO, "print: the stream did not take all of %zu bytes", p.used)

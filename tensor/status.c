@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "tensor/threads.h"
+
 static const char *const names[] = {
 #define X(name, text) "TL_" #name,
     TL_STATUS_LIST(X)
@@ -33,7 +35,9 @@ tl_status tl_vfail(tl_err *err, tl_status s, const char *fmt, va_list ap)
         err->read = false;
         char said[sizeof err->message];
         size_t n = 0;
+        tl_textenv saved = tl_textenv_enter();
         (void)vsnprintf(said, sizeof said, fmt, ap);
+        tl_textenv_leave(saved);
         /* Messages quote files and reach terminals, so control characters are written out. */
         for (const char *c = said; *c != '\0' && n + sizeof "%1b" <= sizeof said; c++) {
             if (((unsigned char)*c >= ' ' && *c != 0x7f) || *c == '\n')

@@ -1,9 +1,11 @@
-/* threads.c: decides how many threads a range is worth, and sets the floating-point environment.
+/* threads.c: decides how many threads a range is worth, and sets the environment of a thread: the
+ * floating-point one, and the locale.
  *
  * One thread computes alone in a forked child, which has no other threads, and inside a parallel
  * region, whether ours or one of the user's OpenMP. */
 #include "tensor/pool.h"
 
+#include <locale.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -11,6 +13,9 @@
 #include <string.h>
 
 #include <fenv.h>
+#if defined(__APPLE__)
+#include <xlocale.h>
+#endif
 #if defined(__SSE2__)
 #include <xmmintrin.h>
 #endif
@@ -136,9 +141,16 @@ void tl_fpenv_leave(tl_fpenv saved)
 }
 #endif
 
+static pthread_once_t plain_once = PTHREAD_ONCE_INIT;
+static locale_t plain; /* C's, for the life of the process; 0, which changes nothing: no memory */
+
+static void make_plain(void) { plain = newlocale(LC_ALL_MASK, "C", (locale_t)0); }
+
 tl_textenv tl_textenv_enter(void)
 {
+    pthread_once(&plain_once, make_plain);
     tl_textenv saved = {.word = tl_fpenv_enter(), .rounding = fegetround()};
+    saved.locale = (void *)uselocale(plain);
     if (saved.rounding != FE_TONEAREST)
         fesetround(FE_TONEAREST);
     return saved;
@@ -146,6 +158,7 @@ tl_textenv tl_textenv_enter(void)
 
 void tl_textenv_leave(tl_textenv saved)
 {
+    uselocale((locale_t)saved.locale);
     if (saved.rounding != FE_TONEAREST) {
         /* This also sets the vector unit's mode, which may have been another one. */
         fesetround(saved.rounding);

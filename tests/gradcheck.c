@@ -15,6 +15,7 @@
  *
  * What is not checked is counted as skipped, and named where ops are. */
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -179,6 +180,21 @@ static void skip(const tl_case *c, const char *why)
         printf("%-20s %-32s skipped: %s\n", c->op, c->name, why);
 }
 
+/* Says what failed; the first is said again after the totals. */
+static char first[2 * TL_MESSAGE_MAX];
+static void complain(const char *fmt, ...) TL_PRINTF(1, 2);
+static void complain(const char *fmt, ...)
+{
+    char text[sizeof first];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    fputs(text, stdout);
+    if (*first == '\0')
+        strcpy(first, text);
+}
+
 static void row(const char *op, const char *name, const char *dtype, const char *how, tl_verdict v,
                 tl_verdict want, const tl_gradcheck_report *r)
 {
@@ -188,11 +204,12 @@ static void row(const char *op, const char *name, const char *dtype, const char 
            error = scale > 0 ? fabs(r->numeric - r->analytic) / scale : 0;
     double *most = &worst[strcmp(dtype, "F64") != 0];
     *most = fmax(*most, error);
-    if (n_ops > 0 || !good)
-        printf("%-20s %-32s %-6s %-7s %-18s %9.2g%s\n", op, name, dtype, how, tl_verdict_name(v),
-               error, good ? "" : "   FAILED");
     if (!good)
-        printf("    %s expected; %s\n", tl_verdict_name(want), r->text);
+        complain("%-20s %-32s %-6s %-7s %-18s %9.2g   FAILED\n    %s expected; %s\n", op, name,
+                 dtype, how, tl_verdict_name(v), error, tl_verdict_name(want), r->text);
+    else if (n_ops > 0)
+        printf("%-20s %-32s %-6s %-7s %-18s %9.2g\n", op, name, dtype, how, tl_verdict_name(v),
+               error);
 }
 
 static void check_case(const tl_case *c)
@@ -306,7 +323,8 @@ static void check_known(void)
             bool recorded = tl_failed(t) == (v != TL_RIGHT) && r.verdict == v && r.text[0] != '\0';
             *(recorded ? &passed : &failed) += 1;
             if (!recorded)
-                printf("    verdict and error on the tape do not agree: '%s'\n", tl_error(t));
+                complain("(known) %s: verdict and error on the tape do not agree: '%s'\n",
+                         known[i].name, tl_error(t));
             tl_free(t);
         }
 }
@@ -533,17 +551,19 @@ static void damage_input(const tl_op *op, int input, const tl_case **order, int 
             named += good;
             *(good ? &passed : &failed) += 1;
             if (!good)
-                printf("%s   %s, input %d, %s, case '%s' (%s, variation %d): %s\n",
-                       o == CAUGHT ? "NOT NAMED " : "NOT CAUGHT", op->name, input, kinds[kind],
-                       a.where->name, inside ? "inside" : "leaf", (int)a.var.how, a.r.text);
+                complain("%s   %s, input %d, %s, case '%s' (%s, variation %d): %s\n",
+                         o == CAUGHT ? "NOT NAMED " : "NOT CAUGHT", op->name, input, kinds[kind],
+                         a.where->name, inside ? "inside" : "leaf", (int)a.var.how, a.r.text);
         }
         mutants += done;
         if (done > 0)
             continue;
         *(why != NULL ? &equivalent : &impossible) += 1;
-        if (n_ops > 0 || why == NULL)
-            printf("%-12s %s, input %d, %s: %s\n", why != NULL ? "equivalent" : "NO CASE", op->name,
-                   input, kinds[kind], why != NULL ? why : "no case lets it be done");
+        if (why == NULL)
+            complain("NO CASE      %s, input %d, %s: no case lets it be done\n", op->name, input,
+                     kinds[kind]);
+        else if (n_ops > 0)
+            printf("equivalent   %s, input %d, %s: %s\n", op->name, input, kinds[kind], why);
     }
 }
 
@@ -561,8 +581,9 @@ static void show_constant(const tl_op *op, int input, const tl_case **order, int
             continue;
         if (check(order[i], &var, TL_F64, false, 1, NULL, &r) == TL_RIGHT) {
             failed++;
-            printf("NO CONSTANT  %s, input %d (%s): case '%s' is right with a gradient by it: %s\n",
-                   op->name, input, constant(op, input), order[i]->name, r.text);
+            complain(
+                "NO CONSTANT  %s, input %d (%s): case '%s' is right with a gradient by it: %s\n",
+                op->name, input, constant(op, input), order[i]->name, r.text);
             return;
         }
         asked++;
@@ -649,5 +670,7 @@ int main(int argc, char **argv)
            equivalent, impossible);
     printf("%d mutants, %d caught, %d named\n", mutants, caught, named);
     printf("%d passed, %d failed, %d skipped\n", passed, failed, skipped);
+    if (*first != '\0')
+        printf("the first to fail:\n%s", first);
     return failed > 0 || passed == 0 || mutants == 0 || caught < mutants || impossible > 0;
 }

@@ -1,5 +1,5 @@
 /* The caller's floating-point environment decides no bit of what is read, drawn, written, compiled
- * and checked outside of ops. */
+ * and checked outside of ops, and the locale none of what is said and written. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -15,8 +15,10 @@
 #include "autograd/internal.h"
 #include "tensor/print.h"
 #include "tests/cases/cases.h"
+#include "tests/support/comma.h"
 #include "tests/support/environment.h"
 #include "tests/support/print_text.h"
+#include "tests/support/skip.h"
 
 extern const struct CMUnitTest tl_tests_environment[];
 extern const size_t tl_tests_environment_count;
@@ -158,20 +160,48 @@ static tl_tensor curved(tl_tape *t, const tl_tensor *in, int n, void *ctx)
     return tl_sum(t, tl_tanh(t, tl_square(t, in[0])), TL_ALL, false);
 }
 
+static void curve_of(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out,
+                     void *ctx)
+{
+    (void)n_out;
+    out[0] = curved(t, in, n_in, ctx);
+}
+
 static void checks(tl_tape *t, tl_model *m)
 {
     tl_tensor x = tl_data(t, ((float[]){0.3f, -1.2f, 0.8f}), TL_F32, TL_DIMS(3));
     tl_gradcheck_report r;
-    char *text = NULL;
-    size_t size = 0;
-    FILE *f = open_memstream(&text, &size);
     (void)m;
     tl_gradcheck_with(t, curved, &x, 1, NULL, &r, .seed = 3);
     say(r.text);
-    tl_gradcheck_curve(t, curved, &x, 1, NULL, 0, 1, f, TL_CURVE_CSV);
+    for (int format = TL_CURVE_TEXT; format <= TL_CURVE_SVG; format++) {
+        char *text = NULL;
+        size_t size = 0;
+        FILE *f = open_memstream(&text, &size);
+        tl_gradcheck_curve(t, curved, &x, 1, NULL, 0, 1, f, (tl_curve_format)format);
+        fclose(f);
+        say(text);
+        free(text);
+    }
+}
+
+static void messages(tl_tape *t, tl_model *m)
+{
+    char *text = NULL;
+    size_t size = 0;
+    FILE *f = open_memstream(&text, &size);
+    tl_tensor x = tl_zeros(t, TL_F32, TL_DIMS(1000));
+    tl_graph *g = tl_trace(t, curve_of, &x, 1, 1, NULL);
+    (void)m;
+    tl_graph_explain(g, f);
     fclose(f);
+    assert_non_null(strstr(text, ".0 KB"));
     say(text);
     free(text);
+    tl_dropout(t, x, 1.5);
+    say(tl_error(t));
+    tl_error_clear(t);
+    tl_free(g);
 }
 
 /* Right but for subnormals, which it makes zero. */
@@ -212,38 +242,65 @@ static const struct {
                {"text", texts},
                {"graphs", graphs},
                {"gradcheck", checks},
+               {"a plan and a message", messages},
                {"the probe of a kernel", kernels}};
+
+/* Runs outside[i] in environment e, or where a comma is the decimal point, after the last of them.
+ * False: e is changed, or something else than at first is said. */
+static bool as_at_first(size_t i, int e)
+{
+    static char want[ROOM];
+    const bool comma = e == environments();
+    const char *name = comma ? "a decimal comma" : environment_name(e);
+    tl_model *m = tl_model_new(.seed = 3);
+    tl_tape *t = tl_tape_new(m);
+    at = 0;
+    if (comma)
+        assert_true(comma_enter());
+    else
+        environment_enter(e);
+    outside[i].run(t, m);
+    const bool kept = comma ? comma_leave() : environment_leave(e);
+    if (tl_failed(t))
+        fail_msg("%s, %s: %s", outside[i].name, name, tl_error(t));
+    assert_in_range(at, 1, ROOM - 1);
+    if (e == 0)
+        memcpy(want, said, ROOM);
+    const bool same = kept && strcmp(want, said) == 0;
+    if (!same)
+        fprintf(stderr, "%s, %s: %s\n%s---\n%s", outside[i].name, name,
+                kept ? "other bits" : "the environment is changed", want, said);
+    tl_free(t, m);
+    return same;
+}
 
 static void what_is_outside_of_ops(void **unused)
 {
-    static char want[ROOM];
     int differ = 0;
     (void)unused;
     for (size_t i = 0; i < sizeof outside / sizeof *outside; i++)
-        for (int e = 0; e < environments(); e++) {
-            tl_model *m = tl_model_new(.seed = 3);
-            tl_tape *t = tl_tape_new(m);
-            at = 0;
-            environment_enter(e);
-            outside[i].run(t, m);
-            bool kept = environment_leave(e);
-            if (tl_failed(t))
-                fail_msg("%s, %s: %s", outside[i].name, environment_name(e), tl_error(t));
-            assert_in_range(at, 1, ROOM - 1);
-            if (e == 0)
-                memcpy(want, said, ROOM);
-            if (!kept || strcmp(want, said) != 0) {
-                fprintf(stderr, "%s, %s: %s\n%s---\n%s", outside[i].name, environment_name(e),
-                        kept ? "other bits" : "the environment is changed", want, said);
-                differ++;
-            }
-            tl_free(t, m);
-        }
+        for (int e = 0; e < environments(); e++)
+            differ += !as_at_first(i, e);
+    assert_int_equal(differ, 0);
+}
+
+static void what_is_written_where_a_comma_is_the_decimal_point(void **unused)
+{
+    int differ = 0;
+    (void)unused;
+    if (!comma_enter())
+        TL_SKIP();
+    comma_leave();
+    for (size_t i = 0; i < sizeof outside / sizeof *outside; i++) {
+        as_at_first(i, 0);
+        differ += !as_at_first(i, environments());
+    }
     assert_int_equal(differ, 0);
 }
 
 const struct CMUnitTest tl_tests_environment[] = {
     cmocka_unit_test(what_is_outside_of_ops),
+    cmocka_unit_test(what_is_written_where_a_comma_is_the_decimal_point),
 };
 const size_t tl_tests_environment_count = sizeof tl_tests_environment /
                                           sizeof tl_tests_environment[0];

@@ -12,8 +12,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include "tests/support/example.h"
+#include "tests/support/skip.h"
 #include "tests/temp_dir.h"
 
 #ifndef TL_BUILD
@@ -122,7 +124,7 @@ static void digits_are_read_from_files(void **state)
 static int said_by(const char *program, const char *flags, char *text, size_t room)
 {
     char command[4096];
-    snprintf(command, sizeof command, "%s '" TL_BUILD "/%s' %s 2>&1",
+    snprintf(command, sizeof command, "%s '" TL_BUILD "/%s' 2>&1 %s",
              getenv("TL_RUN") != NULL ? getenv("TL_RUN") : "", program, flags);
     FILE *f = popen(command, "r");
     assert_non_null(f);
@@ -150,6 +152,28 @@ static void programs_say_how_they_are_used(void **state)
         if (status != 2 ||
             strstr(text, i < 9 ? "--steps 0: a whole number from 1" : "usage: ") == NULL)
             fail_msg("%s misused: status %d: %s", program, status, text);
+    }
+}
+
+/* What nobody can read was not done. */
+static void output_that_cannot_be_written_is_a_failure(void **state)
+{
+    static const char *const runs[][2] = {{"fit_line", ""},
+                                          {"spiral", ""},
+                                          {"gradcheck", ""},
+                                          {"own_fusion", ""},
+                                          {"profile", "1 /dev/null"},
+                                          {"reveal", "2"},
+                                          {"digits", "--samples 12 --batch 4 --steps 1"}};
+    char flags[128], text[8192];
+    (void)state;
+    if (access("/dev/full", W_OK) != 0)
+        TL_SKIP();
+    for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
+        snprintf(flags, sizeof flags, "%s >/dev/full", runs[i][1]);
+        int status = said_by(runs[i][0], flags, text, sizeof text);
+        if (status != 1 || strstr(text, "cannot write the output: No space left") == NULL)
+            fail_msg("%s: status %d: %s", runs[i][0], status, text);
     }
 }
 
@@ -264,6 +288,7 @@ static void examples_are_short(void **state)
 const struct CMUnitTest tl_tests_examples[] = {
     cmocka_unit_test(examples_are_short),
     cmocka_unit_test(programs_say_how_they_are_used),
+    cmocka_unit_test(output_that_cannot_be_written_is_a_failure),
     cmocka_unit_test(results_say_what_they_are),
     cmocka_unit_test(a_profile_names_ops_and_phases),
     cmocka_unit_test(compiled_training_ends_with_the_same_weights),

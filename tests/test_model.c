@@ -6,12 +6,14 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <locale.h>
 #include <string.h>
 
 #include <tally_data.h>
 
 #include "tensor/files/safetensors.h"
 #include "tests/support/fresh_dir.h"
+#include "tests/support/skip.h"
 
 extern const struct CMUnitTest tl_tests_model[];
 extern const size_t tl_tests_model_count;
@@ -319,6 +321,37 @@ static void a_part_of_a_model(void **unused)
     tl_free(t, a, b);
 }
 
+/* An é is a character of C.UTF-8, and two bytes. */
+static void a_pattern_means_the_same_in_every_locale(void **unused)
+{
+    static const char *const name[] = {"e.w", "\xc3\xa9.w"};
+    char hex[2][65];
+    (void)unused;
+    for (int utf8 = 0; utf8 < 2; utf8++) {
+        tl_st_file *file;
+        tl_err err = {.status = TL_OK};
+        if (utf8 && setlocale(LC_CTYPE, "C.UTF-8") == NULL)
+            TL_SKIP();
+        tl_model *m = tl_model_new(.seed = 1);
+        tl_tape *t = tl_tape_new(m);
+        tl_opt *o = tl_sgd_new(m, .lr = 0.1);
+        assert_int_equal(tl_opt_group(o, "?.w", 0.5, 0), TL_OK);
+        tl_tensor w[2];
+        for (int i = 0; i < 2; i++)
+            w[i] = tl_square(t, tl_param(t, m, name[i], TL_F32, TL_DIMS(3), TL_INIT_ONES, 1));
+        tl_backward(t, tl_sum(t, tl_add(t, w[0], w[1]), TL_ALL, false));
+        assert_int_equal(tl_step(o, t), TL_OK);
+        assert_int_equal(tl_model_sha256(m, hex[utf8]), TL_OK);
+        assert_int_equal(tl_save(m, path, .only = "?.w"), TL_OK);
+        setlocale(LC_CTYPE, "C");
+        assert_int_equal(tl_st_open(&file, path, &err), TL_OK);
+        assert_int_equal(tl_st_count(file), 1);
+        tl_st_close(file);
+        tl_free(o, t, m);
+    }
+    assert_string_equal(hex[1], hex[0]);
+}
+
 static void keep_file(const char *bytes, size_t n)
 {
     FILE *f = fopen(path, "wb");
@@ -443,6 +476,7 @@ const struct CMUnitTest tl_tests_model[] = {
     cmocka_unit_test(names_show_in_the_hash),
     cmocka_unit_test_setup_teardown(save_and_load, make_dir, remove_dir),
     cmocka_unit_test_setup_teardown(a_part_of_a_model, make_dir, remove_dir),
+    cmocka_unit_test_setup_teardown(a_pattern_means_the_same_in_every_locale, make_dir, remove_dir),
     cmocka_unit_test_setup_teardown(a_file_cut_anywhere, make_dir, remove_dir),
     cmocka_unit_test_setup_teardown(a_file_of_another_model, make_dir, remove_dir),
     cmocka_unit_test_setup_teardown(places_that_cannot_be_written, make_dir, remove_dir),

@@ -7,12 +7,16 @@
 #include <cmocka.h>
 
 #include <fenv.h>
+#include <locale.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#if defined(__APPLE__)
+#include <xlocale.h>
+#endif
 
 #include <tally_data.h>
 
@@ -407,7 +411,34 @@ static void two_tapes_make_one_model(void **unused)
     }
 }
 
+/* In between, the locale is one of its own and no longer the caller's, whether that was the
+ * process's or, where there is another one, the thread's. */
+static void text_is_made_in_the_c_locale(void **unused)
+{
+    const locale_t callers[] = {LC_GLOBAL_LOCALE, newlocale(LC_ALL_MASK, "C.UTF-8", (locale_t)0)};
+    locale_t within[2], again[2], after[2];
+    const int n = callers[1] != (locale_t)0 ? 2 : 1;
+    (void)unused;
+    for (int i = 0; i < n; i++) {
+        uselocale(callers[i]);
+        tl_textenv outer = tl_textenv_enter();
+        within[i] = uselocale((locale_t)0);
+        tl_textenv inner = tl_textenv_enter();
+        tl_textenv_leave(inner);
+        again[i] = uselocale((locale_t)0);
+        tl_textenv_leave(outer);
+        after[i] = uselocale(LC_GLOBAL_LOCALE);
+    }
+    for (int i = 0; i < n; i++) {
+        assert_true(within[i] != callers[i] && again[i] == within[i] && after[i] == callers[i]);
+        assert_true(within[i] == within[0]);
+    }
+    if (n == 2)
+        freelocale(callers[1]);
+}
+
 const struct CMUnitTest tl_tests_threads[] = {
+    cmocka_unit_test(text_is_made_in_the_c_locale),
     cmocka_unit_test_teardown(the_callers_environment, restore),
     cmocka_unit_test_teardown(a_forked_child_computes, restore),
     cmocka_unit_test_teardown(a_forked_child_computes_under_tl_fast, restore),

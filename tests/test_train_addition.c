@@ -73,6 +73,7 @@ static void bad_flags(void **unused)
     (void)unused;
     says("train_addition", "--bogus 3", 2, "unknown flag '--bogus'", NULL);
     says("train_addition", "--steps", 2, "--steps needs a value", NULL);
+    says("train_addition", "--resume ''", 2, "--resume needs a value, not an empty one", NULL);
     says("train_addition", "--steps x", 2, "--steps x: a whole number from 1", NULL);
     says("train_addition", "--model rnn", 2, "--model rnn: llama, gpt2 or lstm is needed", NULL);
     says("train_addition", "--width 12", 2, "--width 12 is not a multiple of 8", NULL);

@@ -123,7 +123,7 @@ tl_status tl_gradcheck_curve_at(tl_at at, tl_function *f, const tl_tensor *in, i
     curve k;
     tl_checker c = {.who = "tl_gradcheck_curve"};
     tl_err *err = &c.s.err;
-    tl_textenv saved = tl_textenv_enter();
+    tl_fpenv saved = tl_fpenv_enter();
     tl_status s = tl_failed(at.tape) ? tl_error_status(at.tape) : TL_OK;
     if (s == TL_OK && (file == NULL || format > TL_CURVE_SVG))
         s = tl_fail(err, TL_EUSAGE, file == NULL ? "the file is NULL" : "format %d is none",
@@ -135,13 +135,15 @@ tl_status tl_gradcheck_curve_at(tl_at at, tl_function *f, const tl_tensor *in, i
     if (s == TL_OK)
         s = measure(&c, input, element, &k);
     if (s == TL_OK) {
+        tl_textenv plain = tl_textenv_enter();
         write[format](file, &k);
+        tl_textenv_leave(plain);
         if (ferror(file))
             s = tl_fail(err, TL_EIO, "tl_gradcheck_curve: the file cannot be written");
     }
     if (s != TL_OK)
         tl_tape_fail(at, s, "tl_gradcheck_curve: %.400s", err->message);
     tl_shadow_free(&c.s);
-    tl_textenv_leave(saved);
+    tl_fpenv_leave(saved);
     return s;
 }

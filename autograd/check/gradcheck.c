@@ -410,6 +410,7 @@ static void describe(tl_checker *c)
     const char *name = c->who + 3; /* without the prefix */
     char culprit[TL_MESSAGE_MAX], none[256], ulps[32] = "";
     char where[48] = "along a random direction";
+    tl_textenv saved = tl_textenv_enter();
     if (r->analytic != 0)
         snprintf(ulps, sizeof ulps, ", %.3g ULPs", r->ulps);
     if (r->element >= 0)
@@ -434,6 +435,7 @@ static void describe(tl_checker *c)
                  tl_culprit_text(&r->culprit, none, culprit, sizeof culprit), r->leaf, where,
                  r->numeric, r->error, r->analytic, r->analytic_f64, r->relative, ulps, r->compared,
                  r->leaves);
+    tl_textenv_leave(saved);
 }
 
 /* Either order of derivatives: checks, looks for the culprit, reports. */
@@ -443,7 +445,7 @@ static tl_verdict check(tl_subject f, int order, tl_gradcheck_options o,
     tl_gradcheck_report own, *r = report != NULL ? report : &own;
     tl_checker c = {.o = o, .r = r, .who = order == 1 ? "tl_gradcheck" : "tl_gradgradcheck"};
     int by = -1;
-    tl_textenv saved = tl_textenv_enter(); /* differences are taken and judged outside any op */
+    tl_fpenv saved = tl_fpenv_enter(); /* differences are taken and judged outside any op */
     memset(r, 0, sizeof *r);
     tl_status s = tl_check_begin(&c, &f);
     if (s == TL_OK)
@@ -461,7 +463,7 @@ static tl_verdict check(tl_subject f, int order, tl_gradcheck_options o,
     tl_shadow_free(&c.s);
     if (r->verdict != TL_RIGHT)
         tl_tape_fail(f.at, s != TL_OK ? s : TL_ENOGRAD, "%.400s", r->text);
-    tl_textenv_leave(saved);
+    tl_fpenv_leave(saved);
     return r->verdict;
 }
 

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "autograd/graph/internal.h"
+#include "tensor/threads.h"
 
 enum { TEXT = 256 };
 
@@ -12,11 +13,13 @@ enum { TEXT = 256 };
 enum { BYTES_TEXT = 32 };
 static const char *bytes_text(size_t bytes, char buf[BYTES_TEXT])
 {
+    tl_textenv saved = tl_textenv_enter();
     if (bytes < 1000)
         snprintf(buf, BYTES_TEXT, "%zu byte%s", bytes, bytes == 1 ? "" : "s");
     else
         snprintf(buf, BYTES_TEXT, "%.1f %s", (double)bytes / (bytes < 999950 ? 1e3 : 1e6),
                  bytes < 999950 ? "KB" : "MB");
+    tl_textenv_leave(saved);
     return buf;
 }
 

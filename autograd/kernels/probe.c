@@ -102,6 +102,7 @@ static void describe(const tl_tape *t, const tl_node *n, int out, const tl_array
                      const tl_array *b, int64_t at, char *buf, size_t cap)
 {
     char shapes[400] = "", one[TL_SHAPE_TEXT], what[120];
+    tl_textenv saved = tl_textenv_enter();
     for (int k = 0; k < n->n_in; k++)
         if (!tl_is_none(n->in[k]))
             snprintf(shapes + strlen(shapes), sizeof shapes - strlen(shapes), "%s%.60s",
@@ -114,6 +115,7 @@ static void describe(const tl_tape *t, const tl_node *n, int out, const tl_array
                  tl_dtype_is_float(a->dtype) ? tl_array_get(a, at) : 0.0);
     snprintf(buf, cap, "%s %s on %s: %s", n->op->name, tl_dtype_name(tl_node_dtype(t, n)), shapes,
              what);
+    tl_textenv_leave(saved);
 }
 
 /* Whether the two calls differ. The first difference is described, unless one is known already. */

@@ -55,6 +55,8 @@ tl_status tl_link_mpi(tl_link *out, double timeout, tl_err *e)
 #include <string.h>
 #include <time.h>
 
+#include "tensor/threads.h"
+
 /* Something that knows of other processes has started this one: whatever starts processes of MPI
  * tells them so in the environment, by PMI, PMIx or a name of its own. A process alone leaves MPI
  * alone, as its start takes time, files in shared memory, and with Open MPI another process. */
@@ -261,6 +263,16 @@ static tl_status begin(ring *m, tl_link *out, tl_err *e)
     return TL_OK;
 }
 
+/* NULL: 600. False: no number, or none above 0. */
+static bool seconds_of(const char *text, double *out)
+{
+    char *end;
+    tl_textenv saved = tl_textenv_enter();
+    *out = strtod(text != NULL ? text : "600", &end);
+    tl_textenv_leave(saved);
+    return *end == '\0' && *out > 0;
+}
+
 tl_status tl_link_mpi(tl_link *out, double timeout, tl_err *e)
 {
     const char *text = getenv("TL_MPI_TIMEOUT");
@@ -269,9 +281,9 @@ tl_status tl_link_mpi(tl_link *out, double timeout, tl_err *e)
     MPI_Initialized(&there);
     if (!there && !launched())
         return TL_OK;
-    timeout = timeout > 0 ? timeout : text != NULL ? atof(text) : 600;
-    if (!(timeout > 0))
-        return tl_fail(e, TL_EUSAGE, "TL_MPI_TIMEOUT=%.40s: seconds, above 0, are needed", text);
+    if (!(timeout > 0) && !seconds_of(text, &timeout))
+        return tl_fail(e, TL_EUSAGE, "TL_MPI_TIMEOUT=%.40s: a number of seconds above 0 is needed",
+                       text);
     ring *m = calloc(1, sizeof *m);
     if (m == NULL)
         return tl_fail(e, TL_ENOMEM, "tl_link_mpi: no memory");

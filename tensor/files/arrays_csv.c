@@ -1,9 +1,7 @@
 /* arrays_csv.c: reads rows of numbers as text. The text is walked twice: the first time numbers are
- * checked and counted, the second time they are stored. The decimal point is a point in every
- * locale. */
+ * checked and counted, the second time they are stored. The caller has entered tl_textenv. */
 #include <fenv.h>
 #include <inttypes.h>
-#include <locale.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -126,13 +124,6 @@ static tl_status read_rows(tl_arrays *f, const char *p, const char *end)
 
 tl_status tl_csv_read(tl_arrays *f, const char *p, size_t n)
 {
-    locale_t plain = newlocale(LC_ALL_MASK, "C", (locale_t)0);
-    if (plain == (locale_t)0)
-        return tl_fail(f->err, TL_ENOMEM, "%.200s: no memory for a locale", f->path);
-    locale_t was = uselocale(plain);
     size_t bom = n >= 3 && memcmp(p, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
-    tl_status s = read_rows(f, p + bom, p + n);
-    uselocale(was);
-    freelocale(plain);
-    return s;
+    return read_rows(f, p + bom, p + n);
 }

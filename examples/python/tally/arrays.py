@@ -1,5 +1,6 @@
-"""Arrays of numpy, shapes and dtypes as C has them. Nothing is cut in silence."""
+"""Arrays of numpy, shapes, dtypes and text as C has them. Nothing is cut in silence."""
 import ctypes as C
+import os
 
 import numpy as np
 
@@ -29,6 +30,30 @@ def int64s(numbers, room):
     return (C.c_int64 * room)(*numbers)
 
 
+def encoded(text):
+    """A name or path as C has it."""
+    if not isinstance(text, (str, os.PathLike)):
+        raise TypeError("text is wanted, not %r" % (text,))
+    text = os.fspath(text)
+    try:
+        made = text if isinstance(text, bytes) else text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        raise ValueError("%r cannot be written in UTF-8" % text) from None
+    if b"\0" in made:
+        raise ValueError("%r has a NUL, where C's text ends" % (text,))
+    return made
+
+
+def decoded(text):
+    """A name from C."""
+    return text.decode("utf-8", "surrogateescape")
+
+
+def message(text):
+    """What C says: it may quote anything, and end within a letter."""
+    return text.decode("utf-8", "backslashreplace")
+
+
 def dtype_of(d):
     if isinstance(d, (int, np.integer)):
         return int(d)
@@ -53,6 +78,19 @@ def fitting(a, dtype):
     if to.kind == "i" and a.dtype.kind == "u" and a.size and int(a.max()) > 2**63 - 1:
         raise ValueError("%d is too large for I64" % a.max())
     return np.ascontiguousarray(a, to).reshape(a.shape)
+
+
+def numbers(array, dtype):
+    """As an array of a dtype of Tally's: its own (ints become I64) or that one; and the dtype."""
+    a = np.asarray(array)
+    if dtype is None and a.dtype.kind in "iu":
+        dtype = face.constants["TL_I64"]
+    elif dtype is None:
+        dtype = next((d for d, n in NUMPY.items() if n == a.dtype.newbyteorder("=")), None)
+        if dtype is None:
+            raise TypeError("no dtype of Tally's is %s" % a.dtype)
+    dtype = dtype_of(dtype)
+    return fitting(a, dtype), dtype
 
 
 def whole(a):

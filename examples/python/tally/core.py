@@ -8,12 +8,14 @@ import sys
 
 import numpy as np
 
-from .arrays import BF16, NUMPY, array_of, dtype_of, fitting, int64s, shape_of, view, whole
+from .arrays import (BF16, NUMPY, array_of, decoded, dtype_of, encoded, fitting, int64s, message,
+                     numbers, shape_of, view, whole)
 from .face import face, is_struct, lib
 
 EXPORTS = {name[3:]: value for name, value in face.constants.items()}  # F32, MEAN, ...
 _T = face.types
 _HERE = os.path.dirname(os.path.abspath(__file__))
+_TEXT = 4096  # bytes of text that C writes
 _INTERNED = {}  # text that C may borrow for long: places, names
 
 
@@ -26,7 +28,7 @@ class Error(RuntimeError):
 
 
 def _intern(text):
-    return _INTERNED.setdefault(text, text.encode())
+    return _INTERNED.setdefault(text, encoded(text))
 
 
 def _place():
@@ -48,7 +50,7 @@ class _Object:
 
     def _check(self):
         if lib.tl_failed(self._p):
-            error = Error(lib.tl_error_status(self._p), lib.tl_error(self._p).decode())
+            error = Error(lib.tl_error_status(self._p), message(lib.tl_error(self._p)))
             if self._p:
                 lib.tl_error_clear(self._p)
             raise error
@@ -65,12 +67,12 @@ class Model(_Object):
         self._own(lib.tl_model_new_with(_struct(_T["tl_model_options"], {"seed": seed})))
 
     def names(self):
-        return [lib.tl_model_at(self._p, i).name.decode() for i in range(self.count())]
+        return [decoded(lib.tl_model_at(self._p, i).name) for i in range(self.count())]
 
     def _named(self, name):
         for i in range(self.count()):
             one = lib.tl_model_at(self._p, i)
-            if one.name == name.encode():
+            if one.name == encoded(name):
                 return one
         raise KeyError(name)
 
@@ -95,34 +97,62 @@ class Opt(_Object):
 
 class Tape(_Object):
     """A tape over a model, or over none."""
+    kept = None  # of a trace: what its graph may borrow of the calls made here
 
     def __init__(self, model=None):
         self.model = _typed("tl_model *", model)
         self._own(lib.tl_tape_new(model._p if model else None), model)
 
     @classmethod
-    def _borrow(cls, p, model):
+    def _borrow(cls, p, model, kept):
         tape = cls.__new__(cls)
-        tape._p, tape.model = p, model
+        tape._p, tape.model, tape.kept = p, model, kept
         return tape
+
+    def _keep(self, *borrowed):
+        if self.kept is not None:
+            self.kept.extend(x for x in borrowed if not isinstance(x, Tensor))
+
+    def _at(self, name):
+        return _T["tl_at"](self._p, *_place(), _intern(name))
+
+    def _tensor(self, c):
+        self._check()
+        return Tensor(self, c)
 
     def data(self, array, dtype=None):
         """A tensor with a copy of an array, in its own dtype (ints become I64) or in that one. BF16
         is given as uint16 bits."""
-        a = np.asarray(array)
-        if dtype is None and a.dtype.kind in "iu":
-            dtype = face.constants["TL_I64"]
-        elif dtype is None:
-            dtype = next((d for d, n in NUMPY.items() if n == a.dtype.newbyteorder("=")),
-                         None)
-            if dtype is None:
-                raise TypeError("no dtype of Tally's is %s" % a.dtype)
-        dtype = dtype_of(dtype)
-        a = fitting(a, dtype)
-        x = Tensor(self, lib.tl_data_tape_at(self._p, a.ctypes.data, None, dtype, shape_of(a.shape),
-                                             *_place()))
+        a, dtype = numbers(array, dtype)
+        return self._tensor(lib.tl_data_tape_at(self._p, a.ctypes.data, None, dtype,
+                                                shape_of(a.shape), *_place()))
+
+    def constant(self, array, dtype=None):
+        """The same of what never changes: a compiled function keeps it."""
+        a, dtype = numbers(array, dtype)
+        return self._tensor(lib.tl_constant_at(self._at("constant"), a.ctypes.data, None, dtype,
+                                               shape_of(a.shape)))
+
+    def bound(self, array, dtype=None):
+        """The same of what an array holds now or, in a compiled function, whenever that is called,
+        which keeps the array."""
+        a, dtype = numbers(array, dtype)
+        if isinstance(array, np.ndarray) and array.size and not np.shares_memory(a, array):
+            raise TypeError("bound: an array is read where it lies: %s in rows is wanted, not %s"
+                            % (a.dtype, array.dtype))
+        self._keep(a)
+        return self._tensor(lib.tl_bound_at(self._at("bound"), a.ctypes.data, None, dtype,
+                                            shape_of(a.shape)))
+
+    def watch(self, x, to):
+        """Writes the value of x, of one element, to an array of one float64: now or, in a compiled
+        function, after each call of that, which keeps the array."""
+        if not (isinstance(to, np.ndarray) and to.dtype == np.float64 and to.size == 1
+                and to.flags.writeable and to.flags.aligned):
+            raise TypeError("watch: an array of one float64 is wanted, not %r" % (to,))
+        self._keep(to)
+        lib.tl_watch_at(self._at("watch"), _c(_T["tl_tensor"], x, []), to.ctypes.data)
         self._check()
-        return x
 
     @contextlib.contextmanager
     def under(self, *modes):
@@ -222,7 +252,9 @@ for _name, _op in {"add": "add", "sub": "sub", "mul": "mul", "truediv": "div", "
 
 def _typed(kind, value):
     """An object of ours, where C wants a pointer to one of that kind: anything else it would use as
-    an address."""
+    an address. A list is one of tensors, structs or sizes."""
+    if kind in ("void *", "double *") and isinstance(value, (list, tuple)):
+        raise TypeError("an address is wanted, not %r" % (value,))
     wanted = {"tl_tape *": Tape, "tl_model *": Model, "tl_opt *": Opt}.get(kind)
     if wanted is not None and value is not None and not isinstance(value, wanted):
         raise TypeError("%r is no %s" % (value, wanted.__name__))
@@ -269,9 +301,7 @@ def _c(ctype, value, keep):
         keep.append(value)
         return value._p
     if ctype is C.c_char_p:
-        if not isinstance(value, (str, os.PathLike)):
-            raise TypeError("text is wanted, not %r" % (value,))
-        return _intern(os.fspath(value))
+        return _intern(value)
     if ctype in _WHOLE:
         if isinstance(value, (float, str, Tensor)):
             raise TypeError("a whole number is wanted, not %r" % (value,))
@@ -280,8 +310,13 @@ def _c(ctype, value, keep):
             raise ValueError("%d is too large: a number of %d bits is wanted" % (
                 value, 8 * C.sizeof(ctype)))
         return value
-    if ctype is C.c_double and not isinstance(value, (int, float, np.number)):
-        raise TypeError("a number is wanted, not %r" % (value,))
+    if ctype is C.c_double:
+        if not isinstance(value, (int, float, np.number)):
+            raise TypeError("a number is wanted, not %r" % (value,))
+        if isinstance(value, (int, np.integer)) and -2**63 <= value < 2**63 and \
+                int(float(value)) != value:
+            raise ValueError("%d is no double, which C takes here; float() makes it %d"
+                             % (value, float(value)))
     if isinstance(ctype, type) and issubclass(ctype, C.Array):
         value = value if isinstance(value, (list, tuple)) else [value]
         return ctype(*[_c(ctype._type_, v, keep) for v in value])
@@ -304,6 +339,7 @@ def _c(ctype, value, keep):
         array = int64s(value, len(value))
         keep.append(array)
         return C.cast(array, C.c_void_p)
+    keep.append(value)  # a callback
     return value
 
 
@@ -321,7 +357,7 @@ def _doc(f):
 def _call(f, tape, args, kwargs):
     """Calls f for an object of Python; tape stands for a place or a tape, model for a model."""
     args, values, keep, hexes, lists = list(args), [], [], [], []
-    before = None
+    before, n, rooms = None, 0, {}
     for name, ctype, kind in f.params:
         given = name in kwargs
         if kind in ("tl_at", "tl_tape *"):
@@ -330,8 +366,7 @@ def _call(f, tape, args, kwargs):
                 if not isinstance(tape, Tape):
                     raise TypeError("%s: a tape is wanted, not %r; %s" % (_short(f.name), tape,
                                                                           f.prototype))
-            value = tape._p if kind != "tl_at" else _T["tl_at"](
-                tape._p, *_place(), _intern(_short(f.name)))
+            value = tape._p if kind != "tl_at" else tape._at(_short(f.name))
         elif kind == "tl_model *" and f.params[0][2] == "tl_at" and not given:
             value = tape.model._p if tape.model else None
         elif _is_options(ctype, kind):
@@ -344,11 +379,13 @@ def _call(f, tape, args, kwargs):
                 value = _struct(ctype, fields)
         elif name in ("file", "line") and kind in ("char *", "int") and f.params[-1][0] == "line":
             value = _place()[name == "line"]
-        elif kind.startswith("char["):
-            value = C.create_string_buffer(int(kind[5:-1]))
+        elif kind.startswith("char[") or name == "buf":
+            value = C.create_string_buffer(int(kind[5:-1]) if name != "buf" else _TEXT)
             hexes.append(value)
             keep.append(value)
-            value = C.cast(value, C.c_void_p)
+            value = C.cast(value, ctype)
+        elif name == "cap":
+            value = _TEXT
         elif name in ("n", "n_in", "n_out") and before is not None and not given:
             value = len(before)
         elif given or args:
@@ -358,6 +395,8 @@ def _call(f, tape, args, kwargs):
             except (TypeError, ValueError) as e:
                 raise type(e)("%s: %s: %s; %s" % (_short(f.name), name, e, f.prototype)) from None
             before = None
+            if kind in ("tl_tensor *", "tl_array *") and python is not None:
+                rooms[name] = len(python) if isinstance(python, (list, tuple)) else 1
             if "*" in kind and kind != "char *" and (python is None or isinstance(
                     python, (list, tuple))):
                 before = python or []
@@ -369,10 +408,20 @@ def _call(f, tape, args, kwargs):
         else:
             raise TypeError("%s: %s is missing; %s" % (_short(f.name), name, f.prototype))
         values.append(value)
+        if name in ("n", "n_in"):
+            n = value
+        elif kind == "tl_loader *" and value:
+            n = value.contents.n
     if args or kwargs:
         raise TypeError("%s does not take %s; %s" % (_short(f.name), ", ".join(
             list(kwargs) or ["so many arguments"]), _doc(f)))
+    for name, room in rooms.items():
+        if room < n:
+            raise ValueError("%s: %s: %d are wanted, not %d; %s" % (_short(f.name), name, n, room,
+                                                                  f.prototype))
     result = getattr(lib, f.name)(*values)
+    if tape is not None:
+        tape._keep(*keep)
     for many, array in lists:
         for x, c in zip(many, array):
             x.c = _handle(c)
@@ -403,7 +452,7 @@ def _method(f):
         for one in {self if isinstance(self, _Object) else used, used} - {None}:
             one._check()
         if hexes:
-            return hexes[0].value.decode()
+            return message(hexes[0].value)
         if f.kind == "tl_tensor":
             return Tensor(used, result) if used else result
         if f.kind == "tl_shape":
@@ -411,7 +460,7 @@ def _method(f):
         if f.kind == "tl_opt *":
             return Opt.__new__(Opt)._own(result, self)
         if isinstance(result, bytes):
-            return result.decode()
+            return message(result)
         return None if f.kind == "tl_status" else result
     method.__name__ = method.__qualname__ = _short(f.name)
     method.__doc__ = _doc(f)

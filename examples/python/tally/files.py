@@ -1,8 +1,7 @@
 """Files: safetensors as arrays of numpy, and checkpoints."""
 import ctypes as C
-import os
 
-from .arrays import array_of, view, whole
+from .arrays import array_of, decoded, encoded, message, view, whole
 from .core import Error, Model, Tape, _typed
 from .face import face, lib
 
@@ -17,11 +16,11 @@ def _checkpoints(owner, tail):
 
     def where(opt, path):
         opt = _typed("tl_opt *", opt)
-        return opt._p if opt else None, os.fspath(path).encode()
+        return opt._p if opt else None, encoded(path)
 
     def save(self, opt, path, notes=None):
         """Writes a checkpoint, whole or not at all. opt may be None."""
-        listed = [(k.encode(), str(v).encode()) for k, v in (notes or {}).items()]
+        listed = [(encoded(k), encoded(str(v))) for k, v in (notes or {}).items()]
         call(self, "save" + tail, *where(opt, path),
              (_T["tl_note"] * max(len(listed), 1))(*listed), len(listed))
 
@@ -29,9 +28,9 @@ def _checkpoints(owner, tail):
         size = face.constants["TL_NOTE_MAX"]
         values = C.create_string_buffer(size * max(len(keys), 1))
         model = self if owner is Model or name != "notes" else self.model
-        call(model, name, *head, (C.c_char_p * max(len(keys), 1))(*[k.encode() for k in keys]),
+        call(model, name, *head, (C.c_char_p * max(len(keys), 1))(*[encoded(k) for k in keys]),
              values, len(keys))
-        return {k: values.raw[size * i:size * (i + 1)].split(b"\0")[0].decode()
+        return {k: decoded(values.raw[size * i:size * (i + 1)].split(b"\0")[0])
                 for i, k in enumerate(keys)}
 
     def load(self, opt, path, keys=()):
@@ -41,7 +40,7 @@ def _checkpoints(owner, tail):
 
     def notes(self, path, keys):
         """The notes of these keys alone; nothing is loaded."""
-        return read(self, "notes", [os.fspath(path).encode()], keys)
+        return read(self, "notes", [encoded(path)], keys)
 
     for f, name in (save, "save" + tail), (load, "load" + tail), (notes, "notes"):
         f.__name__ = f.__qualname__ = "checkpoint_" + name
@@ -55,11 +54,11 @@ _checkpoints(Tape, "_tape")
 def load_file(path):
     """The tensors of a safetensors file as {name: array} (of bf16: its bits)."""
     file, err = C.c_void_p(), _T["tl_err"]()
-    if lib.tl_st_open(C.byref(file), os.fspath(path).encode(), C.byref(err)):
-        raise Error(err.status, err.message.decode())
+    if lib.tl_st_open(C.byref(file), encoded(path), C.byref(err)):
+        raise Error(err.status, message(err.message))
     try:
         entries = [lib.tl_st_at(file, i) for i in range(lib.tl_st_count(file))]
-        return {e.name.decode(): view(e.array, None).copy() for e in entries}
+        return {decoded(e.name): view(e.array, None).copy() for e in entries}
     finally:
         lib.tl_st_close(file)
 
@@ -68,9 +67,9 @@ def save_file(arrays, path, metadata=None):
     """Writes {name: array} as safetensors, whole or not at all; uint16 is bf16."""
     arrays = {name: whole(a) for name, a in arrays.items()}
     entries = (_T["tl_st_entry"] * max(len(arrays), 1))(
-        *[(name.encode(), array_of(a)) for name, a in arrays.items()])
-    meta = [(k.encode(), v.encode()) for k, v in (metadata or {}).items()]
+        *[(encoded(name), array_of(a)) for name, a in arrays.items()])
+    meta = [(encoded(k), encoded(v)) for k, v in (metadata or {}).items()]
     err = _T["tl_err"]()
-    if lib.tl_st_write(os.fspath(path).encode(), entries, len(arrays),
+    if lib.tl_st_write(encoded(path), entries, len(arrays),
                        (_T["tl_st_meta"] * max(len(meta), 1))(*meta), len(meta), C.byref(err)):
-        raise Error(err.status, err.message.decode())
+        raise Error(err.status, message(err.message))

@@ -2,17 +2,18 @@
 import contextlib
 import ctypes as C
 
-from .core import Error, Tape, Tensor, _handle, _intern, _method, _Object, _place, _struct
+from .arrays import message
+from .core import Error, Tape, Tensor, _handle, _method, _Object, _place, _struct
 from .face import face, lib
 
 _T = face.types
 
 
-def _callback(ctype, tape, f, raised, room):
+def _callback(ctype, tape, f, raised, room, kept=None):
     """f(t, *inputs) -> tensor or tensors, as a function of C's that puts them into out[room]. What
-    it raises is kept for its caller: C cannot pass it on."""
+    it raises is kept for its caller: C cannot pass it on. kept: a list for what calls in f lend."""
     def call(t, inputs, n, out, *rest):
-        on = tape if t == tape._p else Tape._borrow(t, tape.model)
+        on = tape if t == tape._p else Tape._borrow(t, tape.model, kept)
         try:
             made = f(on, *[Tensor(on, _handle(inputs[i])) for i in range(n)])
             made = list(made) if isinstance(made, (list, tuple)) else [made]
@@ -71,18 +72,17 @@ gradgradcheck.__doc__ = """The same for second derivatives."""
 Tape.gradcheck = lambda self, f, *inputs, **options: gradcheck(f, *inputs, tape=self, **options)
 Tape.gradgradcheck = lambda self, f, *inputs, **options: gradgradcheck(f, *inputs, tape=self,
                                                                        **options)
-_T["tl_gradcheck_report"].__str__ = lambda report: report.text.decode()
+_T["tl_gradcheck_report"].__str__ = lambda report: message(report.text)
 
 
 class Compiled(_Object):
     """f(t, *inputs) as a graph for each set of shapes: Compiled(t, f, n_out=1); call it."""
 
     def __init__(self, tape, f, n_out=1, **options):
-        self.tape, self.n_out, self.raised = tape, n_out, []
-        self.f = _callback(_T["tl_program"], tape, f, self.raised, n_out)
+        self.tape, self.n_out, self.raised, self.kept = tape, n_out, [], []
+        self.f = _callback(_T["tl_program"], tape, f, self.raised, n_out, self.kept)
         options = _struct(_T["tl_graph_options"], options)
-        at = _T["tl_at"](tape._p, *_place(), _intern("compile"))
-        self._own(lib.tl_compile_at(at, self.f, n_out, None, options), tape)
+        self._own(lib.tl_compile_at(tape._at("compile"), self.f, n_out, None, options), tape)
 
     def __call__(self, *inputs):
         for x in inputs:
