@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "autograd/internal.h"
+#include "autograd/batch.h"
 #include "tensor/files/safetensors.h"
 #include "tensor/rng.h"
 #include "tensor/threads.h"
@@ -446,7 +446,10 @@ int tl_model_freeze(tl_model *m, const char *prefix, bool frozen)
         tl_entry *e = &m->entry[i];
         if (!e->param || !covers(f, e->name))
             continue;
-        m->settings += e->frozen != frozen;
+        if (e->frozen != frozen) {
+            m->names++;
+            m->frozen ^= tl_mix(tl_mix(1, e->value), e->value);
+        }
         tl_values_at(&m->values, e->value)->needs_grad = !(e->frozen = frozen);
         f->met = true;
         n++;

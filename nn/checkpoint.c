@@ -294,20 +294,32 @@ static tl_status check(const loading *l)
     return TL_OK;
 }
 
-/* Makes the state buffers that only the file has. */
+static int by_name(const void *name, const void *other)
+{
+    return strcmp(name, *(const char *const *)other);
+}
+
+/* Makes the state buffers that only the file has, but for what other parts of the optimizer have.
+ */
 static tl_status make_absent(const loading *l)
 {
     tl_tape *t = tl_tape_new(l->m); /* to report on */
+    int n = 0;
+    const char **others = l->opt == NULL ? NULL : tl_opt_others(l->opt, &n);
+    if (l->opt != NULL && others == NULL)
+        tl_tape_fail(tl_nowhere(t), TL_ENOMEM, "no memory for names of parameters");
     for (int i = 0; t != NULL && i < tl_st_count(l->f); i++) {
         tl_st_entry e = tl_st_at(l->f, i);
+        const char *of = tl_opt_state_of(e.name);
         gradient g;
         if (tl_is_none(tl_model_find(l->m, e.name)) && !is_gradient(l, e.name, &g) &&
-            (l->opt == NULL || tl_opt_updates(l->opt, tl_opt_state_of(e.name))))
+            (n == 0 || bsearch(of, others, (size_t)n, sizeof *others, by_name) == NULL))
             tl_buffer(t, l->m, e.name, e.array.dtype, tl_array_shape(&e.array));
     }
     tl_status s = tl_failed(t)
                       ? tl_fail(l->file.err, TL_ENOMEM, "tl_checkpoint_load: %.300s", tl_error(t))
                       : TL_OK;
+    tl_free_raw(others);
     tl_object_end(t);
     return s;
 }

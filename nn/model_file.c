@@ -1,6 +1,7 @@
 /* model_file.c: saves and loads a model's parameters, and the buffers of its layers, as
  * safetensors; counts and hashes the parameters. */
 #include <fnmatch.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "autograd/author.h"
@@ -47,18 +48,46 @@ tl_status tl_source_alike(const tl_source *file, const tl_st_entry *e, const tl_
 
 /* ---- saving ---- */
 
-/* Whether a buffer belongs to a layer, as running statistics do: NAME.x beside a parameter NAME.y.
- * The state of an optimizer and the place of a loader do not. */
-static bool of_a_layer(tl_model *m, const char *name)
+/* The first n bytes of a name: NAME of NAME.x. */
+typedef struct {
+    const char *name;
+    size_t n;
+} layer;
+
+static layer layer_of(const char *name)
 {
     const char *dot = strrchr(name, '.');
-    size_t n = dot == NULL ? 0 : (size_t)(dot - name) + 1;
-    for (int i = 0; n > 0 && i < tl_model_count(m); i++) {
+    return (layer){name, dot == NULL ? 0 : (size_t)(dot - name)};
+}
+
+static int in_order(const void *a, const void *b)
+{
+    const layer *x = a, *y = b;
+    const int c = memcmp(x->name, y->name, x->n < y->n ? x->n : y->n);
+    return c != 0 ? c : (x->n > y->n) - (x->n < y->n);
+}
+
+/* The layers that have parameters, in order. NULL: no memory. */
+static layer *layers(tl_model *m, int most, int *n)
+{
+    layer *l = tl_calloc((size_t)most + 1, sizeof *l);
+    *n = 0;
+    for (int i = 0; l != NULL && i < most; i++) {
         const tl_named x = tl_model_at(m, i);
-        if (x.param && strncmp(x.name, name, n) == 0 && strchr(x.name + n, '.') == NULL)
-            return true;
+        if (x.param)
+            l[(*n)++] = layer_of(x.name);
     }
-    return false;
+    if (l != NULL)
+        qsort(l, (size_t)*n, sizeof *l, in_order);
+    return l;
+}
+
+/* Whether a buffer belongs to a layer, as running statistics do: NAME.x beside a parameter NAME.y.
+ * The state of an optimizer and the place of a loader do not. */
+static bool of_a_layer(const char *name, const layer *l, int n)
+{
+    const layer own = layer_of(name);
+    return own.n > 0 && bsearch(&own, l, (size_t)n, sizeof own, in_order) != NULL;
 }
 
 /* The model's parameters of that part and the buffers of floats of their layers, as n entries of a
@@ -66,20 +95,25 @@ static bool of_a_layer(tl_model *m, const char *name)
 static tl_st_entry *entries(tl_model *m, tl_part part, int *n)
 {
     const int most = tl_model_count(m);
+    int n_layers;
     tl_st_entry *e = tl_calloc((size_t)most + 1, sizeof *e);
+    layer *l = layers(m, most, &n_layers);
     *n = 0;
-    if (e == NULL) {
+    if (e == NULL || l == NULL) {
         tl_fail(tl_error_record(m), TL_ENOMEM, "no memory for %d entries of a file", most);
+        tl_free_raw(e);
+        tl_free_raw(l);
         return NULL;
     }
     tl_textenv saved = tl_textenv_enter(); /* ? is a byte in any locale */
     for (int i = 0; i < most; i++) {
         const tl_named x = tl_model_at(m, i);
-        if ((x.param || (tl_dtype_is_float(x.array.dtype) && of_a_layer(m, x.name))) &&
+        if ((x.param || (tl_dtype_is_float(x.array.dtype) && of_a_layer(x.name, l, n_layers))) &&
             (part.only == NULL || fnmatch(part.only, x.name, 0) == 0))
             e[(*n)++] = (tl_st_entry){x.name, x.array};
     }
     tl_textenv_leave(saved);
+    tl_free_raw(l);
     if (*n > 0 || part.only == NULL)
         return e;
     tl_fail(tl_error_record(m), TL_ENAME, "no parameter of %d has a name like '%.100s'", most,
@@ -121,6 +155,11 @@ static bool counts_batches(const tl_st_entry *x, const tl_st_entry *e, int n)
     return false;
 }
 
+static int by_name(const void *name, const void *entry)
+{
+    return strcmp(name, ((const tl_st_entry *)entry)->name);
+}
+
 /* Checks that every entry has its tensor in the file and that the file has no other. */
 static tl_status check(const tl_st_file *f, const tl_st_entry *e, int n, const tl_source *file)
 {
@@ -133,11 +172,9 @@ static tl_status check(const tl_st_file *f, const tl_st_entry *e, int n, const t
         const tl_st_entry x = tl_st_at(f, k);
         TL_TRY(tl_source_alike(file, &x, &e[i].array));
     }
-    for (int k = 0, i; tl_st_count(f) > n && k < tl_st_count(f); k++) {
+    for (int k = 0; tl_st_count(f) > n && k < tl_st_count(f); k++) {
         const tl_st_entry x = tl_st_at(f, k);
-        for (i = 0; i < n && strcmp(e[i].name, x.name) != 0;)
-            i++;
-        if (i == n && !counts_batches(&x, e, n))
+        if (bsearch(x.name, e, (size_t)n, sizeof *e, by_name) == NULL && !counts_batches(&x, e, n))
             return tl_file_fail(file, TL_ENAME,
                                 "has %d tensors, the model %d of them; '%.100s' is another",
                                 tl_st_count(f), n, x.name);

@@ -276,16 +276,18 @@ static void check_groups(const tl_opt *o, tl_tape *t)
     }
 }
 
-bool tl_opt_updates(const tl_opt *o, const char *param)
+const char **tl_opt_others(const tl_opt *o, int *n)
 {
+    const int most = tl_model_count(o->model);
+    const char **name = tl_calloc((size_t)most + 1, sizeof *name);
     tl_opt_cut cut = tl_opt_cut_of(o->model, o->o.parts);
-    for (int i = 0; i < tl_model_count(o->model); i++) {
+    *n = 0;
+    for (int i = 0; name != NULL && i < most; i++) {
         const tl_named p = tl_model_at(o->model, i);
-        const int part = tl_opt_part(&cut, &p);
-        if (p.param && strcmp(p.name, param) == 0)
-            return part == o->o.part;
+        if (tl_opt_part(&cut, &p) != o->o.part && p.param)
+            name[(*n)++] = p.name;
     }
-    return true;
+    return name;
 }
 
 tl_status tl_opt_own(tl_opt *o, const char *state, tl_err *err)

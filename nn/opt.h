@@ -128,7 +128,8 @@ static inline int tl_opt_part(tl_opt_cut *c, const tl_named *p)
     return c->all > 0 && c->parts > 1 ? (int)((double)middle / ((double)c->all + 1) * c->parts) : 0;
 }
 
-/* Whether o updates the parameter of that name. */
-bool tl_opt_updates(const tl_opt *o, const char *param);
+/* The names of the n parameters that o leaves to other parts, in order; free it with tl_free_raw.
+ * NULL: no memory. */
+const char **tl_opt_others(const tl_opt *o, int *n);
 
 #endif

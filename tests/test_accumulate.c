@@ -204,7 +204,8 @@ static void backward_again(tl_tape *t, const tl_tensor *in, int n, tl_tensor *ou
     tl_model *m = tl_tape_model(t);
     (void)in, (void)n, (void)n_out;
     out[0] = tl_sum(t, tl_mul(t, tl_model_find(m, "w"), tl_model_find(m, "v")), TL_ALL, false);
-    tl_backward(t, out[0], .put_off = put_off != NULL);
+    if (!(tl_mode(t) & TL_NO_GRAD))
+        tl_backward(t, out[0], .put_off = put_off != NULL);
 }
 
 static void what_waits_is_neither_read_nor_lost(void **unused)
@@ -245,6 +246,15 @@ static void what_waits_is_neither_read_nor_lost(void **unused)
     tl_grad_clear(t);
     assert_null(tl_waiting_at(t, 0));
     tl_tape_reset(t);
+    assert_int_equal(tl_run(off, NULL, 0, &y), TL_OK);
+    tl_opt_group(o, "v", 1, 0); /* that graph cannot run again, but something waits for it */
+    int mode = tl_mode_push(t, TL_NO_GRAD);
+    assert_int_equal(tl_run(off, NULL, 0, &y), TL_OK);
+    tl_mode_pop(t, mode);
+    assert_int_equal(tl_compiled_count(off), 2);
+    assert_int_equal(tl_accumulate(t, "v"), TL_OK);
+    assert_int_equal(tl_accumulate(t, "w"), TL_OK);
+    tl_grad_clear(t);
     tl_run(off, NULL, 0, &y);
     assert_string_equal(tl_waiting_at(t, 0), "v");
     tl_run(off, NULL, 0, &y);

@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <stdio.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -19,6 +20,7 @@
 #include "tensor/files/safetensors.h"
 #include "tests/support/fresh_dir.h"
 #include "tests/support/other_memory.h"
+#include "tests/support/steps.h"
 
 extern const struct CMUnitTest tl_tests_checkpoint[];
 extern const size_t tl_tests_checkpoint_count;
@@ -520,6 +522,50 @@ static void want_of_memory_keeps_its_name(void **unused)
     end(&r), end(&plain);
 }
 
+/* n parameters, in layers or not, each with its state. */
+static run begin_wide(int n, int parts)
+{
+    run r = {.m = tl_model_new(.seed = 1)};
+    char name[32];
+    r.t = tl_tape_new(r.m);
+    r.o = tl_adamw_new(r.m, .lr = 0.01, .parts = parts);
+    for (int i = 0; i < n; i++) {
+        snprintf(name, sizeof name, i % 2 ? "p%d.w" : "p%d", i);
+        tl_param(r.t, r.m, name, TL_F32, TL_DIMS(1), TL_INIT_ONES, 0);
+        for (int k = 0; parts == 0 && k < 2; k++) {
+            snprintf(name, sizeof name, i % 2 ? "adamw.%c.p%d.w" : "adamw.%c.p%d", "mv"[k], i);
+            tl_buffer(r.t, r.m, name, TL_F32, TL_DIMS(1));
+        }
+    }
+    assert_string_equal(tl_error(r.t), "");
+    return r;
+}
+
+/* How often models are asked for something while n parameters go to files and come back. */
+static int64_t steps_for_files(int n)
+{
+    run all = begin_wide(n, 0), half = begin_wide(n, 2);
+    const int64_t began = steps_taken();
+    assert_int_equal(tl_save(all.m, path), TL_OK);
+    assert_int_equal(tl_load(half.m, path), TL_OK);
+    assert_int_equal(tl_checkpoint_save(all.m, all.o, path, NULL, 0), TL_OK);
+    assert_int_equal(tl_checkpoint_load(half.m, half.o, path, NULL, NULL, 0), TL_OK);
+    const int64_t took = steps_taken() - began;
+    assert_int_equal(tl_model_count(half.m), 2 * n);
+    end(&all), end(&half);
+    return took;
+}
+
+/* Four times the model, four times the work, or a little more to find names; its square would be
+ * sixteen times. */
+static void work_grows_with_the_model(void **unused)
+{
+    (void)unused;
+    const int64_t few = steps_for_files(128), many = steps_for_files(512);
+    print_message("%lld, %lld steps\n", (long long)few, (long long)many);
+    assert_in_range(many, few, 6 * few);
+}
+
 const struct CMUnitTest tl_tests_checkpoint[] = {
     cmocka_unit_test_setup_teardown(want_of_memory_keeps_its_name, make_dir, remove_dir),
     TEST(everything_comes_back),
@@ -531,5 +577,6 @@ const struct CMUnitTest tl_tests_checkpoint[] = {
     TEST(tensors_that_do_not_belong),
     TEST(notes_that_make_no_sense),
     TEST(powers_follow_from_steps),
+    TEST(work_grows_with_the_model),
 };
 const size_t tl_tests_checkpoint_count = sizeof tl_tests_checkpoint / sizeof tl_tests_checkpoint[0];

@@ -12,6 +12,7 @@
 
 #include <tally.h>
 
+#include "autograd/author.h"
 #include "tests/support/expect.h"
 
 extern const struct CMUnitTest tl_tests_graph[];
@@ -297,6 +298,74 @@ static void a_group_of_parameters_is_guarded(void **state)
     assert_string_equal(hash[0], hash[1]);
 }
 
+static void two_players(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int m, void *ctx)
+{
+    tl_model *model = tl_tape_model(t);
+    tl_tensor x = tl_tanh(t, tl_linear(t, model, "a", in[0], 4));
+    (void)n, (void)m;
+    out[0] = tl_mean(t, tl_square(t, tl_linear(t, model, "b", x, 4)), TL_ALL, false);
+    tl_backward(t, out[0], .partial = true);
+    tl_step(ctx, t);
+}
+
+/* Parameters that are frozen and thawed in turns have a graph for each set of frozen ones. */
+static void players_in_turns_have_a_graph_each(void **state)
+{
+    char hash[2][65];
+    (void)state;
+    for (int compiled = 0; compiled < 2; compiled++) {
+        tl_model *m = tl_model_new(.seed = 1);
+        tl_tape *t = tl_tape_new(m);
+        tl_opt *o = tl_adamw_new(m, .lr = 1e-2);
+        tl_compiled *c = tl_compile(t, two_players, 1, o);
+        for (int i = 0; i < 12; i++, tl_tape_reset(t)) {
+            tl_tensor x = tl_data(t, ((float[]){1, 2, 3, 4}), TL_F32, TL_DIMS(1, 4)), y;
+            if (compiled)
+                assert_int_equal(tl_run(c, &x, 1, &y), TL_OK);
+            else
+                two_players(t, &x, 1, &y, 1, o);
+            tl_model_freeze(m, "a", i % 2 == 0);
+            tl_model_freeze(m, "b", i % 2 == 1);
+        }
+        assert_string_equal(tl_error(t), "");
+        assert_int_equal(tl_compiled_count(c), compiled ? 3 : 0); /* one with both */
+        tl_model_sha256(m, hash[compiled]);
+        tl_free(c, o, t, m);
+    }
+    assert_string_equal(hash[0], hash[1]);
+}
+
+/* A graph that cannot run again is freed before the next is traced; what it gave out stays. */
+static void a_graph_that_is_over_is_freed(void **state)
+{
+    (void)state;
+    for (int removed = 0; removed < 2; removed++) {
+        tl_model *m = tl_model_new(.seed = 1);
+        tl_tape *t = tl_tape_new(m);
+        tl_opt *o = tl_sgd_new(m, .lr = 0.5);
+        tl_compiled *c = tl_compile(t, steps, 1, o);
+        size_t first = 0;
+        for (int i = 0; i < 20; i++, tl_tape_reset(t)) {
+            float before[4], after[4];
+            tl_tensor x = tl_data(t, ((float[]){1, 2, 3, 4}), TL_F32, TL_DIMS(4)), y, z;
+            assert_int_equal(tl_run(c, &x, 1, &y), TL_OK);
+            tl_keep(t, y, before, sizeof before);
+            if (removed)
+                tl_model_rollback(m, 0);
+            else
+                tl_opt_group(o, "w", 0.5, 0);
+            assert_int_equal(tl_run(c, &x, 1, &z), TL_OK);
+            assert_int_equal(tl_compiled_count(c), 1);
+            tl_keep(t, y, after, sizeof after);
+            assert_memory_equal(before, after, sizeof after);
+            first = i == 0 ? tl_memory_stats(t).tape.used : first;
+        }
+        assert_string_equal(tl_error(t), "");
+        assert_in_range(tl_memory_stats(t).tape.used, 0, first);
+        tl_free(c, o, t, m);
+    }
+}
+
 /* An op that fails in the middle: the error is the op's, with its place; nothing of the step is
  * done. */
 static void an_op_that_fails_leaves_the_model_as_it_was(void **state)
@@ -433,6 +502,8 @@ const struct CMUnitTest tl_tests_graph[] = {
     cmocka_unit_test(a_gradient_is_not_lost_in_a_graph_without_backward),
     cmocka_unit_test(a_detached_output_needs_no_backward),
     cmocka_unit_test(a_group_of_parameters_is_guarded),
+    cmocka_unit_test(players_in_turns_have_a_graph_each),
+    cmocka_unit_test(a_graph_that_is_over_is_freed),
     cmocka_unit_test(scopes_are_guarded),
     cmocka_unit_test(an_op_that_fails_leaves_the_model_as_it_was),
     cmocka_unit_test(host_numbers_change_from_run_to_run),

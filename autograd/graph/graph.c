@@ -104,6 +104,7 @@ static tl_graph *graph_new(tl_tape *user, int n_in, int n_out, tl_graph_options 
     g->traced_mode = user->mode;
     if (user->model != NULL) {
         g->traced_settings = user->model->settings;
+        g->traced_frozen = user->model->frozen;
         g->traced_seed = user->model->seed; /* random streams hold keys made from it */
     }
     g->n_in = n_in;
@@ -356,13 +357,20 @@ tl_graph *tl_compiled_at(const tl_compiled *c, int i)
     return !tl_lives(c) || i < 0 || i >= c->n ? NULL : c->graph[i];
 }
 
+/* What cannot come back has changed, or been removed, since g was traced. */
+static bool is_over(const tl_graph *g)
+{
+    const tl_model *m = g->user->model;
+    return m != NULL && (m->settings != g->traced_settings ||
+                         (!tl_is_none(g->newest) && tl_model_value(m, g->newest) == NULL));
+}
+
 bool tl_graph_scope_fits(const tl_graph *g, unsigned mode)
 {
     const tl_tape *u = g->user;
-    return u->mode == mode && g->traced_choice == u->choice &&
+    return u->mode == mode && g->traced_choice == u->choice && !is_over(g) &&
            (u->model == NULL ||
-            (u->model->settings == g->traced_settings && u->model->seed == g->traced_seed &&
-             (tl_is_none(g->newest) || tl_model_value(u->model, g->newest) != NULL)));
+            (u->model->frozen == g->traced_frozen && u->model->seed == g->traced_seed));
 }
 
 static bool fits(tl_graph *g, const tl_tape *t, const tl_tensor *in, int n_in)
@@ -373,6 +381,18 @@ static bool fits(tl_graph *g, const tl_tape *t, const tl_tensor *in, int n_in)
         if (tl_peek(t, in[i]) == NULL || tl_graph_input_fits(g, in, i, NULL) != TL_OK)
             return false;
     return tl_is_none(tl_bind_misfit(g));
+}
+
+/* Frees the graphs that can never run again, and that nothing waits for. */
+static void drop_over(tl_compiled *c)
+{
+    int kept = 0;
+    for (int i = 0; i < c->n; i++)
+        if (is_over(c->graph[i]) && !tl_later_waits(c->graph[i]))
+            tl_object_release(c->graph[i]);
+        else
+            c->graph[kept++] = c->graph[i];
+    c->n = kept;
 }
 
 static tl_status run_held(const char *file, int line, tl_compiled *c, const tl_tensor *in, int n_in,
@@ -390,6 +410,7 @@ static tl_status run_held(const char *file, int line, tl_compiled *c, const tl_t
     for (int i = 0; i < c->n; i++)
         if (fits(c->graph[i], c->tape, in, n_in))
             return tl_graph_run_at(file, line, c->graph[i], in, n_in, out, c->n_out);
+    drop_over(c);
     if (!tl_grow(&c->graph, &c->cap, c->n, sizeof *c->graph))
         return tl_tape_fail(at, TL_ENOMEM, "tl_run: no memory for graph %d", c->n);
     tl_graph *g = tl_trace_at(at, c->f, in, n_in, c->n_out, c->ctx, c->opt);

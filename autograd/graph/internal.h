@@ -155,7 +155,7 @@ struct tl_graph {
     const tl_choice *traced_choice;
     unsigned traced_mode;
     uint32_t traced_settings;
-    uint64_t traced_seed;
+    uint64_t traced_frozen, traced_seed;
     tl_tensor newest; /* the model's last tensor. While it is there, all that the trace knows are */
 
     tl_bump bump;         /* memory of everything below */
@@ -370,6 +370,8 @@ tl_status tl_later_wait(tl_graph *g, uint32_t n);
 tl_status tl_later_over(tl_graph *g);
 /* The graph ends: what still waits has no graph. */
 void tl_later_forget(tl_graph *g);
+/* Something that a run of g has put off waits. */
+bool tl_later_waits(const tl_graph *g);
 
 /* ---- record.c: which values are which results of a log. Without a log they do nothing. ---- */
 

@@ -313,10 +313,24 @@ tl_status tl_later_over(tl_graph *g)
     return tl_later_wait(g, g->n_now);
 }
 
+static bool is_of(const tl_fold *f, const tl_graph *g)
+{
+    return f->run == accumulate && ((const waiting *)f)->g == g;
+}
+
+bool tl_later_waits(const tl_graph *g)
+{
+    for (int i = 0; i < g->user->n_grads; i++)
+        for (const tl_fold *f = g->user->grad[i].waiting; f != NULL; f = f->later)
+            if (is_of(f, g))
+                return true;
+    return false;
+}
+
 void tl_later_forget(tl_graph *g)
 {
     for (int i = 0; i < g->user->n_grads; i++)
         for (tl_fold *f = g->user->grad[i].waiting; f != NULL; f = f->later)
-            if (f->run == accumulate && ((waiting *)f)->g == g)
+            if (is_of(f, g))
                 ((waiting *)f)->g = NULL;
 }

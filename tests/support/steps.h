@@ -1,5 +1,6 @@
-/* steps.h: how much work the readers of logs have done. The runner's copies of them (COUNTED in the
- * Makefile) count each block of code that they enter, and each byte that they set. */
+/* steps.h: how much work some files have done, such as the readers of logs. The runner's copies of
+ * them (COUNTED in the Makefile) count each block of code that they enter, and each byte that they
+ * set. */
 #ifndef TL_STEPS_H
 #define TL_STEPS_H
 
