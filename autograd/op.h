@@ -53,9 +53,8 @@ tl_status tl_call_fail(tl_call *c, tl_status s, const char *fmt, ...) TL_PRINTF(
 /* A node's backward. The vjp reads in, out and dy, and sets dx[i] where wants[i]; dx[i] may have
  * the broadcast shape, which the engine sums down. dy[j] is TL_NONE if nothing depends on output j.
  * If acc[i] is not TL_NONE, the vjp adds to that accumulator in place (NUMERICS 10.3) and returns
- * it in dx[i]. The engine may then have stacked the samples of several calls and call the vjp once:
- * in, out and dy hold more samples than were recorded, along their axis or along a new axis 0,
- * whatever the attributes say of their number. */
+ * it in dx[i]; in, out and dy may then hold the samples of several calls, stacked along their axis
+ * or along a new axis 0, whatever the attributes say of their number. */
 typedef struct {
     tl_tape *t;
     const void *attrs;
