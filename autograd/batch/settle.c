@@ -16,9 +16,10 @@ void tl_derived_left(tl_tape *t, tl_leaf_grad *theirs, tl_tape *trace, const tl_
 {
     if (!tl_derived(t, mine->leaf))
         return;
-    const uint32_t now = tl_derived_versions(t, tl_derived_made(t, mine->leaf), false);
-    const uint32_t traced = tl_derived_versions(trace, tl_derived_made(trace, mine->leaf), false);
-    /* Other versions than there are now, if the program has changed the parameters since. */
+    const uint64_t now = tl_derived_last_change(t, tl_derived_made(t, mine->leaf), false);
+    const uint64_t traced = tl_derived_last_change(trace, tl_derived_made(trace, mine->leaf),
+                                                   false);
+    /* Not the last change there is now, if the program has changed the parameters since. */
     theirs->born = mine->born == traced ? now : now - 1;
 }
 
@@ -27,15 +28,15 @@ void tl_derived_left(tl_tape *t, tl_leaf_grad *theirs, tl_tape *trace, const tl_
 static tl_status reach_below(tl_tape *t, tl_tensor leaf)
 {
     tl_value *v = tl_peek(t->lasting, leaf);
-    const uint32_t versions = tl_derived_versions(t, tl_derived_made(t, leaf), true);
+    const uint64_t last = tl_derived_last_change(t, tl_derived_made(t, leaf), true);
     tl_leaf_grad *g = tl_leaf_grad_find(t, leaf);
     TL_TRY(t->head.err.status);
-    if (g->live && g->born != 0 && g->born != versions)
+    if (g->live && g->born != 0 && g->born != last)
         return tl_derived_waits(t, leaf);
-    g->born = versions;
-    if (v->born != versions && t->recorder == NULL) {
+    g->born = last;
+    if (v->after != last && t->recorder == NULL) {
         tl_derived_drop(v);
-        v->born = versions;
+        v->after = last;
     }
     return TL_OK;
 }
