@@ -214,6 +214,7 @@ struct tl_tape {
     /* Gradients. */
     tl_leaf_grad *grad;
     int n_grads, cap_grads;
+    tl_key_map grad_at; /* leaf -> where its record is; one that is elsewhere is searched for */
     int first_grad; /* records before it belong to gradients that a trace has already consumed */
     int calls;      /* tl_backward calls that reached a parameter, since the reset or a step */
     int waiting;    /* folds that wait for tl_accumulate, in all records */

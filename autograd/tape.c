@@ -61,6 +61,7 @@ static void tape_destroy(void *object)
         tl_derived_forget(t);
     tl_object_release(t->lasting);
     tl_free_raw(t->grad);
+    tl_key_map_free(&t->grad_at);
     tl_values_free(&t->values);
     tl_free_raw(t->node);
     tl_free_raw(t->site);
