@@ -4,8 +4,14 @@
 
 #include <string.h>
 
+static uint64_t key_of(tl_tensor leaf) { return (uint64_t)leaf.owner << 32 | leaf.index; }
+
 tl_leaf_grad *tl_leaf_grad_find(tl_tape *t, tl_tensor leaf)
 {
+    const uint64_t *at = tl_key_map_find(&t->grad_at, key_of(leaf));
+    if (at != NULL && *at >= (uint64_t)t->first_grad && *at < (uint64_t)t->n_grads &&
+        tl_same_handle(t->grad[*at].leaf, leaf))
+        return &t->grad[*at];
     for (int i = t->first_grad; i < t->n_grads; i++)
         if (tl_same_handle(t->grad[i].leaf, leaf))
             return &t->grad[i];
@@ -19,7 +25,8 @@ tl_leaf_grad *tl_leaf_grad_get(tl_tape *t, tl_tensor leaf)
         return g;
     char *name = NULL;
     if ((tl_derived(t, leaf) && (name = tl_derived_name(t, leaf)) == NULL) ||
-        !tl_grow(&t->grad, &t->cap_grads, t->n_grads, sizeof *g)) {
+        !tl_grow(&t->grad, &t->cap_grads, t->n_grads, sizeof *g) ||
+        !tl_key_map_put(&t->grad_at, key_of(leaf), (uint64_t)t->n_grads)) {
         tl_free_raw(name);
         tl_fail(&t->head.err, TL_ENOMEM, "no memory for gradient record %d", t->n_grads);
         return NULL;
@@ -32,10 +39,12 @@ void tl_leaf_grads_drop(tl_tape *t, uint32_t owner, uint32_t first)
 {
     int kept = 0;
     t->waiting = 0;
+    tl_key_map_clear(&t->grad_at);
     for (int i = 0; i < t->n_grads; i++) {
         tl_leaf_grad *g = &t->grad[i];
         g->waiting = NULL; /* bump memory, which a reset ends */
         if (owner != 0 && (g->leaf.owner != owner || g->leaf.index < first)) {
+            tl_key_map_put(&t->grad_at, key_of(g->leaf), (uint64_t)kept);
             t->grad[kept++] = *g;
             continue;
         }

@@ -55,8 +55,7 @@ tl_status tl_tape_steps(tl_at at, int n);
 bool tl_traced(const tl_tape *t);
 /* In a traced function: object lives at least as long as the graph, which uses its numbers. */
 tl_status tl_host_hold(tl_tape *t, void *object);
-/* Says that something has changed that traces over m take as constant, such as an optimizer's
- * groups: tl_run will trace again, and free what it had traced before. */
+/* Something has changed that traces over m take as constant (groups, say): tl_run traces again. */
 void tl_model_changed(tl_model *m);
 /* A number that changes with tl_model_changed and when a parameter is made, frozen or removed:
  * while it stays the same, what was found by name is still valid. 0: m is not alive. */

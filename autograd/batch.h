@@ -41,10 +41,11 @@ const char *tl_use_kind(const tl_tape *t, const tl_node *n, int k, char buf[TL_A
 struct tl_fold {
     int leaf, acc;        /* the accumulator: t->grad[leaf].acc[acc] */
     tl_tensor x;          /* the input of the first use that was met */
-    bool meets;           /* its view overlaps that of a fold before it */
+    bool sought, meets;   /* of the last: whether two views of its accumulator overlap */
     int n, visited;       /* uses; those whose nodes have been visited */
     struct tl_use *use;   /* those that are deferred (internal.h); NULL: none */
     struct tl_fold *next; /* of the same accumulator */
+    struct tl_fold *met;  /* another of which the same number was made (uses.c) */
 
     /* While it waits for tl_accumulate. A graph has folds of its own (graph/later.c). */
     tl_status (*run)(tl_tape *t, tl_fold *f, int i, int of); /* adds part i of `of` */
@@ -151,5 +152,28 @@ void tl_derived_unsettle(tl_tape *t);
 void tl_derived_reset(tl_tape *t);
 /* A trace has the user's lasting tape; false without memory. */
 bool tl_derived_share(tl_tape *trace, tl_tape *user);
+
+/* ---- again.c: recorded nodes run again ---- */
+
+/* The handle on dst that stands for a leaf of src; asked once for each. */
+typedef tl_tensor tl_leaf_map(void *ctx, tl_tensor leaf);
+/* Called after node n has run again. */
+typedef void tl_made(void *ctx, const tl_node *n, const tl_tensor *out);
+typedef struct {
+    tl_tape *dst;
+    const tl_tape *src;
+    tl_leaf_map *leaf;
+    tl_made *made; /* or NULL */
+    void *ctx;
+    tl_tensor *map; /* by index of src's values: the handle on dst */
+} tl_again;
+/* The handle on dst of x, which is a leaf or has run again. */
+tl_tensor tl_again_value(tl_again *r, tl_tensor x);
+/* Those of n's inputs, in bump memory of dst; NULL, with an error, when out of memory. */
+const tl_tensor *tl_again_inputs(tl_again *r, const tl_node *n);
+/* Runs all that y depends on again, each node in its own mode; an op that changes its operand in
+ * place changes a copy. Returns y's handle on dst. */
+tl_tensor tl_rerun(tl_tape *dst, tl_tape *src, tl_tensor y, tl_leaf_map *leaf, tl_made *made,
+                   void *ctx);
 
 #endif

@@ -18,6 +18,7 @@
 #include "autograd/recorder.h"
 #include "autograd/tape.h"
 #include "tensor/change.h"
+#include "tensor/map.h"
 #include "tensor/memory.h"
 
 /* ---- values ---- */
@@ -45,6 +46,7 @@ typedef struct {
     tl_tensor bottom; /* the value that owns its memory; a cache of tl_bottom */
     uint32_t part;    /* a view of only some of the samples: which view; 0: it has all of them */
     uint64_t print;   /* of a fixed value: what it was made of; a cache (batch/derived.c) */
+    uint64_t after;   /* on a lasting tape: the last change below it when its contents were made */
 } tl_value;
 
 /* A table of value records. */
@@ -91,6 +93,7 @@ typedef struct {
     uint32_t visit; /* the last walk that reached this node */
     int32_t link;   /* the node it was reached from, then its predecessor in the order */
     int next;       /* the input to follow next */
+    uint64_t below; /* on a lasting tape: the last change below it */
 } tl_node;
 
 /* Makes room for that many more nodes; TL_ENOMEM if there is none. */
@@ -118,7 +121,7 @@ typedef struct {
     char *name; /* of a derived value; owned */
     int n_accs, cap;
     tl_accumulator *acc;
-    uint32_t born; /* of a derived value: version of its inputs when last reached; 0: unknown */
+    uint64_t born; /* of a derived value: the last change below it when last reached; 0: unknown */
     bool reached;  /* the last backward reached it */
     bool live;     /* it holds a gradient */
     struct tl_fold *waiting; /* put off until tl_accumulate */
@@ -211,6 +214,7 @@ struct tl_tape {
     /* Gradients. */
     tl_leaf_grad *grad;
     int n_grads, cap_grads;
+    tl_key_map grad_at; /* leaf -> where its record is; one that is elsewhere is searched for */
     int first_grad; /* records before it belong to gradients that a trace has already consumed */
     int calls;      /* tl_backward calls that reached a parameter, since the reset or a step */
     int waiting;    /* folds that wait for tl_accumulate, in all records */
@@ -220,8 +224,16 @@ struct tl_tape {
     tl_tape *lasting;    /* how they were made; NULL: there are none */
     tl_tape_mark traced; /* of a lasting tape: graphs refer to nothing after this ... */
     bool shared;         /* ... unless one has been traced since the reset */
-    bool settled;        /* their gradients have been passed on to what they are made of */
-    int settlings;       /* in a trace: how often that was recorded */
+    tl_key_map found;    /* of a lasting tape: print -> its values of that print (derived.c) */
+    struct {
+        uint32_t visit;   /* of the walk that has found the last changes below nodes ... */
+        uint32_t names;   /* ... of the model with these parameters ... */
+        uint64_t changes; /* ... after so many changes of storages */
+    } looked;             /* of a lasting tape */
+    tl_tensor *again;     /* a blank map of the values for tl_rerun, n_again long, or NULL */
+    uint32_t n_again;
+    bool settled;  /* their gradients have been passed on to what they are made of */
+    int settlings; /* in a trace: how often that was recorded */
 
     /* Who watches, and who redirects. */
     tl_watcher *watcher; /* in order of attachment */

@@ -1,4 +1,4 @@
-/* order.c: the canonical order of nodes, and running recorded nodes again.
+/* order.c: the canonical order of nodes.
  *
  * C does not fix the order in which arguments are evaluated, so compilers record the same program
  * in different orders. The post-order from the outputs, inputs from left to right, is the same for
@@ -88,65 +88,10 @@ tl_status tl_canonical_order(tl_tape *t, tl_tensor y, tl_order_end end, uint32_t
     return TL_OK;
 }
 
-/* ---- recorded nodes run again ---- */
-
-tl_tensor tl_again_value(tl_again *r, tl_tensor x)
-{
-    if (tl_is_none(x))
-        return x;
-    if (x.owner != r->src->values.owner)
-        return r->leaf(r->ctx, x);
-    tl_tensor *m = &r->map[x.index];
-    const tl_value *v = tl_values_at(&r->src->values, x.index);
-    if (!tl_is_none(*m) || v->node >= 0)
-        return *m;
-    if (tl_is_none(v->source))
-        return *m = r->leaf(r->ctx, x);
-    *m = tl_detach(r->dst, tl_again_value(r, v->source));
-    if (!tl_is_none(*m))
-        tl_peek(r->dst, *m)->needs_grad = v->needs_grad;
-    return *m;
-}
-
-const tl_tensor *tl_again_inputs(tl_again *r, const tl_node *n)
-{
-    tl_tensor *in = tl_tape_room(r->dst, (size_t)n->n_in, sizeof *in);
-    for (int k = 0; in != NULL && k < n->n_in; k++)
-        in[k] = tl_again_value(r, n->in[k]);
-    return in;
-}
-
 void tl_again_apply(tl_tape *dst, const tl_node *n, const tl_tensor *in, unsigned mode,
                     tl_tensor *out)
 {
     tl_scope outer = tl_scope_of(dst, n, mode);
     tl_apply((tl_at){dst, n->file, n->line, NULL}, n->op, n->attrs, in, n->n_in, out);
     tl_scope_end(dst, outer);
-}
-
-static void rerun_node(tl_again *r, const tl_node *n)
-{
-    tl_tensor out[8] = {TL_NONE};
-    const tl_tensor *in = tl_again_inputs(r,
-                                          n); /* NULL: dst has failed, and tl_apply does nothing */
-    tl_again_apply(r->dst, n, in, r->dst->mode | (n->mode & ~(unsigned)TL_TRACE) | TL_APART, out);
-    for (int i = 0; i < n->n_out; i++)
-        r->map[n->out + (uint32_t)i] = out[i];
-    if (r->made != NULL)
-        r->made(r->ctx, n, out);
-}
-
-tl_tensor tl_rerun(tl_tape *dst, tl_tape *src, tl_tensor y, tl_leaf_map *leaf, tl_made *made,
-                   void *ctx)
-{
-    uint32_t *order, n;
-    tl_again r = {.dst = dst, .src = src, .leaf = leaf, .made = made, .ctx = ctx};
-    r.map = tl_tape_room(dst, atomic_load(&src->values.count), sizeof *r.map);
-    if (r.map == NULL || tl_canonical_order(src, y, TL_TO_ALL, &order, &n) != TL_OK) {
-        tl_fail(&dst->head.err, TL_ENOMEM, "no memory to re-run a tape of %u nodes", src->n_nodes);
-        return TL_NONE;
-    }
-    for (uint32_t i = 0; i < n && !tl_failed(dst); i++)
-        rerun_node(&r, &src->node[order[i]]);
-    return tl_failed(dst) ? TL_NONE : tl_again_value(&r, y);
 }

@@ -61,9 +61,12 @@ static void tape_destroy(void *object)
         tl_derived_forget(t);
     tl_object_release(t->lasting);
     tl_free_raw(t->grad);
+    tl_key_map_free(&t->grad_at);
     tl_values_free(&t->values);
     tl_free_raw(t->node);
     tl_free_raw(t->site);
+    tl_free_raw(t->again);
+    tl_key_map_free(&t->found);
     tl_choices_free(t);
     tl_bump_free(&t->bump);
     tl_arena_free(t->arena);

@@ -31,31 +31,9 @@ typedef enum { TL_TO_ALL, TL_TO_GRAD, TL_TO_LEAVES } tl_order_end;
 tl_status tl_canonical_order(tl_tape *t, tl_tensor y, tl_order_end end, uint32_t **order,
                              uint32_t *n);
 
-/* ---- order.c: recorded nodes run again ---- */
-
-/* The handle on dst that stands for a leaf of src; asked once for each. */
-typedef tl_tensor tl_leaf_map(void *ctx, tl_tensor leaf);
-/* Called after node n has run again. */
-typedef void tl_made(void *ctx, const tl_node *n, const tl_tensor *out);
-typedef struct {
-    tl_tape *dst;
-    const tl_tape *src;
-    tl_leaf_map *leaf;
-    tl_made *made; /* or NULL */
-    void *ctx;
-    tl_tensor *map; /* by index of src's values: the handle on dst */
-} tl_again;
-/* The handle on dst of x, which is a leaf or has run again. */
-tl_tensor tl_again_value(tl_again *r, tl_tensor x);
-/* Those of n's inputs, in bump memory of dst; NULL, with an error, when out of memory. */
-const tl_tensor *tl_again_inputs(tl_again *r, const tl_node *n);
 /* Calls n's op on dst, with the given inputs. */
 void tl_again_apply(tl_tape *dst, const tl_node *n, const tl_tensor *in, unsigned mode,
                     tl_tensor *out);
-/* Runs all that y depends on again, each node in its own mode; an op that changes its operand in
- * place changes a copy. Returns y's handle on dst. */
-tl_tensor tl_rerun(tl_tape *dst, tl_tape *src, tl_tensor y, tl_leaf_map *leaf, tl_made *made,
-                   void *ctx);
 
 /* ---- walk.c, backward.c: the walk of a backward ----
  *

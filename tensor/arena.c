@@ -336,6 +336,7 @@ tl_storage *tl_storage_new(tl_arena *a, size_t bytes, bool zeroed)
     s->blank = false;
     atomic_init(&s->refs, 1);
     atomic_init(&s->version, 0);
+    atomic_init(&s->changed, 0);
     a->stats.used += bytes;
     a->stats.blocks++;
     if (a->stats.used > a->stats.peak)

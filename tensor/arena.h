@@ -37,6 +37,7 @@ typedef struct tl_storage {
     tl_arena *arena;
     _Atomic int32_t refs;      /* atomic, since tapes of several threads may share a model's */
     _Atomic uint32_t version;  /* incremented by every change in place */
+    _Atomic uint64_t changed;  /* the number of the last change (tl_changes); 0: none */
     bool blank;                /* counts as all +0, which is not written yet (tl_storage_settle) */
     struct tl_change *changes; /* the changes of which a region is known (change.h) */
     tl_changer whole;          /* the last change of which no region is known */

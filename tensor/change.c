@@ -73,8 +73,13 @@ bool tl_arrays_overlap_apart(const tl_array *a, const tl_array *b, int64_t apart
     return reaches(r, n, apart - ea + 1, apart + eb - 1, &steps);
 }
 
+static _Atomic uint64_t changes;
+
+uint64_t tl_changes(void) { return atomic_load(&changes); }
+
 void tl_storage_note(tl_storage *s, tl_change *c)
 {
+    s->changed = ++changes;
     c->version = ++s->version;
     c->next = s->changes;
     s->changes = c;
@@ -82,6 +87,7 @@ void tl_storage_note(tl_storage *s, tl_change *c)
 
 void tl_storage_note_whole(tl_storage *s, const char *what, const char *file, int line)
 {
+    s->changed = ++changes;
     s->version++;
     s->whole = (tl_changer){what, file, line};
 }

@@ -28,6 +28,9 @@ void tl_storage_note(tl_storage *s, tl_change *c);
 /* Notes a change of which no region is known, which may be anywhere. */
 void tl_storage_note_whole(tl_storage *s, const char *what, const char *file, int line);
 
+/* How many changes of storages have been noted in this process: the number of the last. */
+uint64_t tl_changes(void);
+
 /* Whether a change of s after version `since` may have written an element of a; *by is the last. */
 bool tl_storage_changed(const tl_storage *s, uint32_t since, const tl_array *a, tl_changer *by);
 /* "adamw (train.c:12)", "tl_load"; returns buf. */

@@ -14,7 +14,11 @@
 
 #include "tensor/memory.h"
 #include "tensor/files/safetensors.h"
+<<<<<<< HEAD
 #include "tests/support/expect.h"
+=======
+#include "tests/support/steps.h"
+>>>>>>> a4ab377d054d3137e24618920e56275ebea80601
 #include "tests/support/fresh_dir.h"
 
 extern const struct CMUnitTest tl_tests_derived[];
@@ -1169,6 +1173,7 @@ static void a_graph_of_a_removed_tensor_is_refused_or_traced_again(void **unused
     tl_free(c, g, t, m);
 }
 
+<<<<<<< HEAD
 /* ---- ops of one name ---- */
 
 static tl_status like_input(tl_call *c)
@@ -1239,10 +1244,79 @@ static void two_ops_of_one_name_are_refused(void **unused)
             expect_failure(t, TL_ENAME, says);
         }
         tl_free(t, m);
+=======
+/* ---- how the work grows ---- */
+
+static tl_tensor chain(tl_tape *t, tl_tensor x, tl_tensor w, int n)
+{
+    for (int i = 0; i < n; i++)
+        w = tl_tanh(t, w);
+    return tl_mul(t, x, w);
+}
+
+static tl_tensor values_of_one(tl_tape *t, tl_tensor x, tl_tensor w, int n)
+{
+    tl_tensor y = x;
+    for (int i = 0; i < n; i++)
+        y = tl_add(t, y, tl_mul(t, x, tl_tanh(t, tl_scale(t, w, i + 1))));
+    return y;
+}
+
+static tl_tensor views_of_one(tl_tape *t, tl_tensor x, tl_tensor w, int n)
+{
+    tl_tensor rows = tl_param(t, tl_tape_model(t), "rows", TL_F32, TL_DIMS(n, 4), TL_INIT_ONES, 0);
+    for (int i = 0; i < n; i++)
+        x = tl_mul(t, x, tl_select(t, rows, 0, i));
+    return tl_mul(t, x, w);
+}
+
+/* Two micro-batches and a step. *bytes: of records. */
+static int64_t steps_of(tl_tensor (*f)(tl_tape *, tl_tensor, tl_tensor, int), int n, size_t *bytes)
+{
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tape *t = tl_tape_new(m);
+    tl_opt *o = tl_sgd_new(m, .lr = 0.1);
+    const int64_t began = steps_taken();
+    for (int i = 0; i < 2; i++) {
+        tl_tensor x = tl_data(t, ((float[]){1, 2, 3, 4}), TL_F32, TL_DIMS(1, 4));
+        tl_tensor w = tl_param(t, m, "w", TL_F32, TL_DIMS(4), TL_INIT_ONES, 0);
+        tl_backward(t, tl_sum(t, f(t, x, w, n), TL_ALL, false));
+        if (i == 0)
+            tl_tape_reset(t);
+    }
+    tl_step(o, t);
+    *bytes = tl_memory_stats(t).records;
+    assert_string_equal(tl_error(t), "");
+    const int64_t took = steps_taken() - began;
+    tl_free(o, t, m);
+    return took;
+}
+
+/* Four times the program, four times the work and the records, or a little more; their square would
+ * be sixteen times. */
+static void work_grows_with_the_program(void **unused)
+{
+    static const struct {
+        const char *name;
+        tl_tensor (*f)(tl_tape *, tl_tensor, tl_tensor, int);
+    } family[] = {{"chain", chain},
+                  {"values of one parameter", values_of_one},
+                  {"views of one parameter", views_of_one}};
+    (void)unused;
+    for (size_t i = 0; i < sizeof family / sizeof *family; i++) {
+        size_t small, large;
+        const int64_t few = steps_of(family[i].f, 150, &small),
+                      many = steps_of(family[i].f, 600, &large);
+        print_message("%s: %lld, %lld steps, %zu, %zu bytes\n", family[i].name, (long long)few,
+                      (long long)many, small, large);
+        assert_in_range(many, few, 6 * few);
+        assert_in_range(large, small, 6 * small);
+>>>>>>> a4ab377d054d3137e24618920e56275ebea80601
     }
 }
 
 const struct CMUnitTest tl_tests_derived[] = {
+    TEST(work_grows_with_the_program),
     TEST(want_of_memory_passes),
     TEST(two_ops_of_one_name_are_refused),
     TEST(sums_of_one_value_have_one_shape),

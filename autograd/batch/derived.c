@@ -106,12 +106,21 @@ static uint64_t print_constant(const tl_array *a)
  * was made, as one that a checkpoint names does not. */
 static tl_tensor known(const tl_tape *l, uint64_t print, bool made)
 {
-    for (uint32_t i = 0; i < atomic_load(&l->values.count); i++) {
-        const tl_value *v = tl_values_at(&l->values, i);
-        if (v->print == print && (!made || v->node >= 0 || v->fixed))
-            return on(l, i);
-    }
-    return TL_NONE;
+    const uint64_t *at = tl_key_map_find(&l->found, print);
+    const uint32_t i = at == NULL ? 0 : made ? (uint32_t)(*at >> 32) : (uint32_t)*at;
+    return i == 0 ? TL_NONE : on(l, i - 1);
+}
+
+/* known() finds value i by that print from now on, unless it finds one before it. False: no memory.
+ */
+static bool place(tl_tape *l, uint32_t i, uint64_t print)
+{
+    const tl_tensor first = known(l, print, false), made = known(l, print, true);
+    tl_value *v = tl_values_at(&l->values, i);
+    uint64_t low = tl_is_none(first) ? i + 1 : first.index + 1;
+    uint64_t high = !tl_is_none(made) ? made.index + 1 : v->node >= 0 || v->fixed ? i + 1 : 0;
+    v->print = print;
+    return tl_key_map_put(&l->found, print, high << 32 | low);
 }
 
 tl_tensor tl_derived_made(const tl_tape *t, tl_tensor leaf)
@@ -129,6 +138,8 @@ static tl_tape *lasting(tl_tape *t)
 {
     if (t->lasting == NULL && (t->lasting = tl_tape_bare(t->model)) == NULL)
         tl_fail(&t->head.err, TL_ENOMEM, "no memory for a tape");
+    else if (t->lasting->found.cap == 0) /* a checkpoint may name prints that were chosen to meet */
+        t->lasting->found.salt = tl_mix(1, (uintptr_t)t->lasting);
     return t->lasting;
 }
 
@@ -150,7 +161,9 @@ uint64_t tl_derived_constant(tl_tape *t, const tl_array *a)
     if (bytes > 0)
         memcpy(own.data, a->data, bytes);
     tl_value_fix(tl_peek(l, y));
-    return tl_peek(l, y)->print = print;
+    if (!place(l, y.index, print))
+        tl_fail(&t->head.err, TL_ENOMEM, "no memory for the place of a constant");
+    return print;
 }
 
 /* Gives x a print and a place on the lasting tape, if it is a constant. */
@@ -194,8 +207,9 @@ static tl_status note_node(tl_tape *t, const tl_node *n)
     tl_scope outer = tl_scope_of(l, n, n->mode | TL_TRACE | TL_APART);
     tl_apply((tl_at){l, n->file, n->line, NULL}, n->op, n->attrs, in, n->n_in, out);
     tl_scope_end(l, outer);
-    for (int j = 0; j < n->n_out && !tl_failed(l); j++)
-        tl_peek(l, out[j])->print = tl_values_at(&t->values, n->out + (uint32_t)j)->print;
+    for (int j = n->n_out; j-- > 0 && !tl_failed(l);) /* the first last: then all are there */
+        if (!place(l, out[j].index, tl_values_at(&t->values, n->out + (uint32_t)j)->print))
+            tl_fail(&l->head.err, TL_ENOMEM, "no memory for the place of a value");
     return tl_failed(l) ? hand_up(t, l) : TL_OK;
 }
 
@@ -203,34 +217,60 @@ static tl_status note_node(tl_tape *t, const tl_node *n)
 
 static int32_t inside(void *l, const tl_node *n, int k) { return tl_maker_at(l, n->in[k]); }
 
-/* How often a tensor of the model has been changed; in a trace, by which of its nodes. */
-static uint32_t version(tl_tape *t, tl_tensor x)
+/* The last change of a tensor of the model; in a trace, which of its nodes has made it. */
+static uint64_t last_change(tl_tape *t, tl_tensor x)
 {
-    return t->recorder == NULL ? tl_peek(t, x)->st->version
-                               : (uint32_t)(t->recorder->last_change(t->recorder_ctx, t, x) + 1);
+    return t->recorder == NULL ? tl_peek(t, x)->st->changed
+                               : (uint64_t)(t->recorder->last_change(t->recorder_ctx, t, x) + 1);
 }
 
-uint32_t tl_derived_versions(tl_tape *t, tl_tensor x, bool reach)
+/* The last change below input `in` of a node of the lasting tape, whose own inputs have theirs. */
+static uint64_t below(tl_tape *t, tl_tensor in, bool reach)
+{
+    const tl_tape *l = t->lasting;
+    const int32_t maker = tl_is_none(in) ? -1 : tl_maker_at(l, in);
+    const tl_value *v = tl_is_none(in) || in.owner == l->values.owner ? NULL : tl_peek(l, in);
+    if (v == NULL) /* or removed from the model since (tl_model_rollback) */
+        return maker < 0 ? 0 : l->node[maker].below;
+    tl_leaf_grad *g = reach && v->needs_grad ? tl_leaf_grad_get(t, in) : NULL;
+    if (g != NULL)
+        g->reached = true;
+    return last_change(t, in);
+}
+
+/* Goes on with the last walk of that kind, if what that has found still holds: nothing has changed
+ * since, and no other walk has been here. */
+static void look_below(tl_tape *t, tl_postorder *o, bool reach)
 {
     tl_tape *l = t->lasting;
-    uint32_t sum = 1;
+    const uint32_t names = t->model == NULL ? 0 : t->model->names;
+    const uint64_t changes = tl_changes();
+    const bool own = reach || t->recorder != NULL;
+    const bool on = !own && l->looked.visit != 0 && l->looked.visit == l->visits &&
+                    l->looked.names == names && l->looked.changes == changes;
+    l->visits -= on;
+    tl_postorder_begin(o, l, inside, l);
+    l->looked.visit = own ? 0 : l->visits;
+    l->looked.names = names;
+    l->looked.changes = changes;
+}
+
+uint64_t tl_derived_last_change(tl_tape *t, tl_tensor x, bool reach)
+{
+    tl_tape *l = t->lasting;
+    const int32_t root = tl_peek(l, x)->node;
     tl_postorder o;
-    tl_postorder_begin(&o, l, inside, l);
-    tl_postorder_from(&o, tl_peek(l, x)->node);
-    for (int32_t i; (i = tl_postorder_next(&o)) >= 0;)
+    look_below(t, &o, reach);
+    tl_postorder_from(&o, root);
+    for (int32_t i; (i = tl_postorder_next(&o)) >= 0;) {
+        uint64_t last = 0;
         for (int k = 0; k < l->node[i].n_in; k++) {
-            const tl_tensor in = l->node[i].in[k];
-            if (tl_is_none(in) || in.owner == l->values.owner)
-                continue;
-            const tl_value *v = tl_peek(l, in);
-            if (v == NULL) /* removed from the model since (tl_model_rollback) */
-                continue;
-            sum += version(t, in);
-            tl_leaf_grad *g = reach && v->needs_grad ? tl_leaf_grad_get(t, in) : NULL;
-            if (g != NULL)
-                g->reached = true;
+            const uint64_t change = below(t, l->node[i].in[k], reach);
+            last = change > last ? change : last;
         }
-    return sum;
+        l->node[i].below = last;
+    }
+    return 1 + (root < 0 ? 0 : l->node[root].below);
 }
 
 void tl_derived_drop(tl_value *v)
@@ -239,10 +279,10 @@ void tl_derived_drop(tl_value *v)
     v->st = NULL;
 }
 
-/* The contents of v of the lasting tape, made of parameters of those versions, are in memory. */
-static bool there(const tl_value *v, uint32_t versions)
+/* The contents of v of the lasting tape, made after that change below it, are in memory. */
+static bool there(const tl_value *v, uint64_t last)
 {
-    return v->st != NULL && v->st->version == 0 && v->born == versions;
+    return v->st != NULL && v->st->version == 0 && v->after == last;
 }
 
 /* The results of n stay in memory for micro-batches to come, unless a gradient waits for what they
@@ -254,15 +294,15 @@ static void keep(tl_tape *t, const tl_node *n)
         const tl_value *v = tl_values_at(&t->values, n->out + (uint32_t)j);
         const tl_tensor x = known(l, v->print, true);
         const tl_leaf_grad *g = tl_leaf_grad_find(t, known(l, v->print, false));
-        const uint32_t versions = tl_derived_versions(t, x, false);
+        const uint64_t last = tl_derived_last_change(t, x, false);
         tl_value *to = tl_peek(l, x);
-        if (v->st == NULL || v->st->version != 0 || there(to, versions) ||
-            (g != NULL && g->live && g->born != 0 && g->born != versions))
+        if (v->st == NULL || v->st->version != 0 || there(to, last) ||
+            (g != NULL && g->live && g->born != 0 && g->born != last))
             continue;
         tl_derived_drop(to);
         tl_storage_retain(to->st = v->st);
         to->a = v->a;
-        to->born = versions;
+        to->after = last;
     }
 }
 
@@ -286,9 +326,9 @@ void *tl_derived_room(tl_tape *t, uint32_t number, const tl_array *a, bool *full
 {
     const tl_tensor x = on(t->lasting, number);
     tl_value *v = tl_peek(t->lasting, x);
-    const uint32_t versions = tl_derived_versions(t, x, false);
+    const uint64_t last = tl_derived_last_change(t, x, false);
     const size_t bytes = tl_array_room(a);
-    *full = there(v, versions) && tl_laid_alike(&v->a, a);
+    *full = there(v, last) && tl_laid_alike(&v->a, a);
     if (*full)
         return v->st->data;
     tl_derived_drop(v);
@@ -299,7 +339,7 @@ void *tl_derived_room(tl_tape *t, uint32_t number, const tl_array *a, bool *full
     }
     v->a = *a;
     v->a.data = v->st->data;
-    v->born = versions;
+    v->after = last;
     return v->st->data;
 }
 
@@ -318,22 +358,27 @@ static void print_leaf(tl_tape *t, tl_tensor x)
         v->print = print_constant(&v->a);
 }
 
-/* Gives prints to x and to all that it is made of. */
-static bool print_all(tl_tape *t, tl_tensor x)
+/* The node that makes x of the tape, if x has no print yet; else -1. */
+static int32_t unprinted(const tl_tape *t, tl_tensor x)
 {
-    uint32_t *order, n;
+    const int32_t node = tl_is_none(x) ? -1 : tl_maker_at(t, x);
+    return node < 0 || tl_values_at(&t->values, x.index)->print != 0 ? -1 : node;
+}
+
+static int32_t follow_unprinted(void *t, const tl_node *n, int k) { return unprinted(t, n->in[k]); }
+
+/* Gives prints to x and to all that it is made of. */
+static void print_all(tl_tape *t, tl_tensor x)
+{
+    tl_postorder o;
     print_leaf(t, x);
-    if (tl_is_none(x) || x.owner != t->values.owner || tl_peek(t, x)->print != 0)
-        return true;
-    if (tl_canonical_order(t, x, TL_TO_ALL, &order, &n) != TL_OK)
-        return false;
-    for (uint32_t i = 0; i < n; i++) {
-        const tl_node *node = &t->node[order[i]];
-        for (int k = 0; k < node->n_in; k++)
-            print_leaf(t, node->in[k]);
-        print_outputs(t, node);
+    tl_postorder_begin(&o, t, follow_unprinted, t);
+    tl_postorder_from(&o, unprinted(t, x));
+    for (int32_t i; (i = tl_postorder_next(&o)) >= 0;) {
+        for (int k = 0; k < t->node[i].n_in; k++)
+            print_leaf(t, t->node[i].in[k]);
+        print_outputs(t, &t->node[i]);
     }
-    return true;
 }
 
 bool tl_derived_there(tl_tape *t, const tl_call *c, const tl_tensor *in, const tl_value **before)
@@ -346,14 +391,13 @@ bool tl_derived_there(tl_tape *t, const tl_call *c, const tl_tensor *in, const t
                        .in = in,
                        .choice = t->choice};
     for (int k = 0; k < c->n_in; k++)
-        if (!print_all(t, in[k]))
-            return false;
+        print_all(t, in[k]);
     for (int j = 0; j < c->n_out; j++) {
         const tl_tensor x = known(l, print_out(t, &n, j), true);
         const tl_value *v = before[j] = tl_is_none(x) ? NULL : tl_peek(l, x);
         if (v == NULL || v->node < 0 || l->node[v->node].op != c->op ||
             v->a.dtype != c->out[j].dtype || !tl_array_same_shape(&v->a, &c->out[j]) ||
-            !there(v, tl_derived_versions(t, x, false)))
+            !there(v, tl_derived_last_change(t, x, false)))
             return false;
     }
     return c->n_out > 0;
@@ -400,7 +444,7 @@ static bool is_noted(tl_tape *t, tl_tensor x)
     if (tl_is_none(y) || v->node < 0)
         return !tl_is_none(y);
     const tl_value *kept = tl_peek(t->lasting, y);
-    return v->st == kept->st && there(kept, tl_derived_versions(t, y, false));
+    return v->st == kept->st && there(kept, tl_derived_last_change(t, y, false));
 }
 
 tl_tensor tl_derived_leaf(tl_tape *t, tl_tensor x)
@@ -439,10 +483,10 @@ tl_tensor tl_derived_named(tl_tape *t, const char *name, tl_dtype dtype, const t
     if (!tl_is_none(x))
         return of_shape(t, x, shape, name);
     const tl_array a = tl_array_make(dtype, shape, NULL);
-    if (!tl_is_none(x = tl_tape_value(l, &a, NULL)))
-        tl_peek(l, x)->print = print;
-    else
+    if (tl_is_none(x = tl_tape_value(l, &a, NULL)))
         hand_up(t, l);
+    else if (!place(l, x.index, print))
+        x = (tl_fail(&t->head.err, TL_ENOMEM, "no memory for the place of a value"), TL_NONE);
     return x;
 }
 
@@ -468,7 +512,13 @@ void tl_derived_reset(tl_tape *t)
                                    tl_bump_used(&l->bump)};
     l->shared = false;
     tl_leaf_grads_drop(t, l->values.owner, l->traced.values);
-    tl_values_drop(&l->values, l->traced.values);
+    if (atomic_load(&l->values.count) > l->traced.values) {
+        tl_values_drop(&l->values, l->traced.values);
+        tl_key_map_clear(&l->found);
+        for (uint32_t i = 0; i < l->traced.values; i++) /* there is room: there were more */
+            if (tl_values_at(&l->values, i)->print != 0)
+                place(l, i, tl_values_at(&l->values, i)->print);
+    }
     l->n_nodes = l->traced.nodes;
     tl_bump_rewind(&l->bump, l->traced.bump);
 }

@@ -68,10 +68,10 @@ uint64_t tl_mix_attrs(uint64_t h, const tl_op *op, const void *attrs);
 
 /* The value of the lasting tape that shows how `leaf` was made; TL_NONE: none does. */
 tl_tensor tl_derived_made(const tl_tape *t, tl_tensor leaf);
-/* 1 + the versions of all parameters that x of the lasting tape is made of. Versions only grow, so
- * an equal sum tells that nothing has changed. reach: t's records of these are marked as reached.
- */
-uint32_t tl_derived_versions(tl_tape *t, tl_tensor x, bool reach);
+/* 1 + the number of the last change of a parameter that x of the lasting tape is made of; 1: there
+ * was none. No two changes have one number, so the same number tells that nothing has changed.
+ * reach: t's records of these parameters are marked as reached. */
+uint64_t tl_derived_last_change(tl_tape *t, tl_tensor x, bool reach);
 /* Gives back the memory that v of the lasting tape keeps. */
 void tl_derived_drop(tl_value *v);
 

@@ -1,6 +1,7 @@
 /* settle.c: what has come to derived values (derived.c) is sent back to the parameters, once a
  * step; and micro-batches of a step are noticed that make different derived values in one place. */
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "autograd/batch/internal.h"
 
@@ -16,9 +17,10 @@ void tl_derived_left(tl_tape *t, tl_leaf_grad *theirs, tl_tape *trace, const tl_
 {
     if (!tl_derived(t, mine->leaf))
         return;
-    const uint32_t now = tl_derived_versions(t, tl_derived_made(t, mine->leaf), false);
-    const uint32_t traced = tl_derived_versions(trace, tl_derived_made(trace, mine->leaf), false);
-    /* Other versions than there are now, if the program has changed the parameters since. */
+    const uint64_t now = tl_derived_last_change(t, tl_derived_made(t, mine->leaf), false);
+    const uint64_t traced = tl_derived_last_change(trace, tl_derived_made(trace, mine->leaf),
+                                                   false);
+    /* Not the last change there is now, if the program has changed the parameters since. */
     theirs->born = mine->born == traced ? now : now - 1;
 }
 
@@ -27,15 +29,15 @@ void tl_derived_left(tl_tape *t, tl_leaf_grad *theirs, tl_tape *trace, const tl_
 static tl_status reach_below(tl_tape *t, tl_tensor leaf)
 {
     tl_value *v = tl_peek(t->lasting, leaf);
-    const uint32_t versions = tl_derived_versions(t, tl_derived_made(t, leaf), true);
+    const uint64_t last = tl_derived_last_change(t, tl_derived_made(t, leaf), true);
     tl_leaf_grad *g = tl_leaf_grad_find(t, leaf);
     TL_TRY(t->head.err.status);
-    if (g->live && g->born != 0 && g->born != versions)
+    if (g->live && g->born != 0 && g->born != last)
         return tl_derived_waits(t, leaf);
-    g->born = versions;
-    if (v->born != versions && t->recorder == NULL) {
+    g->born = last;
+    if (v->after != last && t->recorder == NULL) {
         tl_derived_drop(v);
-        v->born = versions;
+        v->after = last;
     }
     return TL_OK;
 }
@@ -93,21 +95,16 @@ static tl_status send_back(tl_at at, tl_tensor of)
     return s;
 }
 
-/* The derived value with the least print above `last` in which a gradient waits; TL_NONE: no more.
- */
-static tl_tensor next_after(tl_tape *t, uint64_t last)
+/* A derived value in which a gradient waits. */
+typedef struct {
+    uint64_t print;
+    tl_tensor leaf;
+} waiting;
+
+static int by_print(const void *a, const void *b)
 {
-    tl_tensor next = TL_NONE;
-    uint64_t least = UINT64_MAX;
-    for (int i = t->first_grad; i < t->n_grads; i++) {
-        const tl_leaf_grad *g = &t->grad[i];
-        const uint64_t print = tl_derived(t, g->leaf) ? tl_peek(t, g->leaf)->print : 0;
-        if (g->live && print > last && print <= least) {
-            least = print;
-            next = g->leaf;
-        }
-    }
-    return next;
+    const uint64_t x = ((const waiting *)a)->print, y = ((const waiting *)b)->print;
+    return (x > y) - (x < y);
 }
 
 tl_status tl_derived_settle(tl_at at)
@@ -116,8 +113,15 @@ tl_status tl_derived_settle(tl_at at)
     if (t->settled)
         return TL_OK;
     t->settled = true;
-    for (tl_tensor x = next_after(t, 0); !tl_is_none(x); x = next_after(t, tl_peek(t, x)->print))
-        TL_TRY(send_back(at, x));
+    waiting *w = tl_tape_room(t, (size_t)(t->n_grads - t->first_grad), sizeof *w);
+    size_t n = 0;
+    TL_TRY(t->head.err.status);
+    for (int i = t->first_grad; i < t->n_grads; i++)
+        if (t->grad[i].live && tl_derived(t, t->grad[i].leaf))
+            w[n++] = (waiting){tl_peek(t, t->grad[i].leaf)->print, t->grad[i].leaf};
+    qsort(w, n, sizeof *w, by_print);
+    for (size_t i = 0; i < n; i++) /* these are made of parameters: no more begin to wait */
+        TL_TRY(send_back(at, w[i].leaf));
     return TL_OK;
 }
 

@@ -4,6 +4,7 @@
  * Uses of one kind share an accumulator. Of these, uses through the same view are one fold; but
  * where two views show a common element, all uses of the accumulator are one fold. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "autograd/batch/internal.h"
@@ -37,16 +38,26 @@ static bool same_view(const tl_tape *t, tl_tensor x, tl_tensor y)
     }
 }
 
-/* Two views of a leaf may show a common element. (A derived value may have been computed twice, in
- * different memory.) */
-static bool meet(const tl_tape *t, tl_tensor x, tl_tensor y)
+/* A number for an accumulator and the views through which x shows its leaf. */
+static uint64_t number_of(const tl_tape *t, int leaf, int acc, tl_tensor x)
 {
-    const tl_value *a = tl_peek(t, x), *b = tl_peek(t, y);
-    return a->st == NULL || a->st != b->st || tl_arrays_overlap(&a->a, &b->a);
+    uint64_t h = tl_mix(tl_mix(1, (uint64_t)leaf), (uint64_t)acc);
+    for (const tl_node *v; (v = tl_view_at(t, x)) != NULL; x = v->in[0])
+        h = tl_mix_attrs(tl_mix(h, (uintptr_t)v->op), v->op, v->attrs);
+    return h | 1;
 }
 
-/* The fold of the uses that see record `leaf` as input k of n does; NULL without memory. */
-static tl_fold *fold_of(tl_tape *t, int leaf, const tl_node *n, int k)
+/* It is not known where two views of a leaf lie to each other. (A derived value may have been
+ * computed twice, in different memory.) */
+static bool apart(const tl_tape *t, tl_tensor x, tl_tensor y)
+{
+    const tl_storage *a = tl_peek(t, x)->st;
+    return a == NULL || a != tl_peek(t, y)->st;
+}
+
+/* The fold of the uses that see record `leaf` as input k of n does; NULL without memory. folds: by
+ * number_of. */
+static tl_fold *fold_of(tl_tape *t, tl_key_map *folds, int leaf, const tl_node *n, int k)
 {
     tl_leaf_grad *g = &t->grad[leaf];
     char kind[TL_ATTRS_TEXT];
@@ -58,47 +69,116 @@ static tl_fold *fold_of(tl_tape *t, int leaf, const tl_node *n, int k)
     tl_accumulator *acc = &g->acc[i];
     if (acc->folds != NULL && acc->folds->meets) /* all uses are one fold */
         return acc->folds;
-    tl_fold fresh = {.leaf = leaf, .acc = i, .x = n->in[k], .size = -1, .next = acc->folds};
-    for (tl_fold *f = acc->folds; f != NULL; f = f->next) {
-        if (same_view(t, f->x, n->in[k]))
+    if (acc->folds != NULL && same_view(t, acc->folds->x, n->in[k]))
+        return acc->folds;
+    const uint64_t number = number_of(t, leaf, i, n->in[k]);
+    const uint64_t *found = tl_key_map_find(folds, number);
+    tl_fold *met = found == NULL ? NULL : (tl_fold *)(uintptr_t)*found;
+    for (tl_fold *f = met; f != NULL; f = f->met)
+        if (f->leaf == leaf && f->acc == i && same_view(t, f->x, n->in[k]))
             return f;
-        fresh.meets |= meet(t, f->x, n->in[k]);
-    }
     tl_fold *f = tl_tape_room(t, 1, sizeof *f);
-    if (f != NULL)
-        *f = fresh;
+    if (f == NULL || !tl_key_map_put(folds, number, (uintptr_t)f)) {
+        tl_fail(&t->head.err, TL_ENOMEM, "no memory for the uses of %s", tl_leaf_name(t, g->leaf));
+        return NULL;
+    }
+    *f = (tl_fold){
+        .leaf = leaf, .acc = i, .x = n->in[k], .size = -1, .next = acc->folds, .met = met};
+    f->meets = f->next != NULL && apart(t, f->next->x, f->x);
     return acc->folds = f;
 }
 
-/* The fold of all uses of f's accumulator, if two of its views meet; else f. The first that met
- * another was the last to be made. */
-static tl_fold *joined(const tl_tape *t, tl_fold *f)
+/* Where the view of a fold lies: in bytes from `low` to before `high`. */
+typedef struct {
+    const tl_array *a;
+    uintptr_t low, high;
+} place;
+
+static place place_of(const tl_array *a)
 {
-    tl_fold *last = t->grad[f->leaf].acc[f->acc].folds;
+    const int64_t size = (int64_t)tl_dtype_size(a->dtype);
+    place p = {a, (uintptr_t)a->data, (uintptr_t)a->data + (uintptr_t)size};
+    for (int i = 0; i < a->ndim; i++)
+        *(a->stride[i] < 0 ? &p.low
+                           : &p.high) += (uintptr_t)((a->dim[i] - 1) * a->stride[i] * size);
+    return p;
+}
+
+static int by_low(const void *a, const void *b)
+{
+    const uintptr_t x = ((const place *)a)->low, y = ((const place *)b)->low;
+    return (x > y) - (x < y);
+}
+
+/* Two views of an accumulator's folds may show a common element: only those are compared that lie
+ * within each other's bounds. */
+static tl_status find_meeting(tl_tape *t, tl_accumulator *acc)
+{
+    size_t all = 0, n = 0;
+    for (const tl_fold *f = acc->folds; f != NULL; f = f->next)
+        all++;
+    if (all < 2 || acc->folds->meets)
+        return TL_OK;
+    place *p = tl_tape_room(t, all, sizeof *p);
+    TL_TRY(t->head.err.status);
+    for (const tl_fold *f = acc->folds; f != NULL; f = f->next)
+        if (tl_array_count(&tl_peek(t, f->x)->a) > 0)
+            p[n++] = place_of(&tl_peek(t, f->x)->a);
+    qsort(p, n, sizeof *p, by_low);
+    for (size_t i = 0; i < n && !acc->folds->meets; i++)
+        for (size_t k = i + 1; k < n && p[k].low < p[i].high && !acc->folds->meets; k++)
+            acc->folds->meets = tl_arrays_overlap(p[i].a, p[k].a);
+    return TL_OK;
+}
+
+/* The fold of all uses of f's accumulator, the last that was made, if two of its views meet; else
+ * f. NULL without memory. */
+static tl_fold *joined(tl_tape *t, tl_fold *f)
+{
+    tl_accumulator *acc = &t->grad[f->leaf].acc[f->acc];
+    tl_fold *last = acc->folds;
+    if (!last->sought && find_meeting(t, acc) != TL_OK)
+        return NULL;
+    last->sought = true;
     return last->meets ? last : f;
 }
 
-tl_status tl_fold_deal(tl_walk *w)
+/* Gives each use the fold of its view. */
+static tl_status deal(tl_walk *w, tl_key_map *folds)
 {
     tl_tape *t = w->t;
-    for (int i = t->first_grad; i < t->n_grads; i++)
-        for (int k = 0; k < t->grad[i].n_accs; k++)
-            t->grad[i].acc[k].folds = NULL;
+    for (uint32_t i = 0; i < w->n; i++)
+        for (int k = 0; k < t->node[w->order[i]].n_in; k++) {
+            tl_leaf_grad *g = w->edge[i][k].leaf > 0 ? &t->grad[w->edge[i][k].leaf - 1] : NULL;
+            for (int a = 0; g != NULL && a < g->n_accs; a++)
+                g->acc[a].folds = NULL;
+        }
     for (uint32_t i = 0; i < w->n; i++) {
         const tl_node *n = &t->node[w->order[i]];
         for (int k = 0; k < n->n_in; k++) {
             tl_edge *e = &w->edge[i][k];
             if (e->leaf > 0)
-                e->fold = fold_of(t, e->leaf - 1, n, k);
+                e->fold = fold_of(t, folds, e->leaf - 1, n, k);
             TL_TRY(t->head.err.status);
         }
     }
+    return TL_OK;
+}
+
+tl_status tl_fold_deal(tl_walk *w)
+{
+    tl_tape *t = w->t;
+    tl_key_map folds = {0};
+    const tl_status s = deal(w, &folds);
+    tl_key_map_free(&folds);
+    TL_TRY(s);
     /* Only now it is known which views meet. */
     for (uint32_t i = 0; i < w->n; i++)
         for (int k = 0; k < t->node[w->order[i]].n_in; k++) {
             tl_edge *e = &w->edge[i][k];
             if (e->leaf > 0) {
-                e->fold = joined(t, e->fold);
+                if ((e->fold = joined(t, e->fold)) == NULL)
+                    return t->head.err.status;
                 e->use = e->fold->n++;
             }
         }

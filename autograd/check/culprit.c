@@ -9,8 +9,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "autograd/batch.h"
 #include "autograd/check/shadow.h"
-#include "autograd/internal.h"
 
 /* ---- piece: an op of this file's own that leads into and out of the op in question, so that no
  * other op can disturb the check ---- */

@@ -2,6 +2,8 @@
  * user's own dtypes. Gradients are read here, too. */
 #include "autograd/check/shadow.h"
 
+#include "autograd/batch.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

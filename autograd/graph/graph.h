@@ -75,8 +75,8 @@ tl_status tl_graph_run_at(const char *file, int line, tl_graph *g, const tl_tens
 /* f for any shapes: tl_run traces a graph for each new set of input shapes and dtypes, and of what
  * a trace takes as constant: scopes, the seed, which parameters are frozen, which have a gradient.
  * Each is kept, with its slab, until tl_free: pad inputs whose lengths vary to a few. A graph of
- * tensors that the model has no more, or from before a tl_opt_group, is freed before the next trace.
- * ctx is borrowed. Free with tl_free; once its tape is freed, tl_run is TL_ESTALE. */
+ * tensors that the model has no more, or from before a tl_opt_group, is freed before the next
+ * trace. ctx is borrowed. Free with tl_free; once its tape is freed, tl_run is TL_ESTALE. */
 #define tl_compile(t, f, n_out, ctx, ...) \
     tl_compile_at(TL_AT(t), f, n_out, ctx, TL_MAKE(tl_graph_options){__VA_ARGS__})
 #define tl_run(c, ...) tl_run_at(__FILE__, __LINE__, c, __VA_ARGS__) /* in, n_in, out */

@@ -1,5 +1,5 @@
-/* key.h: where a result stands in the canonical order of a step, as one number; tables by that
- * number; and which version of a log has them.
+/* key.h: where a result stands in the canonical order of a step, as one number; and which version
+ * of a log has them.
  *
  * Ascending keys are canonical order: first the passes, one for each backward of the step, then the
  * update. Within a pass come the forward results by number, then the backward ones, from the last
@@ -15,6 +15,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#include "tensor/map.h"
 
 /* The first line of a log. Version 2 had SHA-256 in the place of XXH3-128; it can still be read. */
 #define TL_LOG_HEAD "tally-log\t"
@@ -40,16 +42,5 @@ tl_log_key tl_log_key_unpack(uint64_t key);
 char *tl_log_key_text(char *buf, uint64_t key);
 /* The n bytes at s as a key; 0 if they are none. In the reading code, read/read.c. */
 uint64_t tl_log_key_parse(const char *s, size_t n);
-
-/* A table from keys, which are never 0, to numbers. */
-typedef struct {
-    uint64_t *key, *value;
-    size_t n, cap; /* cap: 0 or a power of two */
-    uint64_t salt; /* decides where keys lie; random where the keys may be chosen to collide */
-} tl_key_map;
-uint64_t *tl_key_map_find(const tl_key_map *m, uint64_t key);     /* NULL: not there */
-bool tl_key_map_put(tl_key_map *m, uint64_t key, uint64_t value); /* false: out of memory */
-void tl_key_map_clear(tl_key_map *m);
-void tl_key_map_free(tl_key_map *m); /* it is empty then, and can be used again */
 
 #endif

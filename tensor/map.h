@@ -1,0 +1,20 @@
+/* map.h: tables by key. For all rooms but nn. */
+#ifndef TL_MAP_H
+#define TL_MAP_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* A table from keys, which are never 0, to numbers. */
+typedef struct {
+    uint64_t *key, *value;
+    size_t n, cap; /* cap: 0 or a power of two */
+    uint64_t salt; /* decides where keys lie; random where the keys may be chosen to collide */
+} tl_key_map;
+uint64_t *tl_key_map_find(const tl_key_map *m, uint64_t key);     /* NULL: not there */
+bool tl_key_map_put(tl_key_map *m, uint64_t key, uint64_t value); /* false: out of memory */
+void tl_key_map_clear(tl_key_map *m);
+void tl_key_map_free(tl_key_map *m); /* it is empty then, and can be used again */
+
+#endif
