@@ -27,13 +27,11 @@ typedef struct {
 } tl_fpenv;
 tl_fpenv tl_fpenv_enter(void);
 void tl_fpenv_leave(tl_fpenv saved);
-/* The same for conversions between numbers and text, in which the C library rounds by a mode of its
- * own (on x86 that of the x87 unit) and follows a locale: in between, this thread's is C, whatever
- * the process has set. leave restores all three. */
+/* The same for numbers as text: besides, the x87 unit's rounding, and C as the thread's locale. */
 typedef struct {
     tl_fpenv word;
     int rounding;
-    void *locale; /* the thread's, as a locale_t */
+    void *locale; /* a locale_t */
 } tl_textenv;
 tl_textenv tl_textenv_enter(void);
 void tl_textenv_leave(tl_textenv saved);
