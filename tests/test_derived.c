@@ -14,11 +14,8 @@
 
 #include "tensor/memory.h"
 #include "tensor/files/safetensors.h"
-<<<<<<< HEAD
 #include "tests/support/expect.h"
-=======
 #include "tests/support/steps.h"
->>>>>>> a4ab377d054d3137e24618920e56275ebea80601
 #include "tests/support/fresh_dir.h"
 
 extern const struct CMUnitTest tl_tests_derived[];
@@ -1173,7 +1170,6 @@ static void a_graph_of_a_removed_tensor_is_refused_or_traced_again(void **unused
     tl_free(c, g, t, m);
 }
 
-<<<<<<< HEAD
 /* ---- ops of one name ---- */
 
 static tl_status like_input(tl_call *c)
@@ -1244,7 +1240,9 @@ static void two_ops_of_one_name_are_refused(void **unused)
             expect_failure(t, TL_ENAME, says);
         }
         tl_free(t, m);
-=======
+    }
+}
+
 /* ---- how the work grows ---- */
 
 static tl_tensor chain(tl_tape *t, tl_tensor x, tl_tensor w, int n)
@@ -1311,7 +1309,6 @@ static void work_grows_with_the_program(void **unused)
                       (long long)many, small, large);
         assert_in_range(many, few, 6 * few);
         assert_in_range(large, small, 6 * small);
->>>>>>> a4ab377d054d3137e24618920e56275ebea80601
     }
 }
 
