@@ -27,7 +27,7 @@ typedef struct {
 } tl_fpenv;
 tl_fpenv tl_fpenv_enter(void);
 void tl_fpenv_leave(tl_fpenv saved);
-/* The same for numbers as text: besides, the x87 unit's rounding, and C as the thread's locale. */
+/* The same for numbers as text: the x87 unit's rounding and the C locale, too; leave restores all. */
 typedef struct {
     tl_fpenv word;
     int rounding;
