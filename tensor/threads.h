@@ -27,7 +27,8 @@ typedef struct {
 } tl_fpenv;
 tl_fpenv tl_fpenv_enter(void);
 void tl_fpenv_leave(tl_fpenv saved);
-/* The same for numbers as text: the x87 unit's rounding and the C locale, too; leave restores all. */
+/* The same for numbers as text: the x87 unit's rounding and the C locale, too; leave restores it.
+ */
 typedef struct {
     tl_fpenv word;
     int rounding;
