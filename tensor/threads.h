@@ -27,8 +27,7 @@ typedef struct {
 } tl_fpenv;
 tl_fpenv tl_fpenv_enter(void);
 void tl_fpenv_leave(tl_fpenv saved);
-/* The same for numbers as text: the x87 unit's rounding and the C locale, too; leave restores it.
- */
+/* The same for numbers as text: the x87 unit's rounding, too, and the C locale; leave restores. */
 typedef struct {
     tl_fpenv word;
     int rounding;
