@@ -149,8 +149,7 @@ static tl_status deliver(tl_walk *w, tl_edge *e, const tl_value *x, tl_tensor dx
     dx = w->target != NULL ? dx : tl_hold(t, dx);
     tl_value *d = tl_peek(t, dx);
     const bool own = d != NULL && dx.owner == t->values.owner;
-    if (own && w->target != NULL && dx.index >= w->first_value + w->n_values &&
-        tl_peek(t, w->y)->batch == TL_MIXED)
+    if (own && w->target != NULL && dx.index >= w->made && tl_peek(t, w->y)->batch == TL_MIXED)
         tl_batch_set(d, TL_MIXED); /* as what it is the derivative of */
     else if (own && d->batch == TL_FREE && x->batch >= 0)
         tl_batch_like(d, x); /* for example ones, one for each sample */
@@ -284,6 +283,7 @@ tl_status tl_walk_run(tl_walk *w)
     tl_tape *t = w->t;
     tl_status s = TL_OK;
     tl_fpenv saved = tl_fpenv_enter(); /* vjps compute constants outside ops */
+    w->made = atomic_load(&t->values.count);
     const tl_scope outer = tl_scope_open(w->at, w->target == NULL ? TL_NO_GRAD : 0,
                                          TL_PHASE_BACKWARD);
     t->place_base = outer.place_depth; /* the frame that each visit fills with its node's place */

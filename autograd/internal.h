@@ -268,10 +268,10 @@ struct tl_model {
     pthread_mutex_t lock;
     uint64_t seed;
     /* What traces take as constant. Parameters may be as frozen again as they were. */
-    uint32_t settings; /* grows when anything else of it changes */
-    uint64_t frozen;   /* a hash of the parameters frozen or thawed since they were made */
-    uint32_t names;    /* grows when a parameter is made or frozen, or tensors are removed */
-    tl_entry *entry;   /* sorted by name */
+    uint32_t settings;       /* grows when anything else of it changes */
+    _Atomic uint64_t frozen; /* a hash of the parameters frozen or thawed since they were made */
+    _Atomic uint32_t names;  /* grows when a parameter is made or frozen, or tensors are removed */
+    tl_entry *entry;         /* sorted by name */
     int n_entries, cap_entries;
     tl_freeze *freezes; /* newest first, which decides */
 };

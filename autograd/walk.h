@@ -70,6 +70,7 @@ typedef struct {
     /* The range of nodes and values that the order spans: arrays below are indexed from its start,
      * so that what was recorded before costs this walk nothing. */
     uint32_t first_node, n_nodes, first_value, n_values;
+    uint32_t made;   /* the first value that the walk makes */
     tl_edge **edge;  /* by place in the order: an edge for each input */
     unsigned *reads; /* by place in the order: the inputs that the vjp reads */
     tl_edge start;   /* brings y's own cotangent */

@@ -299,8 +299,7 @@ static int by_name(const void *name, const void *other)
     return strcmp(name, *(const char *const *)other);
 }
 
-/* Makes the state buffers that only the file has, but for what other parts of the optimizer have.
- */
+/* Makes the state buffers that only the file has, except those of other parts of the optimizer. */
 static tl_status make_absent(const loading *l)
 {
     tl_tape *t = tl_tape_new(l->m); /* to report on */

@@ -437,7 +437,7 @@ typedef struct {
     tl_reduction reduction;
     int64_t ignore_index; /* with .ignore = true, rows with this target count for nothing */
     bool ignore;
-    tl_tensor count;  /* 0-d f64, for micro-batches: the mean divides by these rows of the batch */
+    tl_tensor count;  /* 0-d f64, for micro-batches: the rows of the whole batch, a mean's divisor */
     tl_tensor total;  /* 0-d f64 of the model: the sum of losses is added to it in place */
     double smoothing; /* of labels: 1 - smoothing on the target, smoothing over all classes */
     /* (classes): a factor on each class's log-probability. The mean then divides by the sum of the
@@ -483,7 +483,7 @@ tl_tensor tl_causal_mask_at(tl_at at, int64_t queries, int64_t keys, tl_attentio
 typedef struct {
     double p;
     const char *stream; /* another name for each place in the program that draws */
-    tl_tensor sample;   /* i64: number of row 0 (0-d) or of each (b); absent: steps draw alike */
+    tl_tensor sample;   /* i64: number of row 0 (0-d) or of each (b); absent: alike in each step */
     tl_tensor start;    /* i64 (b): row i of x (b, s, ...) is padding, set to 0, before start[i] */
 } tl_dropout_options;
 #define tl_dropout(t, x, ...) TL_OP(dropout, t, x, TL_MAKE(tl_dropout_options){.p = __VA_ARGS__})

@@ -32,8 +32,9 @@ static void log_softmax_vjp(tl_vjp *g)
 
 /* clang-format off */
 #define ROWS(id)                                                                                 \
-    TL_NAMED(id, 1, 1), .traits = TL_HEAVY | TL_WIDENED, .forward = tl_rows_run, .shape = row_shape,                     \
-    .slot = TL_ROW_##id, .vjp = id##_vjp, .saves_out = 1, .batch = tl_batch_rows
+    TL_NAMED(id, 1, 1), .traits = TL_HEAVY | TL_WIDENED, .shape = row_shape,                     \
+    .forward = tl_rows_run, .slot = TL_ROW_##id, .vjp = id##_vjp, .saves_out = 1,                \
+    .batch = tl_batch_rows
 /* clang-format on */
 const tl_op tl_op_softmax = {ROWS(softmax)};
 const tl_op tl_op_log_softmax = {ROWS(log_softmax)};
@@ -102,8 +103,9 @@ static void log_softmax_grad_vjp(tl_vjp *g)
 
 /* clang-format off */
 #define ROWS_GRAD(id)                                                                            \
-    TL_NAMED(id, 2, 1), .traits = TL_HEAVY | TL_WIDENED, .forward = tl_rows_run, .shape = grad_shape,                    \
-    .slot = TL_ROW_##id, .vjp = id##_vjp, .saves_in = 3, .batch = tl_batch_rows
+    TL_NAMED(id, 2, 1), .traits = TL_HEAVY | TL_WIDENED, .shape = grad_shape,                    \
+    .forward = tl_rows_run, .slot = TL_ROW_##id, .vjp = id##_vjp, .saves_in = 3,                 \
+    .batch = tl_batch_rows
 /* clang-format on */
 const tl_op tl_op_softmax_grad = {ROWS_GRAD(softmax_grad)};
 const tl_op tl_op_log_softmax_grad = {ROWS_GRAD(log_softmax_grad)};

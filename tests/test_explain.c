@@ -332,6 +332,27 @@ static tl_tensor repeated_each(tl_tensor x)
     tl_tensor row = tl_expand(t, tl_slice(t, weight("w"), 0, 0, 1, 1), TL_DIMS(n, 4));
     return summed(tl_where(t, tl_gt(t, x, tl_fill(t, TL_F32, TL_SCALAR, 0)), hidden(x), row));
 }
+static tl_tensor repeated_logits(tl_tensor x)
+{
+    const int64_t n = tl_shape_of(t, x).dim[0];
+    tl_tensor row = tl_expand(t, tl_slice(t, weight("w"), 0, 0, 1, 1), TL_DIMS(n, 4));
+    tl_tensor loss = tl_cross_entropy(t, row, tl_argmax(t, x, 1, false), TL_SUM);
+    return tl_add(t, loss, summed(hidden(x)));
+}
+static tl_tensor repeated_batch(tl_tensor x)
+{
+    const int64_t n = tl_shape_of(t, x).dim[0];
+    tl_tensor w = tl_expand(t, tl_reshape(t, weight("w"), TL_DIMS(1, 4, 4)), TL_DIMS(n, 4, 4));
+    return summed(tl_matmul(t, tl_reshape(t, x, TL_DIMS(n, 1, 4)), w));
+}
+static tl_tensor repeated_state(tl_tensor x)
+{
+    const int64_t n = tl_shape_of(t, x).dim[0];
+    tl_tensor w = tl_param(t, m, "r", TL_F32, TL_DIMS(2, 2), TL_INIT_NORMAL, 1),
+              h = tl_expand(t, tl_param(t, m, "h0", TL_F32, TL_DIMS(1, 2), TL_INIT_NORMAL, 1),
+                            TL_DIMS(n, 2));
+    return summed(tl_recur(t, tl_reshape(t, hidden(x), TL_DIMS(n, 2, 2)), w, TL_RNN_TANH, .h = h));
+}
 /* What a layer or an op repeats by itself has the axis of its samples. */
 static tl_tensor padded(tl_tensor x)
 {
@@ -374,22 +395,23 @@ static const struct {
     program *f;
     bool speaks;
 } programs[] = {
-    {"means", means, true},         {"centers", centers, true},
-    {"largest", largest, true},     {"across", across, true},
-    {"running", running, true},     {"first", first, true},
-    {"pairs", pairs, true},         {"squared", squared, true},
-    {"decayed", decayed, true},     {"factor", factor, true},
-    {"regrouped", regrouped, true}, {"layers", layers, false},
-    {"normed", normed, false},      {"token", token, false},
-    {"rowwise", rowwise, false},    {"reshaped", reshaped, false},
-    {"counted", counted, false},    {"biased", biased, false},
-    {"added", added, false},        {"made", made, false},
-    {"data", made_of_data, true},   {"repeated", made_of_repeated, true},
-    {"rotary", rotary, false},      {"tied", tied, false},
-    {"behind", behind, false},      {"positions", positions, false},
-    {"repeated", repeated, true},   {"its view", repeated_view, true},
-    {"each", repeated_each, false}, {"padded", padded, false},
-    {"attends", attends, false},
+    {"means", means, true},           {"centers", centers, true},
+    {"largest", largest, true},       {"across", across, true},
+    {"running", running, true},       {"first", first, true},
+    {"pairs", pairs, true},           {"squared", squared, true},
+    {"decayed", decayed, true},       {"factor", factor, true},
+    {"regrouped", regrouped, true},   {"layers", layers, false},
+    {"normed", normed, false},        {"token", token, false},
+    {"rowwise", rowwise, false},      {"reshaped", reshaped, false},
+    {"counted", counted, false},      {"biased", biased, false},
+    {"added", added, false},          {"made", made, false},
+    {"data", made_of_data, true},     {"repeated", made_of_repeated, true},
+    {"rotary", rotary, false},        {"tied", tied, false},
+    {"behind", behind, false},        {"positions", positions, false},
+    {"repeated", repeated, true},     {"its view", repeated_view, true},
+    {"each", repeated_each, false},   {"padded", padded, false},
+    {"attends", attends, false},      {"logits", repeated_logits, false},
+    {"batch", repeated_batch, false}, {"state", repeated_state, false},
 };
 enum { PROGRAMS = sizeof programs / sizeof *programs, INPUTS = 50 };
 

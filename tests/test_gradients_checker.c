@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include <tally.h>
+#include <tally_extend.h>
 
 #include "tests/support/functions.h"
 #include "tests/support/mutate.h"
@@ -320,6 +320,52 @@ static void many_bends_are_not_wrong(void **unused)
     assert_true(right >= 5); /* of six */
 }
 
+/* A value that is rounded on the way has no slope at small steps: that excuses no missing gradient,
+ * alone or beside one that is right. */
+static tl_status stairs_shape(tl_call *c)
+{
+    c->out[0] = *c->in[0];
+    return TL_OK;
+}
+static tl_status stairs_forward(tl_call *c)
+{
+    for (int64_t i = 0; i < tl_array_count(&c->out[0]); i++)
+        tl_array_put(&c->out[0], i, (double)(float)(10 + sin(tl_array_get(c->in[0], i))));
+    return TL_OK;
+}
+static void no_gradient(tl_vjp *g) { g->dx[0] = tl_scale(g->t, g->dy[0], 0); }
+
+static tl_tensor f_stairs(tl_tape *on, const tl_tensor *in, int n, void *ctx)
+{
+    static const tl_op stairs = {.name = "stairs",
+                                 .n_in = 1,
+                                 .n_out = 1,
+                                 .traits = TL_WIDENED,
+                                 .shape = stairs_shape,
+                                 .forward = stairs_forward,
+                                 .vjp = no_gradient};
+    (void)n;
+    const int kind = *(const int *)ctx;
+    tl_tensor y = tl_apply1(TL_AT(on), &stairs, NULL, in, 1);
+    return tl_add(on, y, tl_square(on, in[kind == 0 ? 1 : 0]));
+}
+
+static void jumps_excuse_no_missing_gradient(void **unused)
+{
+    (void)unused;
+    for (int kind = 0; kind < 2; kind++)
+        for (int d = 0; d < 2; d++) {
+            tl_gradcheck_report r;
+            tl_dtype dtype = d ? TL_F32 : TL_F64;
+            tl_tensor in[] = {random_leaf(dtype, TL_DIMS(40)), random_leaf(dtype, TL_DIMS(40))};
+            tl_gradcheck_with(t, f_stairs, in, 2, &kind, &r, .constant_ok = true);
+            if (r.verdict != TL_WRONG || r.culprit.op == NULL ||
+                strcmp(r.culprit.op, "stairs") != 0)
+                fail_msg("%d: %s", kind, r.text);
+            tl_error_clear(t);
+        }
+}
+
 /* A bias that BatchNorm takes away again has a gradient of nothing but roundings, in whatever
  * proportion to it they are. What is said of the comparison holds of it. */
 static tl_tensor f_bias(tl_tape *on, const tl_tensor *in, int n, void *ctx)
@@ -599,6 +645,7 @@ const struct CMUnitTest tl_tests_gradients_checker[] = {
     TEST(each_kind_of_bad_function_has_its_message),
     TEST(a_report_names_the_worst_element),
     TEST(many_bends_are_not_wrong),
+    TEST(jumps_excuse_no_missing_gradient),
     TEST(a_gradient_of_roundings_alone_is_not_wrong),
     TEST(inputs_that_a_segment_dropped),
     TEST(inputs_that_are_gone),

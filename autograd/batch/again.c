@@ -45,7 +45,7 @@ static void rerun_node(tl_again *r, const tl_node *n)
 /* Leaves the map blank where x, and what it was detached from, stands. */
 static void forget(tl_again *r, tl_tensor x)
 {
-    while (x.owner == r->src->values.owner && !tl_is_none(r->map[x.index])) {
+    while (x.owner == r->src->values.owner) {
         r->map[x.index] = TL_NONE;
         x = tl_values_at(&r->src->values, x.index)->source;
     }

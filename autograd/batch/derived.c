@@ -197,8 +197,9 @@ static tl_status note_node(tl_tape *t, const tl_node *n)
     }
     print_outputs(t, n);
     const tl_tensor before = twin(t, tl_node_out(t, n, 0));
+    const tl_node *made = tl_is_none(before) ? NULL : tl_maker(l, before);
     if (!tl_is_none(before))
-        return tl_maker(l, before)->op == n->op
+        return made != NULL && made->op == n->op
                    ? TL_OK
                    : tl_tape_fail((tl_at){t, n->file, n->line, NULL}, TL_ENAME,
                                   "%s: another op of this name is used on parameters, too; what "

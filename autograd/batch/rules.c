@@ -116,17 +116,25 @@ static tl_tensor shown(const tl_tape *t, tl_tensor x)
     return tl_maker(t, x) == NULL || tl_peek(t, x)->fixed ? x : TL_NONE;
 }
 
-/* Input i is a view that repeats what it shows, and not once for each sample of y, which would
- * bring a gradient for each sample. */
-static bool repeats(const tl_tape *t, const tl_op *op, int i, tl_tensor x, const tl_value *y)
+/* Input i is a view that repeats what it shows, and not once for each sample, along an axis that
+ * the op's vjp does not sum, which would bring a gradient for each. samples: of the other inputs.
+ * Of one sample it cannot be told, unless something else is repeated. */
+static bool repeats(const tl_tape *t, const tl_op *op, int i, tl_tensor x, const tl_value *y,
+                    int64_t samples)
 {
     const tl_node *n = tl_maker(t, tl_behind(t, x, TL_VIEW, TL_REPEATS));
     const tl_array *a = &tl_peek(t, x)->a;
+    const int end = a->ndim - (op->folds & TL_BIT(i) ? 2 : 0); /* a product sums the last two */
+    bool each = false, any = false;
     if (n == NULL || !(n->op->traits & TL_REPEATS) || tl_peek(t, x)->batch != TL_FREE)
         return false;
-    return op->folds & TL_BIT(i) || y->batch < 0 || a->ndim != y->a.ndim ||
-           a->dim[y->batch] != y->a.dim[y->batch] ||
-           (a->stride[y->batch] != 0 && a->dim[y->batch] != 1);
+    for (int k = 0; k < a->ndim; k++)
+        if (a->stride[k] == 0 && a->dim[k] > 1) {
+            const bool aligned = y->batch >= 0 && a->ndim == y->a.ndim;
+            any = true;
+            each |= k < end && a->dim[k] == samples && (!aligned || k == y->batch);
+        }
+    return samples == 1 ? any : !each;
 }
 
 static void say_inputs(text *s, tl_value *const *value, int n_in)
@@ -168,10 +176,14 @@ bool tl_batch_blames(const tl_tape *t, const tl_op *op, const tl_tensor *in, tl_
 {
     text s = {why, why + TL_MESSAGE_MAX};
     int weights = 0;
+    int64_t samples = -1;
     *why = 0;
-    for (int i = 0; i < n_in; i++)
+    for (int i = 0; i < n_in; i++) {
         if (value[i] != NULL && value[i]->needs_grad && value[i]->batch == TL_MIXED)
             return false; /* an op before this one is to blame */
+        if (value[i] != NULL && value[i]->samples > samples)
+            samples = value[i]->samples;
+    }
     if (b == TL_MIXED) {
         say(&s, op->batch == NULL && !(op->traits & TL_POINTWISE)
                     ? "states no rule for the batch:"
@@ -189,7 +201,7 @@ bool tl_batch_blames(const tl_tape *t, const tl_op *op, const tl_tensor *in, tl_
     const bool apart = b == TL_FREE && !tl_batch_fixed(op, value, n_in);
     for (int i = 0; i < n_in && !(op->traits & TL_VIEW); i++) {
         const tl_tensor leaf = value[i] != NULL && value[i]->needs_grad ? shown(t, in[i]) : TL_NONE;
-        if (!tl_is_none(leaf) && (apart || repeats(t, op, i, in[i], y)))
+        if (!tl_is_none(leaf) && (apart || repeats(t, op, i, in[i], y, samples)))
             say(&s, "%s'%s'", weights++ > 0 ? ", " : "uses ", tl_leaf_name(t, leaf));
     }
     if (weights > 0)
@@ -198,7 +210,7 @@ bool tl_batch_blames(const tl_tape *t, const tl_op *op, const tl_tensor *in, tl_
                     "repeated"
                   : " repeated (tl_expand), and not once for each sample",
             apart ? "if that has an axis of samples, say so by tl_batch_axis"
-                  : "let the op broadcast it");
+                  : "let the op broadcast it, or tell its axis of samples by tl_batch_axis");
     return weights > 0;
 }
 
@@ -313,7 +325,12 @@ tl_batch tl_batch_beside(tl_batch a, int ndim, int64_t dim)
  * values made of different parts must not meet. */
 static uint32_t part_of(const tl_call *c, const tl_value *x)
 {
-    return (uint32_t)(tl_mix_attrs(x->part, c->op, c->attrs) >> 32) | 1;
+    const unsigned char *bytes = c->attrs;
+    uint64_t h = tl_mix(tl_mix(1, x->part), (uintptr_t)c->op);
+    h = tl_mix_attrs(h, c->op, c->attrs);
+    for (size_t i = 0; i < c->op->attr_size && c->op->attr == NULL; i++)
+        h = tl_mix(h, bytes[i]); /* no schema tells what they mean */
+    return (uint32_t)(h >> 32) | 1;
 }
 
 /* How many of x's samples, which lie along an axis of n elements, a view of m of these has; -1: it

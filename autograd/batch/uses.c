@@ -47,7 +47,7 @@ static uint64_t number_of(const tl_tape *t, int leaf, int acc, tl_tensor x)
     return h | 1;
 }
 
-/* It is not known where two views of a leaf lie to each other. (A derived value may have been
+/* Two views of a leaf of which it is not known how they lie to each other. (A derived value may have been
  * computed twice, in different memory.) */
 static bool apart(const tl_tape *t, tl_tensor x, tl_tensor y)
 {

@@ -236,20 +236,23 @@ static derivative take(tl_checker *c, tl_path path)
 /* Where many bends lie close together large steps can agree by chance, and Ridders' estimate of the
  * error is none. But a wrong gradient is wrong at every step: so if two falling steps, one after
  * the other, agree with the gradient, by differences far more exact than what they contradict, they
- * count. */
+ * count. A value that jumps, as one that is rounded on the way, has no slope at small steps: what
+ * the jumps amount to counts as error, and no gradient of zero is excused. */
 static void look_closer(tl_checker *c, derivative *d)
 {
     const double off = fabs(d->num.value - d->g[0]);
     double tolerance[2], over[2];
     int agree = 0;
     compare(c, d, tolerance, over);
-    if (!(over[0] > 1))
+    if (!(over[0] > 1) || d->g[0] == 0)
         return;
+    noise_at(c, &d->path, false); /* measures the jumps */
     for (double part = 1e-3; part > 1e-9 && agree < 2; part /= 8) {
         derivative near = *d;
         near.num = tl_shadow_derivative_near(&c->s, &d->path, part);
         compare(c, &near, tolerance, over);
-        agree = over[0] <= 1 && near.num.error < 0.1 * off ? agree + 1 : 0;
+        const double error = fmax(near.num.error, 2 * c->s.jumps / near.num.step);
+        agree = over[0] <= 1 && error < 0.1 * off ? agree + 1 : 0;
         if (agree == 2)
             *d = near;
     }

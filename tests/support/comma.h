@@ -39,12 +39,14 @@ static inline bool comma_enter(void)
 {
     const char *const installed[] = {"de_DE.UTF-8", "de_DE.utf8", "fr_FR.UTF-8", "ru_RU.UTF-8"};
     temp_dir d, folder;
-    const char *got = NULL;
+    const char *got = NULL, *users = getenv("LOCPATH");
+    char path[1024];
+    snprintf(path, sizeof path, "%s", users == NULL ? "" : users);
     if (temp_dir_make(&d)) {
         snprintf(folder.path, sizeof folder.path, "%.500s/comma", d.path);
         if (comma_make(&d) && setenv("LOCPATH", d.path, 1) == 0)
             got = setlocale(LC_NUMERIC, "comma");
-        unsetenv("LOCPATH");
+        users == NULL ? unsetenv("LOCPATH") : setenv("LOCPATH", path, 1);
         temp_dir_remove(&folder);
         temp_dir_remove(&d);
     }
