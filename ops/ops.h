@@ -437,8 +437,8 @@ typedef struct {
     tl_reduction reduction;
     int64_t ignore_index; /* with .ignore = true, rows with this target count for nothing */
     bool ignore;
-    tl_tensor count;  /* 0-d f64, for micro-batches: the rows of the whole batch, a mean's divisor */
-    tl_tensor total;  /* 0-d f64 of the model: the sum of losses is added to it in place */
+    tl_tensor count; /* 0-d f64, for micro-batches: the rows of the whole batch, a mean's divisor */
+    tl_tensor total; /* 0-d f64 of the model: the sum of losses is added to it in place */
     double smoothing; /* of labels: 1 - smoothing on the target, smoothing over all classes */
     /* (classes): a factor on each class's log-probability. The mean then divides by the sum of the
      * targets' weights, unless `count` is given. */

@@ -47,8 +47,8 @@ static uint64_t number_of(const tl_tape *t, int leaf, int acc, tl_tensor x)
     return h | 1;
 }
 
-/* Two views of a leaf of which it is not known how they lie to each other. (A derived value may have been
- * computed twice, in different memory.) */
+/* Two views of a leaf of which it is not known how they lie to each other. (A derived value may
+ * have been computed twice, in different memory.) */
 static bool apart(const tl_tape *t, tl_tensor x, tl_tensor y)
 {
     const tl_storage *a = tl_peek(t, x)->st;
