@@ -118,23 +118,21 @@ static tl_tensor shown(const tl_tape *t, tl_tensor x)
 
 /* Input i is a view that repeats what it shows, and not once for each sample, along an axis that
  * the op's vjp does not sum, which would bring a gradient for each. samples: of the other inputs.
- * Of one sample it cannot be told, unless something else is repeated. */
+ * (A size of 1 repeats nothing: whether it is there for a sample cannot be told from one.) */
 static bool repeats(const tl_tape *t, const tl_op *op, int i, tl_tensor x, const tl_value *y,
                     int64_t samples)
 {
     const tl_node *n = tl_maker(t, tl_behind(t, x, TL_VIEW, TL_REPEATS));
     const tl_array *a = &tl_peek(t, x)->a;
     const int end = a->ndim - (op->folds & TL_BIT(i) ? 2 : 0); /* a product sums the last two */
-    bool each = false, any = false;
+    const bool aligned = y->batch >= 0 && a->ndim == y->a.ndim;
     if (n == NULL || !(n->op->traits & TL_REPEATS) || tl_peek(t, x)->batch != TL_FREE)
         return false;
-    for (int k = 0; k < a->ndim; k++)
-        if (a->stride[k] == 0 && a->dim[k] > 1) {
-            const bool aligned = y->batch >= 0 && a->ndim == y->a.ndim;
-            any = true;
-            each |= k < end && a->dim[k] == samples && (!aligned || k == y->batch);
-        }
-    return samples == 1 ? any : !each;
+    for (int k = 0; k < end; k++)
+        if (a->dim[k] == samples && (a->stride[k] == 0 || a->dim[k] == 1) &&
+            (!aligned || k == y->batch))
+            return false;
+    return true;
 }
 
 static void say_inputs(text *s, tl_value *const *value, int n_in)
