@@ -411,7 +411,7 @@ static void describe(tl_checker *c)
 {
     tl_gradcheck_report *r = c->r;
     const char *name = c->who + 3; /* without the prefix */
-    char culprit[TL_MESSAGE_MAX], none[256], ulps[32] = "";
+    char culprit[TL_MESSAGE_MAX], none[256] = "", ulps[32] = "";
     char where[48] = "along a random direction";
     tl_textenv saved = tl_textenv_enter();
     if (r->analytic != 0)
@@ -420,7 +420,8 @@ static void describe(tl_checker *c)
         snprintf(where, sizeof where, "at element %lld", (long long)r->element);
     if (c->in_f64)
         c->why = "so an op reads what is not its input, or the engine is wrong; the whole";
-    snprintf(none, sizeof none, c->why == NULL ? "" : c->why, tl_dtype_name(c->dtype));
+    if (c->why != NULL)
+        snprintf(none, sizeof none, c->why, tl_dtype_name(c->dtype));
     if (c->s.err.status != TL_OK)
         snprintf(r->text, sizeof r->text, "%s: %.440s", name, c->s.err.message);
     else if (r->leaves == 0)
