@@ -84,7 +84,7 @@ static tl_fold *fold_of(tl_tape *t, tl_key_map *folds, int leaf, const tl_node *
     }
     *f = (tl_fold){
         .leaf = leaf, .acc = i, .x = n->in[k], .size = -1, .next = acc->folds, .met = met};
-    f->meets = f->next != NULL && (f->next->meets || apart(t, f->next->x, f->x));
+    f->meets = f->next != NULL && apart(t, f->next->x, f->x);
     return acc->folds = f;
 }
 
