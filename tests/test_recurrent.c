@@ -24,7 +24,7 @@ static const char *const cell_names[] = {"lstm", "gru", "tanh", "relu"};
 
 static tl_tensor run(tl_tape *t, tl_model *m, cell k, tl_tensor x, tl_recurrent_options o)
 {
-    return tl_recurrent_at(TL_AT(t), m, "r", x, HIDDEN, (tl_cell)(TL_LSTM + k), o);
+    return tl_recurrent_at(TL_AT(t), m, "r", x, HIDDEN, (tl_cell)((int)TL_LSTM + (int)k), o);
 }
 
 static double number(int64_t i) { return sin(1.3 * (double)i + 0.2) * 1.5; }

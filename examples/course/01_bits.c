@@ -76,10 +76,11 @@ static bool toy(FILE *svg)
 /* 3. What a gap does: 0.1 is not there, and above 2^24 every second whole number is missing. */
 static bool missing_numbers(void)
 {
+    const double as_double = 0.1;
     float tenth = 0.1f, large = 16777216, next = large + 1;
-    printf("\n0.1 as a float      %.20f\n0.1 as a double     %.20f\n", (double)tenth, 0.1);
+    printf("\n0.1 as a float      %.20f\n0.1 as a double     %.20f\n", (double)tenth, as_double);
     printf("2^24 + 1 as a float %.0f\n", (double)next);
-    return (double)tenth != 0.1 && next == large;
+    return (double)tenth != as_double && next == large;
 }
 
 int main(int argc, char **argv)
