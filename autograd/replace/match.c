@@ -179,32 +179,23 @@ static int readers(const tl_match *m, tl_tensor x)
     return n;
 }
 
-/* What is bound as the gradient of an output has its shape and dtype. */
-static bool cotangents_fit(const tl_match *m)
-{
-    const tl_tape *t = m->pass->t;
-    const tl_replacement *o = &m->rule->o;
-    for (int i = 0; i < o->n_out; i++) {
-        const tl_value *y = tl_peek(t, m->out[i]), *dy = tl_peek(t, m->b.arg[o->n_in + i]);
-        if (y != NULL && dy != NULL &&
-            (!tl_array_same_shape(&y->a, &dy->a) || y->a.dtype != dy->a.dtype))
-            return false;
-    }
-    return true;
-}
-
 /* The search has matched in full. Values that are no outputs have no users outside, and everything
  * was recorded in one mode, without TL_FAST or selected kernels, whose bits nobody has compared. */
 static bool finish_match(tl_match *m, const tl_binding *b)
 {
     tl_pass *p = m->pass;
+    const tl_replacement *o = &m->rule->o;
     const tl_node *first = &p->t->node[b->node[0]];
     const unsigned ignored = p->joint ? TL_NO_GRAD : 0;
     m->b = *b;
     for (int i = 0; i < m->search->n_out; i++)
         m->out[i] = m->search->out[i].node < 0 ? TL_NONE : bound(p->t, b, m->search->out[i]);
-    if (!cotangents_fit(m))
-        return tl_refuse(p, NULL, "what would be the gradient of an output has another shape");
+    for (int i = 0; i < o->n_out; i++) {
+        const tl_value *y = tl_peek(p->t, m->out[i]), *dy = tl_peek(p->t, b->arg[o->n_in + i]);
+        if (y != NULL && dy != NULL &&
+            (!tl_array_same_shape(&y->a, &dy->a) || y->a.dtype != dy->a.dtype))
+            return tl_refuse(p, NULL, "what would be the gradient of an output has another shape");
+    }
     for (int k = 0; k < m->search->n_nodes && !p->example; k++) {
         const tl_node *n = &p->t->node[b->node[k]];
         for (int j = 0; j < n->n_out; j++) {
