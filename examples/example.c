@@ -400,6 +400,7 @@ void ex_say(double loss, const char *measured)
 static void close_file(FILE *f, const char *path)
 {
     bool bad = f != NULL && ferror(f);
+    errno = EIO; /* if a write has failed before this one, which may say more */
     if (f != NULL && (fclose(f) != 0 || bad))
         ex_die(EX_FAILED, "cannot write %s: %s", path, strerror(errno));
 }
@@ -466,13 +467,13 @@ int ex_end(void)
     char hash[65];
     tl_group_count(ex.group, 0); /* names a rank that hangs by now */
     ex_check(tl_model_sha256(ex.m, hash));
-    printf("weights sha256 %s\n", hash);
-    fflush(stdout);
+    const bool said = printf("weights sha256 %s\n", hash) > 0 && fflush(stdout) == 0;
+    const int lost = said ? EIO : errno; /* why this or, for all that is known, a line before it */
     ex_check(tl_log_close(ex.t)); /* a log that could not be written is a failure, but only now */
     tl_group_free(ex.group);
     tl_free(micro, last, ex.opt, ex.t, ex.m);
     if (fflush(stdout) != 0 || ferror(stdout))
-        ex_die(EX_FAILED, "cannot write the output: %s", strerror(errno));
+        ex_die(EX_FAILED, "cannot write the output: %s", strerror(lost));
     return EX_DONE;
 }
 

@@ -2,6 +2,7 @@
  *
  * Read first; spiral.c is next, then train_addition.c and train_text.c.
  */
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <tally_data.h>
@@ -60,6 +61,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "fit_line: %s\n", tl_error(t));
     else
         printf("y = %.3f x %+.3f, from points near y = 3 x - 2\n", slope, level);
+    errno = EIO; /* if a write has failed before this one, which may say more */
     if (fflush(stdout) != 0 || ferror(stdout)) {
         perror("fit_line: cannot write the output");
         failed = 1;

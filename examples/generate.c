@@ -50,6 +50,7 @@ static _Noreturn void die(int status, const char *fmt, ...)
 
 static void written(void)
 {
+    errno = EIO; /* if a write has failed before this one, which may say more */
     if (fflush(stdout) != 0 || ferror(stdout))
         die(1, "cannot write the output: %s", strerror(errno));
 }

@@ -6,6 +6,7 @@
  *
  * The library's own add_rms_norm, which does the same at any width, is left out of the graph to
  * leave room for it. */
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -76,6 +77,7 @@ int main(int argc, char **argv)
     else
         fprintf(stderr, "own_fusion: %s\n", err.status != TL_OK ? err.message : tl_error(t));
     int bad = g == NULL;
+    errno = EIO; /* if a write has failed before this one, which may say more */
     if (fflush(stdout) != 0 || ferror(stdout)) {
         perror("own_fusion: cannot write the output");
         bad = 1;

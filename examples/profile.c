@@ -2,6 +2,7 @@
  *
  * Prints a table, and writes folded stacks to FILE (profile.folded), which flamegraph.pl and
  * speedscope draw. All it knows of the small Llama that it trains comes from a tl_observer. */
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -125,6 +126,7 @@ int main(int argc, char **argv)
     bad = tl_failed(t) || report(steps, folded);
     if (!bad)
         printf("stacks for a flame graph: %s\n", folded);
+    errno = EIO; /* if a write has failed before this one, which may say more */
     if (fflush(stdout) != 0 || ferror(stdout)) {
         perror("profile: cannot write the output");
         bad = 1;

@@ -7,6 +7,7 @@
  * kernels it chooses for the processor. BLIS_ARCH_TYPE forces others (BLIS 0.9: 0 is skx, 3
  * haswell). Source: see tensor/reveal/reveal.h. */
 #include <tally_extend.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -61,6 +62,16 @@ static double product(void *ctx, int64_t n, const void *x)
     return tl_item(t, tl_select(t, tl_select(t, y, 0, 0), 0, 0));
 }
 
+static int lost; /* why an order could not be written */
+
+/* Each order is written when it is found, into a pipe too. */
+static void written(void)
+{
+    errno = EIO; /* if a write has failed before this one, which may say more */
+    if ((fflush(stdout) != 0 || ferror(stdout)) && lost == 0)
+        lost = errno;
+}
+
 static int show(tl_sum_fn *sum, subject *s, int64_t n)
 {
     tl_order *order;
@@ -68,9 +79,11 @@ static int show(tl_sum_fn *sum, subject *s, int64_t n)
     printf("\n%s, %lld terms\n", s->what, (long long)n);
     if (tl_reveal_order(sum, s, TL_F32, n, &order, &err) != TL_OK) {
         printf("  %s %s\n", err.message, tl_error(s->tape));
+        written();
         return 1;
     }
     tl_order_print(stdout, order, NULL);
+    written();
     tl_order_free(order);
     return 0;
 }
@@ -125,14 +138,11 @@ int main(int argc, char **argv)
         k = strtol(argv[1], &end, 10);
     if (argc - only_blis > 2 || *end != '\0' || k < 1 || k > MOST)
         return usage(stderr);
-    setvbuf(stdout, NULL, _IOLBF, 0); /* each order when it is found, into a pipe too */
     tl_tape *t = tl_tape_new(NULL);
     int bad = only_blis ? 0 : show_tally(t, k);
     bad |= show_blis(t, k);
-    if (fflush(stdout) != 0 || ferror(stdout)) {
-        perror("reveal: cannot write the output");
-        bad = 1;
-    }
+    if (lost != 0)
+        fprintf(stderr, "reveal: cannot write the output: %s\n", strerror(lost));
     tl_free(t);
-    return bad;
+    return bad || lost != 0;
 }

@@ -3,6 +3,7 @@
  *
  * Read after fit_line.c.
  */
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <tally_data.h>
@@ -119,6 +120,7 @@ int main(int argc, char **argv)
     int failed = tl_failed(t);
     if (failed)
         fprintf(stderr, "spiral: %s\n", tl_error(t));
+    errno = EIO; /* if a write has failed before this one, which may say more */
     if (fflush(stdout) != 0 || ferror(stdout)) {
         perror("spiral: cannot write the output");
         failed = 1;

@@ -6,6 +6,7 @@
  * VJP:    those of concat and slice
  * Errors: TL_ESHAPE, and those of the ops they are made of
  */
+#include "autograd/batch/samples.h"
 #include "ops/build.h"
 
 tl_tensor tl_stack_at(tl_at at, const tl_tensor *xs, int n, int dim)
@@ -34,7 +35,7 @@ tl_tensor tl_stack_at(tl_at at, const tl_tensor *xs, int n, int dim)
         const tl_batch b0 = tl_batch_of(at.tape, xs[i]);
         const int b1 = b0 + (b0 >= d);
         if (b0 >= 0 && tl_batch_of(at.tape, lifted[i]) != b1)
-            tl_batch_axis_tape_at(at.tape, lifted[i], b1, at.file, at.line);
+            tl_batch_samples_of(at.tape, lifted[i], xs[i], b1);
     }
     tl_tensor y = tl_concat_at(at, lifted, n, d);
     tl_free_raw(lifted);

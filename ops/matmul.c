@@ -9,6 +9,7 @@
  *         its accumulator. Saves A, B.
  * Errors: TL_ESHAPE TL_EDTYPE
  */
+#include "autograd/batch/samples.h"
 #include "ops/build.h"
 
 static const tl_attr tl_matmul_schema[] = {TL_FIELD(tl_matmul, batch, SHAPE),
@@ -275,9 +276,7 @@ static tl_tensor times(tl_at at, tl_tensor c, double beta, tl_tensor y)
     tl_fill_attrs a = {TL_SCALAR, tl_dtype_compute(tl_dtype_of(at.tape, c)), beta};
     tl_tensor one = tl_expand_at(at, tl_apply1(at, &tl_op_fill, &a, NULL, 0),
                                  tl_shape_of(at.tape, y));
-    const tl_batch b = tl_batch_of(at.tape, y);
-    if (b >= 0) /* as long as the batch is */
-        tl_batch_axis_tape_at(at.tape, one, b, at.file, at.line);
+    tl_batch_samples_of(at.tape, one, y, tl_batch_of(at.tape, y)); /* as long as the batch is */
     return tl_mul_at(at, c, one);
 }
 

@@ -8,6 +8,7 @@
  * VJP:    those of gather, conv and concat, dx rounded to x's dtype; pool_places has none
  * Errors: TL_ESHAPE TL_EDTYPE TL_EDOMAIN (a window without an element)
  */
+#include "autograd/batch/samples.h"
 #include "ops/build.h"
 
 typedef struct {
@@ -224,8 +225,8 @@ static tl_tensor filler(tl_at at, tl_tensor x, int d, tl_shape shape, double val
 {
     const tl_tensor y = tl_fill_at(at, tl_dtype_of(at.tape, x), shape, value);
     const int axis = tl_batch_of(at.tape, x);
-    if (axis >= 0 && axis != d && !tl_failed(at.tape))
-        tl_batch_axis_tape_at(at.tape, y, axis, at.file, at.line);
+    if (axis != d)
+        tl_batch_samples_of(at.tape, y, x, axis);
     return y;
 }
 

@@ -50,7 +50,7 @@ def test_the_same_program_writes_the_same_file_in_c_and_in_python():
 
 
 def test_every_public_function_is_read_and_every_op_is_a_method():
-    text = open(os.path.join(ROOT, "ops", "ops.h")).read()
+    text = open(os.path.join(ROOT, "ops", "ops.h"), encoding="utf-8").read()
     ops = re.findall(r"^#define tl_(\w+)\(t, x[,)]", text, re.M)
     assert len(ops) > 60
     by_other = {"rms_norm_rstd", "layer_norm_stats", "rotary_"}  # macros over a function of another
@@ -295,6 +295,12 @@ def test_arrays_of_any_order_are_taken_right_and_what_would_be_cut_is_refused():
             assert x.shape == b.shape and (x.numpy() == b).all(), (kind, b.dtype, b.strides)
     fails(ValueError, [str(2**63)], t.data, np.uint64([1, 2**63]))
     assert t.data(np.uint64([2**63 - 1])).numpy()[0] == 2**63 - 1
+    for n in 2**63, 2**63 + 1, -2**63 - 1, 10**30, 10**400:
+        for a in [n], [n, -1], [[0.5], [n]], (n, np.float32(1)), n:
+            for dtype in None, tally.F64, tally.I64:
+                fails(ValueError, [str(n)], t.data, a, dtype)
+    assert t.data([float(2**63), 1]).numpy()[0] == 2**63
+    assert t.data([-2**63, 2**63 - 1]).numpy().tolist() == [-2**63, 2**63 - 1]
     fails(TypeError, ["float64", "int64"], t.data, [0.5], tally.I64)
     fails(TypeError, ["complex128", "float32"], t.data, [1j], tally.F32)
     fails(TypeError, ["int32"], t.data, [1], np.int32)
@@ -307,6 +313,7 @@ def test_arrays_of_any_order_are_taken_right_and_what_would_be_cut_is_refused():
     assert list(model["half"]) == [0x3f80, 0x4000]
     model["one"] = 3.0
     assert model["one"] == 3
+    fails(ValueError, [str(2**63)], model.__setitem__, "one", 2**63)
 
 
 def test_ten_thousand_tapes_leave_nothing_behind():
@@ -497,12 +504,45 @@ def test_nothing_of_a_number_or_a_text_is_cut():
     for f in m.save, m.checkpoint_notes, tally.load_file:
         args = [[]] if f == m.checkpoint_notes else []
         fails(ValueError, ["a NUL"], f, "a\0b", *args)
-        fails(ValueError, ["UTF-8"], f, "a\ud800b", *args)
+        fails(ValueError, [sys.getfilesystemencoding().upper()], f, "a\ud800b", *args)
+    fails(ValueError, ["UTF-8"], t.param, "a\ud800b", "F32", (2,))
     with tempfile.TemporaryDirectory() as d:
         path = os.path.join(d, os.fsdecode(b"\x80"))
         tally.save_file({"é": np.zeros(2)}, path)
         assert os.listdir(os.fsencode(d)) == [b"\x80"] and list(tally.load_file(path)) == ["é"]
         fails(tally.Error, ["cannot open"], tally.load_file, path + "é" * 300)  # cut within one
+
+
+def test_paths_are_those_that_python_opens_in_any_locale():
+    program = """
+import os, sys, numpy as np, tally
+assert sys.getfilesystemencoding() == "iso8859-1"
+d, name = sys.argv[1], chr(0xe9)
+path = os.path.join(d, name)
+tally.save_file({name: np.zeros(2)}, path)
+assert os.listdir(os.fsencode(d)) == [b"\\xe9"] and list(tally.load_file(path)) == [name]
+os.remove(path)
+t = tally.Tape(tally.Model(seed=1))
+t.param(name, "F32", (2,))
+for save in t.model.save, lambda path: t.model.checkpoint_save(None, path):
+    save(path)
+    assert os.listdir(d) == [name]
+    os.remove(path)
+t.log_open(path)
+t.log_close()
+assert os.listdir(d) == [name]
+"""
+    with tempfile.TemporaryDirectory() as d:
+        locale = os.path.join(d, "en_US.ISO-8859-1")
+        os.mkdir(os.path.join(d, "files"))
+        try:
+            subprocess.run(["localedef", "-i", "en_US", "-f", "ISO-8859-1", locale], check=True,
+                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        except (OSError, subprocess.CalledProcessError):
+            return print("skipped: no locale of ISO-8859-1 can be made here")
+        subprocess.run([sys.executable, "-c", program, os.path.join(d, "files")], check=True,
+                       env=dict(os.environ, LOCPATH=d, LC_ALL=os.path.basename(locale),
+                                PYTHONUTF8="0", PYTHONPATH=PACKAGE, PYTHONDONTWRITEBYTECODE="1"))
 
 
 def test_numpy_reads_the_arrays_that_are_written():
@@ -531,7 +571,8 @@ def test_numpy_reads_the_arrays_that_are_written():
 
 
 def test_readme_checks_a_gradient():
-    program = re.search(r"```python\n(.*?)```", open(os.path.join(ROOT, "README.md")).read(), re.S)
+    with open(os.path.join(ROOT, "README.md"), encoding="utf-8") as f:
+        program = re.search(r"```python\n(.*?)```", f.read(), re.S)
     assert 6 <= program[1].count("\n") <= 12
     exec(compile(program[1], "README.md", "exec"), {})
 

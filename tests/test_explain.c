@@ -359,6 +359,32 @@ static tl_tensor padded(tl_tensor x)
     return summed(
         tl_matmul(t, tl_pad(t, tl_slice(t, hidden(x), 1, 0, 2, 1), 1, 1, 1, 0.5), weight("c")));
 }
+/* Rows into which samples were merged. */
+static tl_tensor flat(tl_tensor x) { return tl_reshape(t, hidden(x), TL_DIMS(-1, 2)); }
+static tl_tensor flat_weight(tl_tensor h)
+{
+    const int64_t n = tl_shape_of(t, h).dim[1];
+    const char name[] = {'f', (char)('0' + n), '\0'};
+    return summed(tl_matmul(t, h, tl_param(t, m, name, TL_F32, TL_DIMS(n, 3), TL_INIT_NORMAL, 1)));
+}
+static tl_tensor flat_padded(tl_tensor x) { return flat_weight(tl_pad(t, flat(x), 1, 1, 2, 0.5)); }
+static tl_tensor flat_added(tl_tensor x)
+{
+    tl_tensor c = tl_param(t, m, "fc", TL_F32, TL_DIMS(3), TL_INIT_NORMAL, 1),
+              v = tl_param(t, m, "fu", TL_F32, TL_DIMS(2, 3), TL_INIT_NORMAL, 1);
+    return flat_weight(tl_addmm(t, c, flat(x), v, 0.3, 1.7));
+}
+static tl_tensor flat_joined(tl_tensor x)
+{
+    tl_tensor h = flat(x), both[] = {h, tl_pad(t, tl_exp(t, h), 1, 1, 0, 0)};
+    return flat_weight(tl_concat(t, both, 2, 1));
+}
+static tl_tensor flat_stacked(tl_tensor x)
+{
+    tl_tensor h = flat(x), y = tl_stack(t, (tl_tensor[]){h, tl_exp(t, h)}, 2, 0);
+    return flat_weight(
+        tl_concat(t, (tl_tensor[]){tl_select(t, y, 0, 0), tl_select(t, y, 0, 1)}, 2, 1));
+}
 static tl_tensor attends(tl_tensor x)
 {
     tl_tensor b = tl_param(t, m, "bias", TL_F32, TL_DIMS(2, 2), TL_INIT_NORMAL, 1),
@@ -412,6 +438,8 @@ static const struct {
     {"each", repeated_each, false},   {"padded", padded, false},
     {"attends", attends, false},      {"logits", repeated_logits, false},
     {"batch", repeated_batch, false}, {"state", repeated_state, false},
+    {"flat", flat_padded, false},     {"flat sum", flat_added, false},
+    {"joined", flat_joined, false},   {"stacked", flat_stacked, false},
 };
 enum { PROGRAMS = sizeof programs / sizeof *programs, INPUTS = 50 };
 

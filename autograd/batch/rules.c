@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "autograd/batch/internal.h"
+#include "autograd/batch/samples.h"
 
 tl_batch tl_batch_of(tl_tape *t, tl_tensor x)
 {
@@ -90,6 +91,17 @@ tl_status tl_batch_axis_model_at(tl_model *m, tl_tensor x, int axis, const char 
     else if (set_axis(v, axis, tl_model_name_of(m, x) == NULL, &e) == TL_OK)
         return TL_OK;
     return tl_fail(&m->head.err, e.status, "%.380s (%.90s:%d)", e.message, file, line);
+}
+
+void tl_batch_samples_of(tl_tape *t, tl_tensor y, tl_tensor x, int axis)
+{
+    if (tl_failed(t) || tl_batch_of(t, x) < 0)
+        return;
+    tl_value *made = tl_peek(t, y);
+    const tl_value *v = tl_peek(t, x);
+    tl_batch_like(made, v);
+    made->batch = (tl_batch)axis;
+    made->fixed = false;
 }
 
 /* ---- what is outside the promise ---- */

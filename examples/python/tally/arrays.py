@@ -1,6 +1,7 @@
 """Arrays of numpy, shapes, dtypes and text as C has them. Nothing is cut in silence."""
 import ctypes as C
 import os
+import sys
 
 import numpy as np
 
@@ -31,14 +32,24 @@ def int64s(numbers, room):
 
 
 def encoded(text):
-    """A name or path as C has it."""
-    if not isinstance(text, (str, os.PathLike)):
+    """A name as C has it."""
+    if not isinstance(text, str):
         raise TypeError("text is wanted, not %r" % (text,))
-    text = os.fspath(text)
+    return _encoded(text, lambda s: s.encode("utf-8", "surrogateescape"), "UTF-8")
+
+
+def path_of(path):
+    """A path as C has it: the bytes by which Python itself would open it, in any locale."""
+    if not isinstance(path, (str, os.PathLike)):
+        raise TypeError("a path is wanted, not %r" % (path,))
+    return _encoded(path, os.fsencode, sys.getfilesystemencoding().upper())
+
+
+def _encoded(text, encode, encoding):
     try:
-        made = text if isinstance(text, bytes) else text.encode("utf-8", "surrogateescape")
+        made = encode(text)
     except UnicodeEncodeError:
-        raise ValueError("%r cannot be written in UTF-8" % text) from None
+        raise ValueError("%r cannot be written in %s" % (text, encoding)) from None
     if b"\0" in made:
         raise ValueError("%r has a NUL, where C's text ends" % (text,))
     return made
@@ -80,9 +91,21 @@ def fitting(a, dtype):
     return np.ascontiguousarray(a, to).reshape(a.shape)
 
 
+def listed(value):
+    """value as an array. Of whole numbers beyond 64 bits in a list, numpy would make floats, which
+    are other numbers."""
+    a = np.asarray(value)
+    if isinstance(value, (list, tuple, int)) and a.dtype.kind in "fuO":
+        large = a.dtype.kind == "O" or (abs(a) >= 2.0**63).any()
+        for x in np.asarray(value, object).flat if large else ():
+            if isinstance(x, (int, np.integer)) and not -2**63 <= x < 2**63:
+                raise ValueError("%d is too large for I64" % x)
+    return a
+
+
 def numbers(array, dtype):
     """As an array of a dtype of Tally's: its own (ints become I64) or that one; and the dtype."""
-    a = np.asarray(array)
+    a = listed(array)
     if dtype is None and a.dtype.kind in "iu":
         dtype = face.constants["TL_I64"]
     elif dtype is None:

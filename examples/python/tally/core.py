@@ -8,8 +8,8 @@ import sys
 
 import numpy as np
 
-from .arrays import (BF16, NUMPY, array_of, decoded, dtype_of, encoded, fitting, int64s, message,
-                     numbers, shape_of, view, whole)
+from .arrays import (BF16, NUMPY, array_of, decoded, dtype_of, encoded, fitting, int64s, listed,
+                     message, numbers, path_of, shape_of, view, whole)
 from .face import face, is_struct, lib
 
 EXPORTS = {name[3:]: value for name, value in face.constants.items()}  # F32, MEAN, ...
@@ -27,8 +27,8 @@ class Error(RuntimeError):
         self.status = lib.tl_status_name(status).decode()
 
 
-def _intern(text):
-    return _INTERNED.setdefault(text, encoded(text))
+def _intern(text, encode=encoded):
+    return _INTERNED.setdefault((text, encode), encode(text))
 
 
 def _place():
@@ -83,7 +83,7 @@ class Model(_Object):
     def __setitem__(self, name, value):
         """Writes it in place."""
         one = self._named(name)
-        a = fitting(np.asarray(value), one.array.dtype)
+        a = fitting(listed(value), one.array.dtype)
         if a.shape != tuple(one.array.dim[:one.array.ndim]):
             raise ValueError("%s has shape %r, not %r" % (
                 name, tuple(one.array.dim[:one.array.ndim]), a.shape))
@@ -343,6 +343,9 @@ def _c(ctype, value, keep):
     return value
 
 
+_PATHS = {"path", "folder"}  # parameters that are files
+
+
 def _is_options(ctype, kind):
     return is_struct(ctype) and kind not in ("tl_at", "tl_tensor", "tl_shape", "tl_array")
 
@@ -391,7 +394,8 @@ def _call(f, tape, args, kwargs):
         elif given or args:
             python = kwargs.pop(name) if given else args.pop(0)
             try:
-                value = _c(ctype, _typed(kind, python), keep)
+                value = _intern(python, path_of) if name in _PATHS and python is not None else \
+                    _c(ctype, _typed(kind, python), keep)
             except (TypeError, ValueError) as e:
                 raise type(e)("%s: %s: %s; %s" % (_short(f.name), name, e, f.prototype)) from None
             before = None

@@ -1,7 +1,7 @@
 """Files: safetensors as arrays of numpy, and checkpoints."""
 import ctypes as C
 
-from .arrays import array_of, decoded, encoded, message, view, whole
+from .arrays import array_of, decoded, encoded, message, path_of, view, whole
 from .core import Error, Model, Tape, _typed
 from .face import face, lib
 
@@ -16,7 +16,7 @@ def _checkpoints(owner, tail):
 
     def where(opt, path):
         opt = _typed("tl_opt *", opt)
-        return opt._p if opt else None, encoded(path)
+        return opt._p if opt else None, path_of(path)
 
     def save(self, opt, path, notes=None):
         """Writes a checkpoint, whole or not at all. opt may be None."""
@@ -40,7 +40,7 @@ def _checkpoints(owner, tail):
 
     def notes(self, path, keys):
         """The notes of these keys alone; nothing is loaded."""
-        return read(self, "notes", [encoded(path)], keys)
+        return read(self, "notes", [path_of(path)], keys)
 
     for f, name in (save, "save" + tail), (load, "load" + tail), (notes, "notes"):
         f.__name__ = f.__qualname__ = "checkpoint_" + name
@@ -54,7 +54,7 @@ _checkpoints(Tape, "_tape")
 def load_file(path):
     """The tensors of a safetensors file as {name: array} (of bf16: its bits)."""
     file, err = C.c_void_p(), _T["tl_err"]()
-    if lib.tl_st_open(C.byref(file), encoded(path), C.byref(err)):
+    if lib.tl_st_open(C.byref(file), path_of(path), C.byref(err)):
         raise Error(err.status, message(err.message))
     try:
         entries = [lib.tl_st_at(file, i) for i in range(lib.tl_st_count(file))]
@@ -70,6 +70,6 @@ def save_file(arrays, path, metadata=None):
         *[(encoded(name), array_of(a)) for name, a in arrays.items()])
     meta = [(encoded(k), encoded(v)) for k, v in (metadata or {}).items()]
     err = _T["tl_err"]()
-    if lib.tl_st_write(encoded(path), entries, len(arrays),
+    if lib.tl_st_write(path_of(path), entries, len(arrays),
                        (_T["tl_st_meta"] * max(len(meta), 1))(*meta), len(meta), C.byref(err)):
         raise Error(err.status, message(err.message))

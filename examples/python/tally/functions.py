@@ -76,7 +76,9 @@ _T["tl_gradcheck_report"].__str__ = lambda report: message(report.text)
 
 
 class Compiled(_Object):
-    """f(t, *inputs) as a graph for each set of shapes: Compiled(t, f, n_out=1); call it."""
+    """f(t, *inputs) as a graph for each set of shapes: Compiled(t, f, n_out=1); call it. Whatever f
+    lends to C when it is traced (arrays, functions) is kept as long as this object lives, although
+    C may have freed the graph by then: it does not say when."""
 
     def __init__(self, tape, f, n_out=1, **options):
         self.tape, self.n_out, self.raised, self.kept = tape, n_out, [], []
