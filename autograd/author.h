@@ -71,8 +71,8 @@ typedef struct {
 } tl_accumulating;
 int tl_accumulating_count(const tl_tape *t);
 tl_accumulating tl_accumulating_at(const tl_tape *t, int i);
-/* A number that changes when anything is added to one of them. */
-uint64_t tl_accumulated(const tl_tape *t);
+uint64_t tl_accumulated(const tl_tape *t); /* changes when anything is added to one of them */
+uint64_t tl_programs(const tl_tape *t); /* what the step's backwards ran, as a hash; 0: nothing */
 /* *out (borrowed) becomes that accumulator, made with zeros if there is none; kind "": none is
  * made. A parameter's accumulator has the parameter's shape, whatever `shape` is. TL_ENAME;
  * TL_EUSAGE: call is below 0 or at least 2^30, or it exists in another dtype; TL_ESHAPE: a value

@@ -128,7 +128,8 @@ tl_status tl_error_begin(void *object)
     tl_err *err = tl_error_record(object);
     if (err == NULL || (err->status != TL_OK && !err->read))
         return err == NULL ? tl_error_status(object) : err->status;
-    tl_err_clear(err);
+    if (err->status != TL_OK) /* tapes of other threads may be asking */
+        tl_err_clear(err);
     return TL_OK;
 }
 

@@ -210,6 +210,7 @@ ROW(tl_explain_invariance, SAYS, (T, IN(LOSS), PTR(a->text), ROOM(sizeof a->text
 ROW(tl_grad_clear, QUIET, (T))
 ROW(tl_accumulating_count, QUIET, (T))
 ROW(tl_accumulated, QUIET, (T))
+ROW(tl_programs, QUIET, (T))
 ROW(tl_accumulating_at, QUIET, (T, INT(0)))
 ROW(tl_accumulator_open, SAYS,
     (T, NAME("w"), INT(0), NAME("sum"), DTYPE(TL_F64), SHAPE(4), PTR(a->array)))

@@ -418,6 +418,68 @@ static void calls_between_backward_and_fold_are_refused(void **unused)
     }
 }
 
+/* ---- programs ---- */
+
+typedef enum { LOOP, OP, USE, BACKWARDS, LATER, RAGGED, PROGRAMS } strange;
+
+/* Parts of 2 of 4 samples. Rank 1's are of another program, in step 2: a longer loop, another op, a
+ * use more, a backward more. LATER: rank 0 has no samples in the first micro-batch, and runs
+ * nothing; rank 1 runs nothing in the second. RAGGED: it is allowed. */
+static void train_strange(void *ctx, tl_link link, char out[GROUPED_HASH])
+{
+    const strange f = *(const strange *)ctx;
+    grouped_rank r = {.m = tl_model_new(.seed = 1)};
+    tl_tape *t = r.t = tl_tape_new(r.m);
+    r.opt = tl_sgd_new(r.m, .lr = 0.1);
+    tl_group *g = tl_group_new(t, link);
+    tl_param(t, r.m, "w", TL_F32, TL_DIMS(3, 3), TL_INIT_NORMAL, 1);
+    for (int i = 0; i < 2 + (f == LATER); i++) {
+        const bool strays = link.rank == 1 && i == 1 && f != LATER,
+                   other = strays || (f == LATER && i == 2);
+        const bool none = f == LATER && i > 0 && link.rank == i - 1;
+        const int64_t first = f == LATER && i > 0 ? 2 * (i - 1) * link.rank : 2 * link.rank;
+        tl_group_begin(g, (tl_group_part){first, none ? 0 : 2, f == LATER && i > 0 ? 2 : 4});
+        tl_tensor w = tl_model_find(r.m, "w"),
+                  x = tl_data(t, ((float[6]){1, 2, 3, 4, 5, 6}), TL_F32, TL_DIMS(2, 3));
+        for (int k = 0; k < (strays && (f == LOOP || f == RAGGED) ? 3 : 2); k++)
+            x = tl_matmul(t, tl_tanh(t, x), w);
+        if (other && (f == OP || f == LATER))
+            x = tl_sin(t, x);
+        x = strays && f == USE ? tl_matmul(t, x, tl_transpose(t, w, 0, 1)) : tl_scale(t, x, 2);
+        x = tl_sum(t, x, TL_ALL, false);
+        if (strays && f == BACKWARDS)
+            tl_backward(t, x, .put_off = true, .retain = true);
+        if (f == RAGGED)
+            tl_backward(t, x, .put_off = true, .ragged = true);
+        else if (!none)
+            tl_group_backward(g, t, x);
+        tl_group_fold(g);
+        tl_tape_reset(t);
+        if (f == LATER && i == 1)
+            continue;
+        tl_group_share(g);
+        tl_step(r.opt, t);
+        tl_tape_reset(t);
+    }
+    tl_group_free(g);
+    grouped_end(&r, out);
+}
+
+static void ranks_of_other_programs_are_refused(void **unused)
+{
+    static ring g;
+    (void)unused;
+    for (strange f = 0; f < PROGRAMS; f++) {
+        const char *says[2] = {"tl_group_fold: rank 1 runs another program than rank 0",
+                               "tl_group_fold: rank 0 runs another program than rank 1"};
+        train_all(&g, 2, train_strange, &f);
+        for (int i = 0; i < 2; i++)
+            if (f == RAGGED ? strlen(g.r[i].out) != 64
+                            : strstr(g.r[i].out, says[f == LATER]) == NULL)
+                fail_msg("%d, rank %d: %s", (int)f, i, g.r[i].out);
+    }
+}
+
 /* ---- where ranks part ---- */
 
 static char logs[RING_MOST][1024];
@@ -649,6 +711,7 @@ const struct CMUnitTest tl_tests_group[] = {
     cmocka_unit_test(a_group_that_cannot_be_is_an_error),
     cmocka_unit_test(a_second_group_is_refused),
     cmocka_unit_test(calls_between_backward_and_fold_are_refused),
+    cmocka_unit_test(ranks_of_other_programs_are_refused),
     cmocka_unit_test_setup_teardown(logs_of_updates_tell_where_a_rank_parts, logged_begin,
                                     logged_end),
     cmocka_unit_test(what_strays_is_named),

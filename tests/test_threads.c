@@ -349,6 +349,7 @@ static void *make_tensors(void *ctx)
     for (int i = 0; i < w->rounds; i++) {
         snprintf(name, sizeof name, "%d", i * 7919 % w->rounds);
         tl_param(t, w->m, name, TL_F32, TL_DIMS(2), TL_INIT_ZEROS, 0);
+        tl_zeros(w->m, TL_F32, TL_DIMS(2));
     }
     strcpy(w->error, tl_error(t));
     tl_free(t);

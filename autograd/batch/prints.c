@@ -3,7 +3,8 @@
  * Each tl_backward leaves the print (fingerprint) of its walk: in canonical order a number for each
  * node, made of its op, its dtype and what it reads. The same call of a later micro-batch must have
  * the same print. Sizes do not count, nor do views and copies, which may be there for a size's
- * sake. A trace notes the prints of all its calls, which meet those of the tape at each run. */
+ * sake. A trace notes the prints of all its calls, which meet those of the tape at each run. Prints
+ * are the same in every process, so that the ranks of a group can compare theirs (tl_programs). */
 #include <string.h>
 
 #include "autograd/batch/internal.h"
@@ -41,6 +42,21 @@ static tl_status keep(tl_at at, tl_print x)
     return TL_OK;
 }
 
+uint64_t tl_programs(const tl_tape *t)
+{
+    static const tl_prints none;
+    const tl_prints *p = tl_lives(t) ? &t->prints : &none;
+    bool ragged = p->ragged;
+    uint64_t h = (uint64_t)p->n;
+    for (int i = 0; i < p->n; i++) {
+        ragged |= p->print[i].ragged;
+        h = tl_mix(h, p->print[i].n);
+        for (uint32_t k = 0; k < p->print[i].n; k++)
+            h = tl_mix(h, p->print[i].node[k]);
+    }
+    return p->n == 0 || ragged ? 0 : h | 1;
+}
+
 /* What a node reads, as a number: x is one of its inputs, y its output. place: by node from
  * w->first_node on, where it stands in the print. */
 static uint64_t print_of_input(const tl_walk *w, tl_tensor x, const tl_value *y,
@@ -52,7 +68,7 @@ static uint64_t print_of_input(const tl_walk *w, tl_tensor x, const tl_value *y,
     if (v == NULL)
         return 1;
     if (x.owner != t->values.owner && (v->needs_grad || y->fixed)) /* a parameter */
-        return 3 + ((uint64_t)x.owner << 32 | x.index);
+        return 3 + v->print;
     if (v->node < 0)
         return 2;
     if (v->needs_grad && v->fixed && !y->fixed) /* a derived value */
@@ -64,7 +80,8 @@ static uint64_t print_of_input(const tl_walk *w, tl_tensor x, const tl_value *y,
 static uint64_t print_of(const tl_walk *w, const tl_node *n, const uint32_t *place)
 {
     const tl_value *y = tl_values_at(&w->t->values, n->out);
-    uint64_t h = tl_mix(tl_mix((uintptr_t)n->op, (uint64_t)y->a.dtype), (uint64_t)n->n_in);
+    uint64_t h = tl_mix_name(0, n->op->name);
+    h = tl_mix(tl_mix(h, (uint64_t)y->a.dtype), (uint64_t)n->n_in);
     for (int k = 0; k < n->n_in; k++)
         h = tl_mix(h, print_of_input(w, n->in[k], y, place));
     return h;

@@ -185,6 +185,20 @@ static tl_status parts_meet(tl_group *g, const head *h)
     return TL_OK;
 }
 
+/* Ranks run one program, as micro-batches do. Who has run none knows that of the rank before. */
+static tl_status programs_meet(tl_group *g, const head *h)
+{
+    const uint64_t mine = tl_programs(g->t),
+                   came = g->link.rank > 0 || g->round > 0 ? h->program : 0;
+    if (mine != 0 && came != 0 && mine != came)
+        return tl_group_fail(g, TL_EUSAGE,
+                             "tl_group_fold: rank %d runs another program than rank %d or one "
+                             "before it: other ops, or another number of tl_backward",
+                             g->link.rank, rank_before(g));
+    g->program = mine != 0 ? mine : came;
+    return TL_OK;
+}
+
 /* No backward has added to an accumulator at once. */
 static tl_status all_waits(tl_group *g)
 {
@@ -279,6 +293,7 @@ static tl_status fold(tl_group *g)
     TL_TRY(list_params(g));
     TL_TRY(advance(g));
     TL_TRY(parts_meet(g, &g->next));
+    TL_TRY(programs_meet(g, &g->next));
     TL_TRY(is_last(g) ? TL_OK : tl_group_send(g, END, 0, NULL, 0));
     return tl_group_settle(g, NULL);
 }
@@ -436,6 +451,7 @@ tl_status tl_group_share(tl_group *g)
     if (!tl_failed(g->t) && (g->link.size == 1 || share(g) == TL_OK)) {
         g->step++;
         g->round = 0;
+        g->program = 0;
         g->over = true;
     }
     return tl_group_ends(g);

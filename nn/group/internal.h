@@ -33,6 +33,7 @@ typedef struct {
     int64_t step, round; /* of the sender */
     int64_t until, of;   /* the sender's samples end there, of so many */
     int64_t bytes;       /* of the text */
+    uint64_t program;    /* of the ranks up to the sender, in this step; 0: none has run one */
 } head;
 
 struct tl_group {
@@ -60,6 +61,7 @@ struct tl_group {
     bool announced;       /* the head and text of sums have come (next, text), not the numbers */
     head next;            /* the last message of the rank before */
     uint64_t accumulated; /* tl_accumulated when it began, or when gradients were shared */
+    uint64_t program;     /* tl_programs of this rank, or if it has none, of those before it */
 
     /* Parameters whose sums this rank sends on. */
     struct param *param;

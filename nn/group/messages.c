@@ -107,7 +107,14 @@ tl_status tl_group_send(tl_group *g, what w, int n, const void *text, size_t byt
     block *b = tl_group_alloc(g, sizeof *b + bytes);
     if (b == NULL)
         return TL_ENOMEM;
-    b->h = (head){w, n, g->step, g->round, g->part.first + g->part.n, g->part.of, (int64_t)bytes};
+    b->h = (head){.what = w,
+                  .n = n,
+                  .step = g->step,
+                  .round = g->round,
+                  .until = g->part.first + g->part.n,
+                  .of = g->part.of,
+                  .bytes = (int64_t)bytes,
+                  .program = g->program};
     if (bytes > 0)
         memcpy(b->text, text, bytes);
     b->next = g->sent;
