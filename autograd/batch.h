@@ -92,12 +92,7 @@ static inline uint64_t tl_mix(uint64_t h, uint64_t x)
     h = (h ^ x) * 0x9e3779b97f4a7c15u;
     return h ^ h >> 29;
 }
-static inline uint64_t tl_mix_name(uint64_t h, const char *name)
-{
-    for (; *name != '\0'; name++)
-        h = tl_mix(h, (unsigned char)*name);
-    return h;
-}
+uint64_t tl_mix_text(uint64_t h, const char *text); /* derived.c */
 
 /* ---- derived.c, settle.c: derived values, made of parameters and constants alone ---- */
 

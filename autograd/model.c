@@ -280,7 +280,7 @@ static tl_status find_or_make(tl_model *m, const char *name, tl_dtype dtype, con
     v->needs_grad = param && !m->entry[at].frozen;
     tl_batch_set(v, TL_FREE);
     v->fixed = param; /* a buffer may change at any time */
-    v->print = tl_mix_name(0, name);
+    v->print = tl_mix_text(0, name);
     return TL_OK;
 }
 

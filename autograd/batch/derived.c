@@ -38,7 +38,7 @@ static uint64_t mix_elements(uint64_t h, const void *p, size_t n, size_t size)
     return h;
 }
 
-static uint64_t mix_text(uint64_t h, const char *text)
+uint64_t tl_mix_text(uint64_t h, const char *text)
 {
     return mix_elements(h, text, strlen(text), 1);
 }
@@ -62,10 +62,10 @@ uint64_t tl_mix_attrs(uint64_t h, const tl_op *op, const void *attrs)
 
 static uint64_t mix_call(const tl_node *n)
 {
-    uint64_t h = tl_mix(mix_text(0, n->op->name), n->mode & TL_FAST);
+    uint64_t h = tl_mix(tl_mix_text(0, n->op->name), n->mode & TL_FAST);
     h = tl_mix_attrs(h, n->op, n->attrs);
     for (const tl_choice *c = n->choice; c != NULL; c = c->outer)
-        h = mix_text(mix_text(tl_mix(h, c->dtype), c->op == NULL ? "" : c->op), c->name);
+        h = tl_mix_text(tl_mix_text(tl_mix(h, c->dtype), c->op == NULL ? "" : c->op), c->name);
     return h;
 }
 
@@ -74,7 +74,7 @@ static uint64_t print_of(const tl_tape *t, tl_tensor x)
     const tl_value *v = tl_is_none(x) ? NULL : tl_peek(t, x);
     return v == NULL                    ? 0
            : x.owner == t->values.owner ? v->print
-                                        : mix_text(1 + v->needs_grad, tl_leaf_name(t, x));
+                                        : tl_mix_text(1 + v->needs_grad, tl_leaf_name(t, x));
 }
 
 /* The print of output j of a call whose inputs have prints. */

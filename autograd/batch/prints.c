@@ -80,7 +80,7 @@ static uint64_t print_of_input(const tl_walk *w, tl_tensor x, const tl_value *y,
 static uint64_t print_of(const tl_walk *w, const tl_node *n, const uint32_t *place)
 {
     const tl_value *y = tl_values_at(&w->t->values, n->out);
-    uint64_t h = tl_mix_name(0, n->op->name);
+    uint64_t h = tl_mix_text(0, n->op->name);
     h = tl_mix(tl_mix(h, (uint64_t)y->a.dtype), (uint64_t)n->n_in);
     for (int k = 0; k < n->n_in; k++)
         h = tl_mix(h, print_of_input(w, n->in[k], y, place));
