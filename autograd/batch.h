@@ -3,6 +3,8 @@
 #ifndef TL_AUTOGRAD_BATCH_H
 #define TL_AUTOGRAD_BATCH_H
 
+#include <string.h>
+
 #include "autograd/internal.h"
 
 /* ---- rules.c: how values depend on the batch ---- */
@@ -92,7 +94,24 @@ static inline uint64_t tl_mix(uint64_t h, uint64_t x)
     h = (h ^ x) * 0x9e3779b97f4a7c15u;
     return h ^ h >> 29;
 }
-uint64_t tl_mix_text(uint64_t h, const char *text); /* derived.c */
+/* Mixes in n elements, eight bytes at a time. The lowest byte of an element comes first on every
+ * host; its size is a power of two. */
+static inline uint64_t tl_mix_elements(uint64_t h, const void *p, size_t n, size_t size)
+{
+    const unsigned char *byte = p;
+    const size_t flip = __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ ? 0 : size - 1;
+    for (size_t i = 0; i < n * size; i += 8) {
+        uint64_t x = 0;
+        for (size_t k = i; k < i + 8 && k < n * size; k++)
+            x |= (uint64_t)byte[k ^ flip] << 8 * (k - i);
+        h = tl_mix(h, x);
+    }
+    return h;
+}
+static inline uint64_t tl_mix_text(uint64_t h, const char *text)
+{
+    return tl_mix_elements(h, text, strlen(text), 1);
+}
 
 /* ---- derived.c, settle.c: derived values, made of parameters and constants alone ---- */
 

@@ -23,29 +23,9 @@ static tl_tensor on(const tl_tape *l, uint32_t i)
 
 /* ---- prints: equal wherever the expression is, on whatever tape, in whatever process ---- */
 
-/* Mixes in n elements, eight bytes at a time. The lowest byte of an element comes first on every
- * host; its size is a power of two. */
-static uint64_t mix_elements(uint64_t h, const void *p, size_t n, size_t size)
-{
-    const unsigned char *byte = p;
-    const size_t flip = __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ ? 0 : size - 1;
-    for (size_t i = 0; i < n * size; i += 8) {
-        uint64_t x = 0;
-        for (size_t k = i; k < i + 8 && k < n * size; k++)
-            x |= (uint64_t)byte[k ^ flip] << 8 * (k - i);
-        h = tl_mix(h, x);
-    }
-    return h;
-}
-
-uint64_t tl_mix_text(uint64_t h, const char *text)
-{
-    return mix_elements(h, text, strlen(text), 1);
-}
-
 static uint64_t mix_shape(uint64_t h, const tl_shape *s)
 {
-    return mix_elements(tl_mix(h, (uint64_t)s->ndim), s->dim, (size_t)s->ndim, sizeof *s->dim);
+    return tl_mix_elements(tl_mix(h, (uint64_t)s->ndim), s->dim, (size_t)s->ndim, sizeof *s->dim);
 }
 
 uint64_t tl_mix_attrs(uint64_t h, const tl_op *op, const void *attrs)
@@ -55,7 +35,7 @@ uint64_t tl_mix_attrs(uint64_t h, const tl_op *op, const void *attrs)
         const double x = tl_attr_number(f, attrs);
         h = f->kind == TL_ATTR_SHAPE   ? mix_shape(h, p)
             : f->kind == TL_ATTR_DTYPE ? tl_mix(h, *(const tl_dtype *)p)
-                                       : mix_elements(h, &x, 1, sizeof x);
+                                       : tl_mix_elements(h, &x, 1, sizeof x);
     }
     return h;
 }
@@ -95,8 +75,8 @@ static void print_outputs(tl_tape *t, const tl_node *n)
 static uint64_t print_constant(const tl_array *a)
 {
     tl_shape s = tl_array_shape(a);
-    return mix_elements(mix_shape(tl_mix(3, a->dtype), &s), a->data, (size_t)tl_array_count(a),
-                        tl_dtype_size(a->dtype)) |
+    return tl_mix_elements(mix_shape(tl_mix(3, a->dtype), &s), a->data, (size_t)tl_array_count(a),
+                           tl_dtype_size(a->dtype)) |
            1;
 }
 
