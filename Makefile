@@ -121,7 +121,7 @@ LESSON   := $(if $(filter course,$(MAKECMDGOALS)),$(wildcard examples/course/$(s
 TESTSRC  := $(wildcard tests/test_*.c tests/fuzz_*.c) tests/runner.c $(wildcard tests/support/*.c) $(wildcard tests/ref/*.c) $(wildcard tests/cases/*.c)
 TESTOBJ  := $(TESTSRC:%.c=$(BUILD)/%.o)
 
-.PHONY: FORCE all test course fuzz gradcheck python docs train programs bench bits contract broken mpi cross emulator exhaustive reveal accuracy format format-check install uninstall installed deps deps-dev deps-cross deps-peers deps-mpi clean help
+.PHONY: FORCE all test course fuzz gradcheck python docs train programs bench bits contract broken broken-here mpi cross emulator exhaustive reveal accuracy format format-check install uninstall installed deps deps-dev deps-cross deps-peers deps-mpi clean help
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -366,7 +366,11 @@ mpi:
 	    tests/mpi.sh $(BUILD) $$m $(ARGS) && $(if $(filter small,$(ARGS)),true,tests/kills.sh $(BUILD) $$m 20) || exit 1; \
 	done
 
-broken: all $(BUILD)/tests/runner
+# Built for two levels and less optimised: no bit changes, and each break is built in seconds.
+BROKEN_LEVELS := $(sort $(firstword $(LEVELS)) $(lastword $(filter-out v4,$(LEVELS))))
+broken:
+	+$(Q)$(MAKE) --no-print-directory BUILD=$(BUILD)/broken LEVELS="$(BROKEN_LEVELS)" CFLAGS=-O1 KERNEL_OPT="-O1 -fexpensive-optimizations" broken-here
+broken-here: all $(BUILD)/tests/runner
 	+@tests/broken.sh $(BUILD) $(ARGS)
 
 # Under an emulator: the quick part of the suite, then checkpoints of this machine and golden runs continued from them.

@@ -4,7 +4,8 @@
 # Claims of NUMERICS.md broken on purpose, one at a time: each break is a change of text in a copy of
 # the sources, from which the suite is built, and the group that holds the claim must fail. First the
 # same groups must pass on the copy unchanged. BUILD is a relative path and holds tests/runner, so that
-# only what a change touches is compiled again. With numbers of claims as arguments only those are broken.
+# only what a change touches is compiled again; behind a break all that is newer than the copy is put back
+# as it was. With numbers of claims as arguments only those are broken.
 # The breaks are dealt out to one process a core, each with a copy of its own: its place among them is
 # handed to it in PART, "1 of 2". With DRY=1 nothing is built: only that each change can be made is seen.
 # So are the lessons of examples/course: each, with its point broken, must end with 1 (ARGS=course).
@@ -23,9 +24,17 @@ mkdir -p "$copy/tree/$build" && cp -a Makefile README.md tally*.h tensor autogra
 cd "$copy/tree" || exit 1
 touch tests/test_symbols.c # it names the library of its build
 
-# runner GROUP...: builds and runs.
-runner() { make BUILD="$build" "$build/tests/runner" > make.log 2>&1 && timeout 900 "./$build/tests/runner" "$@" > test.log 2>&1; }
+# runner GROUP...: builds, and runs up to the first test that fails.
+runner() { make BUILD="$build" "$build/tests/runner" > make.log 2>&1 && TL_TEST_STOP=1 timeout 900 "./$build/tests/runner" "$@" > test.log 2>&1; }
 [ -z "${DRY:-}" ] || runner() { echo "0 passed, 1 failed" > test.log && false; }
+
+# put_back: the copy as it was before the break, times included.
+put_back() {
+    local file
+    find . -type f -newer ../made | while read -r file; do
+        cp -a "../kept/$file" "$file" 2> /dev/null || rm "$file"
+    done
+}
 
 # begins CLAIM NAME: whether a break is wanted, and this process's turn; its name as it is printed.
 begins() {
@@ -50,7 +59,7 @@ breaks() {
     local name group=$3 file=$4
     begins "$1" "$2" || return 0
     changes "$file" "${@:5}" || return 0
-    [ "$file" != Makefile ] || touch tensor/kernels/rows.k.c
+    [ "$file" != Makefile ] || touch tensor/kernels/rows.k.c # that a flag of kernels changed is not seen
     if runner "$group"; then
         echo "$name NOT NOTICED by the group $group"
     elif ! grep -qE '^[0-9]+ passed, [1-9][0-9]* failed' test.log 2> /dev/null; then
@@ -59,9 +68,7 @@ breaks() {
         noticed=$((noticed + 1))
         echo "$name noticed by $group: $(sed -n 's/^\[  FAILED  \] \([a-z].*\)/\1/p' test.log | sort -u | head -n 2 | paste -sd' ')"
     fi
-    rm -f test.log
-    cp "$here/$file" "$file" # newer than what was built from the broken one
-    [ "$file" != Makefile ] || touch tensor/kernels/rows.k.c
+    put_back
 }
 
 # misses LESSON FROM TO [FROM TO ...]: the lesson must then run, and end with 1 because its point did not hold.
@@ -77,8 +84,7 @@ misses() {
         noticed=$((noticed + 1))
         echo "$name noticed"
     fi
-    rm -f test.log
-    cp "$here/$file" "$file"
+    put_back
 }
 
 if [ -z "$part" ] && [ "$wanted" = "  " ]; then
@@ -95,6 +101,10 @@ if [ -z "$part" ]; then
     cat "$copy"/part* | awk '/ passed, [0-9]+ failed$/ { p += $1; f += $3; said++ } END { print p + 0 " passed, " f + 0 " failed"; exit said != '"$parts"' || f > 0 || p == 0 }'
     exit
 fi
+
+[ -n "${DRY:-}" ] || make BUILD="$build" "$build/tests/runner" > /dev/null 2>&1
+touch ../made
+cp -a . ../kept
 
 half=tensor/kernels/half.h sums=tensor/kernels/sums.t.h tile=tensor/kernels/gemm_tile.t.h
 arows=tensor/kernels/attention_rows.t.h try=tensor/kernels/math32_try.h

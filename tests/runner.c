@@ -2,14 +2,18 @@
  *
  *   runner [GROUP ...]     runs all groups, or those named; the last line is
  *                          "N passed, N failed" and the exit status the verdict: 2, and nothing
- *                          has run, where a name is no group's. */
+ *                          has run, where a name is no group's.
+ *
+ * With TL_TEST_STOP=1 it ends behind the first test that failed. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "autograd/tape.h"
@@ -70,10 +74,14 @@ static int wanted(const char *name, int argc, char **argv)
 
 static void run(const char *name, const struct CMUnitTest *tests, size_t n)
 {
-    int bad = _cmocka_run_group_tests(name, tests, n, NULL, NULL);
-    size_t f = bad < 0 ? n : (size_t)bad;
-    failed += f;
-    passed += n - f;
+    bool stop = getenv("TL_TEST_STOP") != NULL;
+    size_t step = stop ? 1 : n;
+    for (size_t i = 0; i < n && !(stop && failed > 0); i += step) {
+        int bad = _cmocka_run_group_tests(name, tests + i, step, NULL, NULL);
+        size_t f = bad < 0 ? step : (size_t)bad;
+        failed += f;
+        passed += step - f;
+    }
 }
 
 int main(int argc, char **argv)

@@ -1,5 +1,5 @@
-/* The f64 functions for use outside ops are those of the kernels, whatever the caller's rounding.
- */
+/* The f64 functions for use outside ops are those of the kernels, whatever the caller's rounding;
+ * and the kernels are made of packed instructions. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -7,11 +7,17 @@
 #include <cmocka.h>
 
 #include <fenv.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "tensor/elementary.h"
 #include "tensor/isa.h"
 #include "tensor/rng.h"
+#include "tests/support/skip.h"
+
+#ifndef TL_BUILD
+#define TL_BUILD "build"
+#endif
 
 extern const struct CMUnitTest tl_tests_elementary[];
 extern const size_t tl_tests_elementary_count;
@@ -54,7 +60,42 @@ static void the_kernels_bits(void **unused)
     }
 }
 
+/* A flag can keep the compiler from vectorising and change no bit: -fno-unsafe-math-optimizations
+ * behind -fno-trapping-math turns trapping on again, and erf takes six times as long. */
+static void elementary_functions_are_vectorised(void **state)
+{
+    (void)state;
+#if defined(__SANITIZE_ADDRESS__)
+    TL_SKIP(); /* a sanitizer's checks stand between the elements */
+#elif defined(__x86_64__)
+    static const struct {
+        const char *name, *level, *registers; /* v3 tries exp and its like by vectors of its own */
+    } functions[] = {{"exp", "v2", "%xmm"},
+                     {"log", "v2", "%xmm"},
+                     {"tanh", "v2", "%xmm"},
+                     {"sin", "v3", "%ymm"},
+                     {"erf", "v3", "%ymm"}};
+    char line[512], command[512];
+    for (size_t i = 0; i < sizeof functions / sizeof *functions; i++) {
+        int packed = 0;
+        snprintf(command, sizeof command,
+                 "objdump -d --no-show-raw-insn --disassemble=tl_v%s32_%s '" TL_BUILD
+                 "/libtally.a' 2>&1",
+                 functions[i].name, functions[i].level);
+        FILE *dump = popen(command, "r");
+        assert_non_null(dump);
+        while (fgets(line, sizeof line, dump) != NULL)
+            packed += strstr(line, "pd ") != NULL && strstr(line, functions[i].registers) != NULL;
+        assert_int_equal(pclose(dump), 0);
+        if (packed < 10)
+            fail_msg("%s in f32 at level %s: %d packed instructions", functions[i].name,
+                     functions[i].level, packed);
+    }
+#endif
+}
+
 const struct CMUnitTest tl_tests_elementary[] = {
     cmocka_unit_test(the_kernels_bits),
+    cmocka_unit_test(elementary_functions_are_vectorised),
 };
 const size_t tl_tests_elementary_count = sizeof tl_tests_elementary / sizeof tl_tests_elementary[0];

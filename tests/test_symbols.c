@@ -10,8 +10,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "tests/support/skip.h"
-
 #ifndef TL_BUILD
 #define TL_BUILD "build"
 #endif
@@ -76,40 +74,6 @@ static void no_fused_add_subtract(void **state)
     assert_int_equal(bad, 0);
 }
 
-/* A flag can keep the compiler from vectorising and change no bit: -fno-unsafe-math-optimizations
- * behind -fno-trapping-math turns trapping on again, and erf takes six times as long. */
-static void elementary_functions_are_vectorised(void **state)
-{
-    (void)state;
-#if defined(__SANITIZE_ADDRESS__)
-    TL_SKIP(); /* a sanitizer's checks stand between the elements */
-#elif defined(__x86_64__)
-    static const struct {
-        const char *name, *level, *registers; /* v3 tries exp and its like by vectors of its own */
-    } functions[] = {{"exp", "v2", "%xmm"},
-                     {"log", "v2", "%xmm"},
-                     {"tanh", "v2", "%xmm"},
-                     {"sin", "v3", "%ymm"},
-                     {"erf", "v3", "%ymm"}};
-    char line[512], command[512];
-    for (size_t i = 0; i < sizeof functions / sizeof *functions; i++) {
-        int packed = 0;
-        snprintf(command, sizeof command,
-                 "objdump -d --no-show-raw-insn --disassemble=tl_v%s32_%s '" TL_BUILD
-                 "/libtally.a' 2>&1",
-                 functions[i].name, functions[i].level);
-        FILE *dump = popen(command, "r");
-        assert_non_null(dump);
-        while (fgets(line, sizeof line, dump) != NULL)
-            packed += strstr(line, "pd ") != NULL && strstr(line, functions[i].registers) != NULL;
-        assert_int_equal(pclose(dump), 0);
-        if (packed < 10)
-            fail_msg("%s in f32 at level %s: %d packed instructions", functions[i].name,
-                     functions[i].level, packed);
-    }
-#endif
-}
-
 static void the_check_knows_its_names(void **state)
 {
     (void)state;
@@ -122,7 +86,6 @@ static void the_check_knows_its_names(void **state)
 const struct CMUnitTest tl_tests_symbols[] = {
     cmocka_unit_test(no_libm_function_decides_a_bit),
     cmocka_unit_test(no_fused_add_subtract),
-    cmocka_unit_test(elementary_functions_are_vectorised),
     cmocka_unit_test(the_check_knows_its_names),
 };
 const size_t tl_tests_symbols_count = sizeof tl_tests_symbols / sizeof *tl_tests_symbols;
