@@ -7,8 +7,8 @@
  *   - gradients of other values: the same terms in the same order. The first two may change places
  *     (an IEEE addition commutes), and terms of one match with which the sum begins count as one:
  *     what the rule claims is about their sum;
- *   - gradients of outputs that the match itself reads: the replacement adds its own term to the
- * sum of the others, so the term must have been the last, or one of two. */
+ *   - gradients of outputs that the match itself reads: the replacement adds its term to the sum
+ *     of the others, so the term must have been the last, or one of two. */
 #include <string.h>
 
 #include "autograd/replace/internal.h"
@@ -49,16 +49,14 @@ static uint32_t memory_of(const tl_pass *p, tl_tensor x)
     return l.kind == TL_LEAF_ACC ? p->first_acc[l.at] + l.use : tl_pass_slot(p, x);
 }
 
-/* What is known of the memory that x lies in; NULL: a replacement makes it, and alone changes it.
- */
+/* What is known of the memory that x lies in; NULL: what a replacement makes, and alone changes. */
 static tl_slot *slot_of(const tl_pass *p, tl_tensor x)
 {
     const uint32_t at = memory_of(p, x);
     return at < p->n_others + p->n_values ? &p->at[at] : NULL;
 }
 
-/* y, which is put for x, lies where x lay, or nobody changes anything there, or both lie in memory
- * of their own. */
+/* y, put for x, lies where x lay, or nobody changes anything there, or each has its own memory. */
 static bool same_place(tl_pass *p, tl_tensor x, tl_tensor y)
 {
     const uint32_t was = memory_of(p, x), is = memory_of(p, y);
@@ -140,8 +138,7 @@ static bool same_memory(tl_pass *p)
 
 /* ---- gradients ---- */
 
-/* A term of a gradient: the match that it comes from (NULL: none), and what tells it from others.
- */
+/* A term of a gradient: the match it comes from (NULL: none), and what tells it from others. */
 typedef struct term {
     tl_match *m;
     uint64_t name;
@@ -193,8 +190,7 @@ static bool add_term(tl_pass *p, bool now, sum *x, uint32_t node, int k, const t
     return true;
 }
 
-/* The gradients of one backward, from y, by slot. Uses of a view of a leaf are the leaf's. NULL:
- * out of memory. */
+/* The gradients of the backward from y, by slot. A leaf's view is the leaf. NULL: no memory. */
 static sum *sums_of(tl_pass *p, bool now, tl_tensor y)
 {
     tl_tape *t = now ? p->now : p->t;
@@ -219,8 +215,7 @@ static sum *sums_of(tl_pass *p, bool now, tl_tensor y)
     return ok ? all : NULL;
 }
 
-/* The term of the match that computes the value may be added to the sum of the others: it was the
- * last, or one of two. */
+/* The term of the match that makes the value may be added to the others': the last, or of two. */
 static bool own_last(const sum *x)
 {
     return x->n_own == 0 || (x->n_own == 1 && (x->n == 1 || x->own_at == x->n));

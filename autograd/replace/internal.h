@@ -144,8 +144,7 @@ tl_status tl_rule_example(const tl_rule *r, bool seeded, tl_rule_call *c, tl_err
 /* The n rules of that kind that are on for g; TL_ENAME if a name to be left out is unknown. */
 tl_status tl_rules_on(tl_graph *g, bool joint, const tl_rule ***list, int *n);
 tl_rule *tl_rule_find(const char *name, int form, tl_err *err); /* NULL: there is none */
-/* The rule claims to keep the bits of outputs for that dtype of the first argument, and those of
- * gradients, too. */
+/* The rule claims the bits of outputs for that dtype of the first argument; of gradients, too. */
 bool tl_rule_claims(const tl_rule *r, tl_dtype d, bool gradients);
 
 /* verify.c: the rule is found in its own example, and keeps the bits that it claims. */
@@ -153,8 +152,7 @@ tl_status tl_rule_verify(const tl_rule *r, uint64_t seed, int rounds, tl_err *er
 /* `what` number i has one shape and dtype by search (a) and replacement (b; NULL: is not set). */
 bool tl_same_kind(const tl_array *a, const tl_array *b, const char *what, int i, tl_err *err);
 
-/* match.c: notes why an attempt fails, unless a reason is noted already; n: the node of which that
- * is said. Returns false. */
+/* match.c: notes why an attempt fails, if nothing is noted yet, and of which node (n). False. */
 bool tl_refuse(tl_pass *p, const tl_node *n, const char *fmt, ...) TL_PRINTF(3, 4);
 /* Lays m->search over the graph in every way, with its first output at m->root and those arguments
  * (NULL: any), until one is good by itself. */

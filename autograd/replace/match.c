@@ -1,5 +1,4 @@
-/* match.c: finds a pattern in a graph, and decides whether it may be replaced there. Each refusal
- * says why.
+/* match.c: finds a pattern in a graph, and decides whether it may be replaced there, or why not.
  *
  * The pattern is laid over the graph from the node of its first output downwards. Where there is a
  * choice - the order of commutative operands, which user of a value computes a further output -
@@ -234,10 +233,8 @@ static bool check_claim(tl_pass *p, tl_match *m)
                      fits && tl_rule_claims(m->rule, d, false) ? ", in the gradient" : "");
 }
 
-/* Traces the search with what stands at the place, and matches that. A joint one is traced with the
- * gradients of all outputs or, if that does not match, of fewer; cotangents get the graph's
- * strides.
- */
+/* Traces the search with what stands at the place, and matches that; a joint one with the gradients
+ * of all outputs or, if that does not match, of fewer. Cotangents get the graph's strides. */
 static bool match_in_full(tl_match *m, const tl_binding *b)
 {
     tl_pass *p = m->pass;

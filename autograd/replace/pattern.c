@@ -37,8 +37,7 @@ bool tl_rule_grad(const tl_rule *r, int i)
     return !r->o.example_inputs[i].no_grad && tl_dtype_is_float(r->o.example_inputs[i].dtype);
 }
 
-/* Appends the gradients of the seeded outputs, all in one backward, by each argument that takes
- * one. */
+/* Appends the gradients of the seeded outputs, by each argument that takes one: one backward. */
 static void add_gradients(tl_rule_call *c, tl_tape *t, tl_rule_leaf *leaf, void *ctx)
 {
     tl_tensor x[TL_PATTERN_ARGS], in[2 * TL_PATTERN_OUTS];

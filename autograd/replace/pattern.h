@@ -2,10 +2,8 @@
  *
  * A replacement is two programs with the same arguments and outputs: what to search for, and what
  * to put there. A match is first found by its ops alone. Then the search is traced again with the
- * graph's own shapes, strides, dtypes and scalars, and must agree field by field. The match is
- * replaced only where every bit stays the same (NUMERICS 13), unless tl_graph_options.rounds is
- * set.
- */
+ * graph's own shapes, strides, dtypes and scalars, and must agree field by field. It is replaced
+ * only where every bit stays the same (NUMERICS 13), unless tl_graph_options.rounds is set. */
 #ifndef TL_PATTERN_H
 #define TL_PATTERN_H
 
@@ -34,8 +32,7 @@ typedef struct {
         .name = (name_), .dtype = (dtype_), .shape = shape_, __VA_ARGS__ \
     }
 
-/* A constant that may differ from match to match, such as eps. No other attribute of the search may
- * have the example's value. */
+/* A constant that may differ, as eps may. No other attribute of search has the example's value. */
 typedef struct {
     const char *name;
     double value;
@@ -96,9 +93,8 @@ bool tl_replacement_enable(const char *name, bool on);
 /* The names in the order in which they are tried; NULL past the end. */
 const char *tl_replacement_at(int i);
 
-/* Compares search and replace, computed directly, on `rounds` (0: 8) random inputs of every dtype
- * claimed exact: outputs, gradients of inputs as values, and accumulators, bit for bit. TL_EDOMAIN
- * with the first difference. */
+/* Compares the bits of both programs on `rounds` (0: 8) random inputs of every dtype claimed exact:
+ * outputs, gradients as values, accumulators. TL_EDOMAIN with the first difference. */
 tl_status tl_replacement_check(const char *name, uint64_t seed, int rounds, tl_err *err);
 /* The same for one form and dtype, claimed or not, with these shapes (NULL: the examples').
  * TL_ENAME: there is no such form. */

@@ -119,8 +119,7 @@ static void try_rules(tl_pass *p, uint32_t node)
     }
 }
 
-/* Rebuilds the graph with all matches found; false, with p->why, if it has no order or has changed.
- */
+/* Rebuilds the graph with all matches found; false, with p->why: it has no order, or changed. */
 static bool rebuild(tl_pass *p)
 {
     const size_t n = p->t->n_nodes;

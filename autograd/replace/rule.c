@@ -1,7 +1,6 @@
 /* rule.c: replacements: what is checked when one is registered, and the table of them.
  *
- * The process has one table. A rule in it never changes and is never freed, so that a graph can use
- * it without the lock. */
+ * The process has one table. Its rules never change and are never freed: graphs need no lock. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
