@@ -243,9 +243,9 @@ static tl_status allocate(maker *k, tl_tensor *out)
     const int first = c->n_out > 0 && (c->op->traits & TL_VIEW || k->mutates); /* with new memory */
     const tl_value *before[MAX_OUT];
     tl_storage *st[MAX_OUT];
-    k->there = fixed && k->needs_grad && t->lasting != NULL && !(c->op->traits & TL_VIEW) &&
+    k->there = fixed && k->needs_grad && t->earlier != NULL && !(c->op->traits & TL_VIEW) &&
                !(c->mode & (TL_TRACE | TL_SHADOW | TL_WATCHED_MODES)) &&
-               tl_derived_there(t, c, k->in, before);
+               t->earlier(t, c, k->in, before);
     tl_arena *fresh = !room || k->there || c->mode & TL_TRACE ? NULL : t->arena;
     if (tl_arrays_new(fresh, c->out + first, c->n_out - first, c->strided, st + first, c->err) !=
         TL_OK)
@@ -329,32 +329,45 @@ tl_status tl_rows_run(tl_call *c)
     return TL_OK;
 }
 
-/* tl_parallel_for sets the floating-point environment for the engine's loops; other kernels have it
- * set here. */
-tl_status tl_op_run(tl_call *c)
+static tl_status no_tiles(tl_call *c)
+{
+    return tl_call_fail(c, TL_EUSAGE, "kernel '%.60s' is a tile, and this op is not pointwise",
+                        c->kernel->name);
+}
+
+/* What computes the call: the selected kernel, the engine's loop over tiles, or the op's forward, as
+ * it is or between conversions of operands that it would not take. */
+typedef tl_status forward(tl_call *c);
+static forward *way_of(const tl_call *c)
 {
     const tl_op *op = c->op;
-    const tl_kernel *kernel = c->kernel;
-    bool convert = false;
-    if (tl_arrays_empty(c->out, c->n_out))
-        return TL_OK;
+    const bool tiles = op->traits & TL_POINTWISE;
+    if (c->kernel != NULL && c->kernel->run != NULL)
+        return c->kernel->run;
+    if (tiles || c->kernel != NULL)
+        return tiles ? tl_pointwise_run : no_tiles;
     const bool look = !c->plain && op->traits & (TL_WIDENED | TL_ROWS);
     for (int i = 0; look && i < c->n_in + c->n_out; i++) {
         const tl_array *a = i < c->n_in ? c->in[i] : &c->out[i - c->n_in];
-        convert |= a != NULL && !tl_operand_fits(op, a);
+        if (a != NULL && !tl_operand_fits(op, a))
+            return tl_widened_run;
     }
-    const bool tile = kernel != NULL && kernel->run == NULL;
-    if (tile && !(op->traits & TL_POINTWISE))
-        return tl_call_fail(c, TL_EUSAGE, "kernel '%.60s' is a tile, and this op is not pointwise",
-                            kernel->name);
-    if (op->traits & TL_POINTWISE && (kernel == NULL || tile))
-        return tl_pointwise_run(c);
+    return op->forward;
+}
+
+/* tl_parallel_for sets the floating-point environment for the loop over tiles; for other kernels it
+ * is set here. */
+tl_status tl_op_run(tl_call *c)
+{
+    if (tl_arrays_empty(c->out, c->n_out))
+        return TL_OK;
+    forward *way = way_of(c);
+    if (way == tl_pointwise_run)
+        return way(c);
     tl_storage *scratch = NULL, *next;
     c->scratch = &scratch;
     const tl_fpenv saved = tl_fpenv_enter();
-    const tl_status s = kernel != NULL ? kernel->run(c)
-                        : convert      ? tl_widened_run(c)
-                                       : op->forward(c);
+    const tl_status s = way(c);
     tl_fpenv_leave(saved);
     for (; scratch != NULL; scratch = next) {
         next = scratch->next_free;

@@ -131,9 +131,6 @@ static inline bool tl_derived(const tl_tape *t, tl_tensor leaf)
     return t->lasting != NULL && leaf.owner == t->lasting->values.owner;
 }
 
-/* What the call would make of these inputs has been made before and is in memory: before[j], on the
- * lasting tape (which there is). */
-bool tl_derived_there(tl_tape *t, const tl_call *c, const tl_tensor *in, const tl_value **before);
 /* For a graph: the number on the lasting tape of the value of that print; -1: none. */
 int64_t tl_derived_number(const tl_tape *t, uint64_t print);
 /* Two arrays of one dtype, shape and layout. */

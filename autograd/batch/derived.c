@@ -114,11 +114,16 @@ static tl_tensor twin(const tl_tape *t, tl_tensor x)
     return tl_is_none(x) || x.owner != t->values.owner ? x : tl_derived_made(t, x);
 }
 
+static bool made_earlier(tl_tape *, const tl_call *, const tl_tensor *, const tl_value **);
+
 static tl_tape *lasting(tl_tape *t)
 {
-    if (t->lasting == NULL && (t->lasting = tl_tape_bare(t->model)) == NULL)
+    if (t->lasting == NULL && (t->lasting = tl_tape_bare(t->model)) == NULL) {
         tl_fail(&t->head.err, TL_ENOMEM, "no memory for a tape");
-    else if (t->lasting->found.cap == 0) /* a checkpoint may name prints that were chosen to meet */
+        return NULL;
+    }
+    t->earlier = made_earlier;
+    if (t->lasting->found.cap == 0) /* a checkpoint may name prints that were chosen to meet */
         t->lasting->found.salt = tl_mix(1, (uintptr_t)t->lasting);
     return t->lasting;
 }
@@ -362,7 +367,8 @@ static void print_all(tl_tape *t, tl_tensor x)
     }
 }
 
-bool tl_derived_there(tl_tape *t, const tl_call *c, const tl_tensor *in, const tl_value **before)
+/* tl_tape.earlier */
+static bool made_earlier(tl_tape *t, const tl_call *c, const tl_tensor *in, const tl_value **before)
 {
     tl_tape *l = t->lasting;
     const tl_node n = {.op = c->op,
