@@ -335,9 +335,10 @@ static tl_status no_tiles(tl_call *c)
                         c->kernel->name);
 }
 
-/* What computes the call: the selected kernel, the engine's loop over tiles, or the op's forward, as
- * it is or between conversions of operands that it would not take. */
 typedef tl_status forward(tl_call *c);
+
+/* What computes the call: the selected kernel, the loop over tiles, or the op's forward, as it is
+ * or between conversions of operands that it would not take. */
 static forward *way_of(const tl_call *c)
 {
     const tl_op *op = c->op;
