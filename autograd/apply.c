@@ -46,21 +46,17 @@ tl_status tl_call_fail(tl_call *c, tl_status s, const char *fmt, ...)
 
 /* ---- inputs ---- */
 
-/* Checks the arguments and copies handles and attributes into memory that the node will keep. */
+/* Checks the attributes, and copies them and the handles into memory that the node will keep. */
 static tl_status copy_arguments(maker *k, const tl_tensor *in, const void *attrs)
 {
     tl_call *c = &k->call;
     const tl_op *op = c->op;
-    if (attrs == NULL && op->attr_size > 0)
-        return tl_tape_need(k->at, op->name, "its attributes", false, 1);
     for (const tl_attr *a = op->attr; a != NULL && a->name != NULL; a++) {
         const tl_shape *s = (const void *)((const char *)attrs + a->offset);
         if (a->kind == TL_ATTR_SHAPE && (s->ndim < 0 || s->ndim > TL_MAX_DIMS))
             return tl_tape_fail(k->at, TL_ESHAPE, "%s: %s of %d dims; 0 to %d are possible",
                                 op->name, a->name, s->ndim, TL_MAX_DIMS);
     }
-    if ((in == NULL && c->n_in != 0) || c->n_in < 0)
-        TL_TRY(tl_tape_need(k->at, op->name, "the list of inputs", in != NULL, c->n_in));
     if (op->n_in >= 0 && c->n_in != op->n_in)
         return tl_tape_fail(k->at, TL_EUSAGE, "%s: takes %d input%s, given %d", op->name, op->n_in,
                             op->n_in == 1 ? "" : "s", c->n_in);
@@ -111,7 +107,7 @@ static tl_status find_records(maker *k)
                  .view = op->traits & TL_VIEW,
                  .found = k->value};
     if (!tl_look_up(k->at, op->name, &l))
-        return k->at.tape->head.err.status;
+        return TL_ESTALE;
     for (int i = 0; i < c->n_in; i++) {
         const uint32_t bit = i < 32 ? TL_BIT(i) : 0;
         const tl_value *v = k->value[i];
@@ -283,8 +279,9 @@ static tl_status allocate(maker *k, tl_tensor *out)
     k->needs_grad &= carries;
     if (t->choice != NULL)
         c->kernel = tl_kernel_for(t->choice, c);
-    if (c->mode & TL_STRICT)
-        TL_TRY(tl_batch_strict(k->at, c, k->in, k->value, k->made, k->needs_grad));
+    const bool strict = c->mode & TL_STRICT;
+    if (strict && tl_batch_strict(k->at, c, k->in, k->value, k->made, k->needs_grad) != TL_OK)
+        return TL_EUSAGE;
     t->node[t->n_nodes] = (tl_node){.op = c->op,
                                     .attrs = c->attrs,
                                     .mode = c->mode,
@@ -360,9 +357,9 @@ static forward *way_of(const tl_call *c)
  * is set here. */
 tl_status tl_op_run(tl_call *c)
 {
+    forward *way = way_of(c);
     if (tl_arrays_empty(c->out, c->n_out))
         return TL_OK;
-    forward *way = way_of(c);
     if (way == tl_pointwise_run)
         return way(c);
     tl_storage *scratch = NULL, *next;
@@ -425,15 +422,24 @@ static void record(maker *k)
         TL_TELL(t, recorded, t, t->n_nodes - 1);
 }
 
-/* An op may be a user's. Something computes it (of views nothing does, nor of what a trace notes),
- * and where that is a loop of the engine there are not too many operands. */
-static tl_status check_op(tl_at at, const tl_op *op, int n_in)
+/* Nothing is missing. An op may be a user's: something computes it (of views nothing does, nor of
+ * what a trace notes), and where that is a loop of the engine there are not too many operands. */
+static tl_status check_call(tl_at at, const tl_op *op, const void *attrs, const tl_tensor *in,
+                            int n_in, const tl_tensor *out)
 {
-    const bool tiles = op->traits & TL_POINTWISE;
-    const bool loops = tiles || op->traits & (TL_WIDENED | TL_ROWS);
+    if (op == NULL)
+        return tl_tape_need(at, "tl_apply", "op", false, 1);
+    if (op->n_out < 0 || (out == NULL && op->n_out > 0))
+        return tl_tape_need(at, "tl_apply", "out", out != NULL, op->n_out);
     if (op->name == NULL || op->shape == NULL)
         return tl_tape_fail(at, TL_EUSAGE, "%s: an op needs a name and a shape rule",
                             op->name == NULL ? "(no name)" : op->name);
+    if (attrs == NULL && op->attr_size > 0)
+        return tl_tape_need(at, op->name, "its attributes", false, 1);
+    if (n_in < 0 || (in == NULL && n_in > 0))
+        return tl_tape_need(at, op->name, "the list of inputs", in != NULL, n_in);
+    const bool tiles = op->traits & TL_POINTWISE;
+    const bool loops = tiles || op->traits & (TL_WIDENED | TL_ROWS);
     const int most_out = tiles ? 1 : MAX_OUT;
     n_in = op->n_in >= 0 ? op->n_in : n_in; /* copy_arguments compares it with what was given */
     const int most_in = loops ? TL_TILE_MAX_IN : n_in;
@@ -458,12 +464,9 @@ void tl_apply(tl_at at, const tl_op *op, const void *attrs, const tl_tensor *in,
               tl_tensor *out)
 {
     tl_tape *t = at.tape;
-    if (TL_NEED_AT(at, op) != TL_OK ||
-        ((out == NULL || op->n_out < 0) && TL_NEED_N_AT(at, out, op->n_out) != TL_OK))
-        return;
-    for (int i = 0; i < op->n_out && i < MAX_OUT; i++)
+    for (int i = 0; op != NULL && out != NULL && i < op->n_out && i < MAX_OUT; i++)
         out[i] = TL_NONE;
-    if (tl_error_status(t) != TL_OK || check_op(at, op, n_in) != TL_OK)
+    if (tl_error_status(t) != TL_OK || check_call(at, op, attrs, in, n_in, out) != TL_OK)
         return;
     tl_array arrays[MAX_OUT];
     tl_err err;

@@ -238,8 +238,10 @@ bool tl_values_push(tl_values *v, int n, tl_value **made, uint32_t *first)
 void tl_values_drop(tl_values *v, uint32_t first)
 {
     const uint32_t end = v->chunk == NULL ? first : atomic_load(&v->count);
-    for (uint32_t i = first; i < end; i++)
-        tl_storage_release(tl_values_at(v, i)->st);
+    for (uint32_t i = first; i < end; i++) {
+        const tl_value *x = tl_values_at(v, i);
+        tl_storage_release(x->st);
+    }
     atomic_store(&v->count, first);
 }
 
@@ -292,6 +294,25 @@ tl_value *tl_peek(const tl_tape *t, tl_tensor x)
     if (x.owner != v->owner && t->lasting != NULL)
         return tl_peek(t->lasting, x);
     return behind(v, x);
+}
+
+int32_t tl_maker_at(const tl_tape *t, tl_tensor x)
+{
+    return x.owner == t->values.owner ? tl_values_at(&t->values, x.index)->node : -1;
+}
+
+const tl_node *tl_maker(const tl_tape *t, tl_tensor x)
+{
+    const int32_t at = tl_maker_at(t, x);
+    return at < 0 ? NULL : &t->node[at];
+}
+
+tl_tensor tl_behind(const tl_tape *t, tl_tensor x, unsigned traits, unsigned without)
+{
+    for (const tl_node *n;
+         (n = tl_maker(t, x)) != NULL && n->op->traits & traits && !(n->op->traits & without);)
+        x = n->in[0];
+    return x;
 }
 
 /* Reports why x, whose record is v, cannot be an input; returns false. */

@@ -322,17 +322,6 @@ tl_tensor tl_bottom(const tl_tape *t, tl_tensor x);
 /* The value that a leaf was detached from, however often; x itself if it was not. */
 tl_tensor tl_attached(const tl_tape *t, tl_tensor x);
 
-/* The bytes of all elements, stored side by side. */
-static inline size_t tl_array_room(const tl_array *a)
-{
-    return (size_t)tl_array_count(a) * tl_dtype_size(a->dtype);
-}
-/* Row-major, and of a dtype that is computed in. */
-static inline bool tl_array_plain(const tl_array *a)
-{
-    return a->dtype != TL_F16 && a->dtype != TL_BF16 && tl_array_contiguous(a);
-}
-
 /* Sets how x depends on the batch: each element along that axis is a sample; TL_FREE, TL_MIXED. */
 static inline void tl_batch_set(tl_value *x, int axis)
 {
@@ -348,25 +337,12 @@ static inline void tl_batch_like(tl_value *x, const tl_value *y)
 }
 
 /* The number of the node of t that made x; -1: none has. */
-static inline int32_t tl_maker_at(const tl_tape *t, tl_tensor x)
-{
-    return x.owner == t->values.owner ? tl_values_at(&t->values, x.index)->node : -1;
-}
+int32_t tl_maker_at(const tl_tape *t, tl_tensor x);
 /* The node itself, or NULL. */
-static inline const tl_node *tl_maker(const tl_tape *t, tl_tensor x)
-{
-    const int32_t at = tl_maker_at(t, x);
-    return at < 0 ? NULL : &t->node[at];
-}
+const tl_node *tl_maker(const tl_tape *t, tl_tensor x);
 /* What x shows through ops with one of these traits, such as TL_VIEW, and none of `without`; x
  * itself if it was made otherwise. */
-static inline tl_tensor tl_behind(const tl_tape *t, tl_tensor x, unsigned traits, unsigned without)
-{
-    for (const tl_node *n;
-         (n = tl_maker(t, x)) != NULL && n->op->traits & traits && !(n->op->traits & without);)
-        x = n->in[0];
-    return x;
-}
+tl_tensor tl_behind(const tl_tape *t, tl_tensor x, unsigned traits, unsigned without);
 /* The handle of a node's output j. */
 static inline tl_tensor tl_node_out(const tl_tape *t, const tl_node *n, int j)
 {

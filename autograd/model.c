@@ -404,11 +404,11 @@ void tl_buffer_drop(tl_model *m, const void *owner)
 const char *tl_model_name_of(tl_model *m, tl_tensor x)
 {
     const char *name = NULL;
-    if (m == NULL)
+    if (tl_model_value(m, x) == NULL)
         return NULL;
     pthread_mutex_lock(&m->lock);
     for (int i = 0; name == NULL && i < m->n_entries; i++)
-        if (tl_same_handle(tl_model_handle(m, m->entry[i].value), x))
+        if (m->entry[i].value == x.index)
             name = m->entry[i].name;
     pthread_mutex_unlock(&m->lock);
     return name;

@@ -71,6 +71,10 @@ tl_status tl_arrays_new(tl_arena *arena, tl_array *a, int n, bool strided, tl_st
                         tl_err *err);
 /* None of n arrays has an element. */
 bool tl_arrays_empty(const tl_array *a, int n);
+/* The bytes of all elements, stored side by side. */
+size_t tl_array_room(const tl_array *a);
+/* Row-major, and of a dtype that is computed in. */
+bool tl_array_plain(const tl_array *a);
 
 tl_memory_stats_t tl_arena_stats(const tl_arena *a);
 

@@ -87,6 +87,16 @@ bool tl_arrays_empty(const tl_array *a, int n)
     return n == 0;
 }
 
+size_t tl_array_room(const tl_array *a)
+{
+    return (size_t)tl_array_count(a) * tl_dtype_size(a->dtype);
+}
+
+bool tl_array_plain(const tl_array *a)
+{
+    return a->dtype != TL_F16 && a->dtype != TL_BF16 && tl_array_contiguous(a);
+}
+
 static bool dims_equal(int na, const int64_t *a, int nb, const int64_t *b)
 {
     if (na != nb)
