@@ -94,7 +94,7 @@ VISIBILITY := hidden
 COMPILE = $(CC) $(CFLAGS) $(WARN) $(DEFS) $(filter-out $(WITHOUT),$(BITS)) -fvisibility=$(VISIBILITY) -include tensor/ieee.h -MMD -MP
 LINK    = $(CC) $(CFLAGS) $(filter-out $(WITHOUT),$(BITS))
 
-# The library takes jemalloc where the process has it (tensor/arena.c): a linker must not drop it as unneeded.
+# The library takes jemalloc where the process has it (tensor/storage.c): a linker must not drop it as unneeded.
 LINK_JEMALLOC := -Wl,--push-state,--no-as-needed -ljemalloc -Wl,--pop-state
 LIBS := $(KEGS:%=-L%/lib) $(if $(filter 1,$(JEMALLOC)),-ljemalloc) $(if $(filter 1,$(BLIS)),-lblis) -ljansson -lcrypto -lz -lm \
         $(filter-out $(WITHOUT),-fopenmp) -pthread
@@ -237,7 +237,7 @@ $(BUILD)/tests/steps/%.o: %.c $(BUILD)/flags | $(FIRST)
 	$(Q)$(COMPILE) -fsanitize-coverage=trace-pc -Dmemset=tl_steps_memset -c $< -o $@
 
 # Allocations that fail when a test wants it: linked before the library, which has no such thing.
-HOOKED := $(BUILD)/tests/hooked/arena.o $(BUILD)/tests/hooked/memory.o
+HOOKED := $(BUILD)/tests/hooked/storage.o $(BUILD)/tests/hooked/memory.o
 $(HOOKED): $(BUILD)/tests/hooked/%.o: tensor/%.c $(BUILD)/flags | $(FIRST)
 	@mkdir -p $(@D)
 	$(call line,CC,$@)

@@ -123,7 +123,7 @@ tl_status tl_acc_open(tl_tape *t, tl_leaf_grad *g, int k, tl_dtype dtype)
         u->st->blank = true;
     } else if (!u->open) {
         u->st->blank = true;
-        tl_storage_note_whole(u->st, "tl_backward", NULL, 0);
+        tl_storage_note(u->st, (tl_changer){.what = "tl_backward"}, NULL);
     }
     u->open = true;
     return TL_OK;
@@ -154,16 +154,6 @@ void tl_grads_drop(tl_tape *t)
         for (int k = 0; k < t->grad[i].n_accs; k++)
             t->grad[i].acc[k].open = false;
     }
-}
-
-const char *tl_leaf_name(const tl_tape *t, tl_tensor leaf)
-{
-    const char *name = t->model == NULL ? NULL : tl_model_name_of(t->model, leaf);
-    const tl_tape *on = tl_derived(t, leaf) ? t->lasting : t;
-    const tl_value *v = leaf.owner == on->values.owner ? tl_peek(on, leaf) : NULL;
-    if (v != NULL && v->node >= 0)
-        return on->node[v->node].op->name;
-    return name != NULL ? name : "(a leaf of the tape)";
 }
 
 tl_status tl_check_reached(tl_at at, bool partial)

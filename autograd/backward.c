@@ -35,11 +35,6 @@ tl_tensor tl_hold(tl_tape *t, tl_tensor x)
 
 unsigned tl_saves_other(unsigned wanted) { return (wanted & 1 ? 2u : 0) | (wanted & 2 ? 1u : 0); }
 
-unsigned tl_op_reads(const tl_op *op, unsigned wanted)
-{
-    return op->saves_for == NULL ? op->saves_in : op->saves_for(wanted);
-}
-
 /* Releases the values that no vjp will read. The others are released as the walk passes them. A vjp
  * that reads what its op does not declare to save finds it gone. */
 static void free_unsaved(tl_walk *w)

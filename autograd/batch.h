@@ -22,8 +22,6 @@ bool tl_batch_blames(const tl_tape *t, const tl_op *op, const tl_tensor *in, tl_
 tl_status tl_batch_strict(tl_at at, const tl_call *c, const tl_tensor *in, tl_value *const *value,
                           tl_value *const *made, bool needs_grad);
 
-/* What a call makes of these inputs is made of parameters and constants alone. */
-bool tl_batch_fixed(const tl_op *op, tl_value *const *value, int n_in);
 /* v, a leaf, is a constant. */
 static inline void tl_value_fix(tl_value *v)
 {
@@ -87,31 +85,6 @@ void tl_prints_clear(tl_tape *t);
 /* At a run of a graph: checks what its trace has left. */
 tl_status tl_prints_run(tl_at at, const tl_prints *traced);
 void tl_prints_free(tl_prints *p);
-
-/* Mixes x into the hash h. */
-static inline uint64_t tl_mix(uint64_t h, uint64_t x)
-{
-    h = (h ^ x) * 0x9e3779b97f4a7c15u;
-    return h ^ h >> 29;
-}
-/* Mixes in n elements, eight bytes at a time. The lowest byte of an element comes first on every
- * host; its size is a power of two. */
-static inline uint64_t tl_mix_elements(uint64_t h, const void *p, size_t n, size_t size)
-{
-    const unsigned char *byte = p;
-    const size_t flip = __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ ? 0 : size - 1;
-    for (size_t i = 0; i < n * size; i += 8) {
-        uint64_t x = 0;
-        for (size_t k = i; k < i + 8 && k < n * size; k++)
-            x |= (uint64_t)byte[k ^ flip] << 8 * (k - i);
-        h = tl_mix(h, x);
-    }
-    return h;
-}
-static inline uint64_t tl_mix_text(uint64_t h, const char *text)
-{
-    return tl_mix_elements(h, text, strlen(text), 1);
-}
 
 /* ---- derived.c, settle.c: derived values, made of parameters and constants alone ---- */
 

@@ -188,7 +188,7 @@ static tl_status assign_now(tl_at at, tl_value *d, const tl_value *v)
     if (tl_op_run(&c) != TL_OK)
         return tl_tape_fail(at, err.status, "tl_%.400s", err.message);
     at = tl_place(at);
-    tl_storage_note_whole(d->st, tl_op_assign.name, at.file, at.line);
+    tl_storage_note(d->st, (tl_changer){tl_op_assign.name, at.file, at.line}, NULL);
     return TL_OK;
 }
 
@@ -316,6 +316,6 @@ tl_status tl_write(tl_model *m, tl_tensor dst, const void *data, size_t bytes)
     TL_TRY(TL_NEED_N(&m->head.err, data, bytes > 0));
     if (bytes)
         memmove(v->a.data, data, bytes);
-    tl_storage_note_whole(v->st, "tl_write", NULL, 0);
+    tl_storage_note(v->st, (tl_changer){.what = "tl_write"}, NULL);
     return TL_OK;
 }

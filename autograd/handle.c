@@ -225,7 +225,7 @@ bool tl_values_push(tl_values *v, int n, tl_value **made, uint32_t *first)
         if (i / TL_CHUNK >= TL_CHUNKS)
             return false;
         tl_value **c = &v->chunk[i / TL_CHUNK];
-        if (*c == NULL && (*c = tl_calloc(TL_CHUNK, sizeof **c)) == NULL)
+        if (*c == NULL && (*c = tl_calloc(TL_CHUNK, sizeof(tl_value))) == NULL)
             return false;
         made[k] = &(*c)[i % TL_CHUNK];
         memset(made[k], 0, sizeof *made[k]);
@@ -253,9 +253,25 @@ bool tl_values_room(tl_values *v, uint32_t more)
     uint32_t last = count + more;
     for (uint32_t c = count / TL_CHUNK; c <= last / TL_CHUNK; c++)
         if (c >= TL_CHUNKS ||
-            (v->chunk[c] == NULL && (v->chunk[c] = tl_calloc(TL_CHUNK, sizeof **v->chunk)) == NULL))
+            (v->chunk[c] == NULL && (v->chunk[c] = tl_calloc(TL_CHUNK, sizeof(tl_value))) == NULL))
             return false;
     return true;
+}
+
+tl_status tl_nodes_room(tl_tape *t, uint32_t more)
+{
+    if (more > INT32_MAX - t->n_nodes) /* tl_value.node is an int32_t */
+        return TL_ENOMEM;
+    if (t->n_nodes + more <= t->cap_nodes)
+        return TL_OK;
+    uint32_t cap = t->cap_nodes ? 2 * t->cap_nodes : 256;
+    cap = cap < t->n_nodes + more ? t->n_nodes + more : cap;
+    tl_node *n = tl_realloc(t->node, cap * sizeof *n);
+    if (n == NULL)
+        return TL_ENOMEM;
+    t->node = n;
+    t->cap_nodes = cap;
+    return TL_OK;
 }
 
 void *tl_tape_scratch(tl_tape *t, size_t bytes)
@@ -313,6 +329,30 @@ tl_tensor tl_behind(const tl_tape *t, tl_tensor x, unsigned traits, unsigned wit
          (n = tl_maker(t, x)) != NULL && n->op->traits & traits && !(n->op->traits & without);)
         x = n->in[0];
     return x;
+}
+
+const char *tl_model_name_of(tl_model *m, tl_tensor x)
+{
+    const char *name = NULL;
+    if (tl_model_value(m, x) == NULL)
+        return NULL;
+    pthread_mutex_lock(&m->lock);
+    for (int i = 0; name == NULL && i < m->n_entries; i++)
+        if (m->entry[i].value == x.index)
+            name = m->entry[i].name;
+    pthread_mutex_unlock(&m->lock);
+    return name;
+}
+
+const char *tl_leaf_name(const tl_tape *t, tl_tensor leaf)
+{
+    const char *name = t->model == NULL ? NULL : tl_model_name_of(t->model, leaf);
+    const tl_tape *on = t->lasting != NULL && leaf.owner == t->lasting->values.owner ? t->lasting
+                                                                                     : t;
+    const tl_value *v = leaf.owner == on->values.owner ? tl_peek(on, leaf) : NULL;
+    if (v != NULL && v->node >= 0)
+        return on->node[v->node].op->name;
+    return name != NULL ? name : "(a leaf of the tape)";
 }
 
 /* Reports why x, whose record is v, cannot be an input; returns false. */
@@ -398,7 +438,7 @@ tl_tensor tl_tape_value(tl_tape *t, const tl_array *a, tl_storage *st)
         return TL_NONE;
     }
     v->a = *a;
-    v->plain = tl_array_plain(a);
+    v->plain = tl_array_plain(a, false);
     v->st = st;
     if (st != NULL) {
         tl_storage_retain(st);

@@ -17,7 +17,7 @@
 #include "autograd/op.h"
 #include "autograd/recorder.h"
 #include "autograd/tape.h"
-#include "tensor/change.h"
+#include "tensor/storage.h"
 #include "tensor/map.h"
 #include "tensor/memory.h"
 
@@ -279,12 +279,8 @@ struct tl_model {
     tl_freeze *freezes; /* newest first, which decides */
 };
 
-/* The name of a tensor of the model; NULL if it has none. */
-const char *tl_model_name_of(tl_model *m, tl_tensor x);
 /* The handle of its tensor i, which is there. */
 tl_tensor tl_model_handle(const tl_model *m, uint32_t i);
-/* The record behind a handle of the model; NULL if it is not one, or was removed. */
-tl_value *tl_model_value(const tl_model *m, tl_tensor x);
 /* TL_ENAME if a tl_model_freeze matched no parameter. */
 tl_status tl_check_freezes(tl_at at);
 
@@ -308,6 +304,12 @@ tl_value *tl_deref_view(tl_at at, tl_tensor x, const char *who);
 tl_value *tl_readable(tl_at at, tl_tensor x, const char *who);
 /* The record of a handle, without an error: NULL if there is none. */
 tl_value *tl_peek(const tl_tape *t, tl_tensor x);
+/* The same for a handle of the model; NULL if it is not one, or was removed. */
+tl_value *tl_model_value(const tl_model *m, tl_tensor x);
+/* The name of a tensor of the model; NULL if it has none. */
+const char *tl_model_name_of(tl_model *m, tl_tensor x);
+/* The parameter's name, or that of the op that made a derived value, or "(a leaf of the tape)". */
+const char *tl_leaf_name(const tl_tape *t, tl_tensor leaf);
 
 /* n zeroed elements in t's bump memory; NULL, with an error, if there is none. */
 void *tl_tape_room(tl_tape *t, size_t n, size_t size);
@@ -388,7 +390,7 @@ tl_status tl_steps_count(tl_at at, int n);
 tl_status tl_data_check(const void *data, const char *c_type, const tl_array *a, size_t bytes,
                         tl_err *err);
 
-/* ---- op.c, apply.c: ops and their attributes ---- */
+/* ---- op.c: ops and their attributes ---- */
 
 /* Attributes as text, " {eps=1e-05, k=1}"; empty if there are none. Returns buf. */
 enum { TL_ATTRS_TEXT = 256 };
@@ -398,6 +400,9 @@ const char *tl_attrs_text(const tl_op *op, const void *attrs, char buf[TL_ATTRS_
 bool tl_attrs_agree(const tl_op *op, const void *a, const void *b, int rank,
                     const signed char *skip);
 double tl_attr_number(const tl_attr *f, const void *attrs); /* 0 for a shape or dtype */
+/* Mixes them into the hash h (map.h); or a shape. */
+uint64_t tl_mix_attrs(uint64_t h, const tl_op *op, const void *attrs);
+uint64_t tl_mix_shape(uint64_t h, const tl_shape *s);
 
 /* The op folds what comes to input k into the accumulator itself; else the engine does. */
 static inline bool tl_op_folds(const tl_op *op, int k) { return k < 32 && op->folds & TL_BIT(k); }
@@ -409,18 +414,12 @@ static inline bool tl_op_folds_f64(const tl_op *op, const void *attrs, int k)
 /* The inputs that op's vjp reads when those of `wanted` take gradients. */
 unsigned tl_op_reads(const tl_op *op, unsigned wanted);
 
+/* ---- kernel.c: selections of kernels, and what computes a call ---- */
+
 /* Runs the kernel of a call whose arrays are ready, in the right floating-point environment. */
 tl_status tl_op_run(tl_call *c);
 /* How many trailing dims are one row, for an op that works by rows. */
 int64_t tl_row_dims(const tl_call *c);
-/* A call of op that continues a overwrites all of its blank storage, so that this need not be
- * filled with zeros first - if the op's own kernel runs and nobody watches. */
-static inline bool tl_may_begin(const tl_op *op, const tl_array *a, const tl_storage *st)
-{
-    return op->traits & TL_BEGINS && tl_array_room(a) == st->bytes;
-}
-
-/* ---- kernel.c: selections of kernels ---- */
 
 /* One selection, open now or remembered. Equal selections of a tape share a record, which lives as
  * long as the tape, so that nodes can refer to it. */
@@ -449,6 +448,8 @@ tl_dtype tl_node_dtype(const tl_tape *t, const tl_node *n);
 /* Tells observers that an op is about to run, and that it has run, which one of them may refuse. */
 void tl_tell_runs(tl_tape *t, const tl_seen *s);
 tl_status tl_tell_ran(tl_tape *t, const tl_seen *s);
+/* Tells them that the last node has been recorded. */
+void tl_tell_recorded(tl_tape *t);
 /* Tells them any other event, with its arguments after ctx. */
 #define TL_TELL(t, event, ...)                         \
     for (int tl_i = 0; tl_i < (t)->n_watchers; tl_i++) \
@@ -472,8 +473,6 @@ tl_leaf_grad *tl_leaf_grad_find(tl_tape *t, tl_tensor leaf);
 tl_leaf_grad *tl_leaf_grad_get(tl_tape *t, tl_tensor leaf);
 /* Removes the records of owner's leaves from `first` on; owner 0: all records. */
 void tl_leaf_grads_drop(tl_tape *t, uint32_t owner, uint32_t first);
-/* The parameter's name, or that of the op that made a derived value, or "(a leaf of the tape)". */
-const char *tl_leaf_name(const tl_tape *t, tl_tensor leaf);
 /* The name in checkpoints, of parameters and derived values. */
 const char *tl_leaf_grad_name(const tl_tape *t, const tl_leaf_grad *g);
 /* The leaf of that name in checkpoints; TL_NONE, with an error, if there is none. With a shape, a

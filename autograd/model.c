@@ -75,7 +75,7 @@ static tl_value *add_value(tl_model *m, tl_dtype dtype, const tl_shape *shape, u
     }
     v->a = tl_array_make(dtype, shape, st->data);
     v->st = st;
-    v->plain = tl_array_plain(&v->a);
+    v->plain = tl_array_plain(&v->a, false);
     tl_batch_set(v, shape->ndim > 0 ? 0 : TL_FREE);
     v->generation = m->names + 1; /* handles of what lay there before do not mean it */
     return v;
@@ -382,7 +382,7 @@ const void *tl_buffer_take(tl_model *m, const char *name, const void *owner)
     if (found && e->owner == NULL) {
         tl_storage *st = tl_values_at(&m->values, e->value)->st;
         memset(st->data, 0, st->bytes);
-        tl_storage_note_whole(st, "tl_step", NULL, 0);
+        tl_storage_note(st, (tl_changer){.what = "tl_step"}, NULL);
         e->owner = owner;
     }
     const void *whose = found ? e->owner : NULL;
@@ -399,19 +399,6 @@ void tl_buffer_drop(tl_model *m, const void *owner)
         if (m->entry[i].owner == owner)
             m->entry[i].owner = NULL;
     pthread_mutex_unlock(&m->lock);
-}
-
-const char *tl_model_name_of(tl_model *m, tl_tensor x)
-{
-    const char *name = NULL;
-    if (tl_model_value(m, x) == NULL)
-        return NULL;
-    pthread_mutex_lock(&m->lock);
-    for (int i = 0; name == NULL && i < m->n_entries; i++)
-        if (m->entry[i].value == x.index)
-            name = m->entry[i].name;
-    pthread_mutex_unlock(&m->lock);
-    return name;
 }
 
 /* Puts a freeze at the head of the list, in place of an older one with the same prefix. */

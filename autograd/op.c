@@ -79,6 +79,28 @@ bool tl_attrs_agree(const tl_op *op, const void *a, const void *b, int rank,
     return true;
 }
 
+uint64_t tl_mix_shape(uint64_t h, const tl_shape *s)
+{
+    return tl_mix_elements(tl_mix(h, (uint64_t)s->ndim), s->dim, (size_t)s->ndim, sizeof *s->dim);
+}
+
+uint64_t tl_mix_attrs(uint64_t h, const tl_op *op, const void *attrs)
+{
+    for (const tl_attr *f = op->attr; f != NULL && f->name != NULL; f++) {
+        const void *p = (const char *)attrs + f->offset;
+        const double x = tl_attr_number(f, attrs);
+        h = f->kind == TL_ATTR_SHAPE   ? tl_mix_shape(h, p)
+            : f->kind == TL_ATTR_DTYPE ? tl_mix(h, *(const tl_dtype *)p)
+                                       : tl_mix_elements(h, &x, 1, sizeof x);
+    }
+    return h;
+}
+
+unsigned tl_op_reads(const tl_op *op, unsigned wanted)
+{
+    return op->saves_for == NULL ? op->saves_in : op->saves_for(wanted);
+}
+
 /* ---- pointwise ops ---- */
 
 tl_status tl_pointwise_shape(tl_call *c)
@@ -288,7 +310,7 @@ void tl_operand_copy(const tl_array *a, tl_dtype tile, void *copy, bool store)
 static tl_status room_for(tl_call *c, const tl_array *a, tl_array *out)
 {
     *out = *a;
-    if (tl_operand_fits(c->op, a))
+    if (tl_array_plain(a, c->op->traits & TL_ROWS))
         return TL_OK;
     out->dtype = tl_dtype_compute(a->dtype);
     return tl_scratch_array(c, out, false);

@@ -4,7 +4,7 @@
 #define TL_POINTWISE_H
 
 #include "autograd/op.h"
-#include "tensor/arena.h"
+#include "tensor/storage.h"
 
 /* An operand of a loop, read (or written) in place or tile by tile. */
 typedef struct {
@@ -36,16 +36,8 @@ void tl_operand_copy(const tl_array *a, tl_dtype tile, void *copy, bool store);
 void *tl_scratch(tl_call *c, size_t bytes, bool zeroed);
 /* Lays an array of that dtype and those dims out row-major in scratch memory. */
 tl_status tl_scratch_array(tl_call *c, tl_array *a, bool zeroed);
-/* The op can take a as it is: in the compute type, and row-major or (TL_ROWS) with whole rows. */
-static inline bool tl_operand_fits(const tl_op *op, const tl_array *a)
-{
-    const int last = a->ndim - 1;
-    if (a->dtype == TL_F16 || a->dtype == TL_BF16)
-        return false;
-    return op->traits & TL_ROWS ? last < 0 || a->stride[last] == 1 || a->dim[last] == 1
-                                : tl_array_contiguous(a);
-}
-/* *out: a row-major and in the compute type: a itself if it fits, else a copy in scratch memory. */
+/* *out: a row-major and in the compute type: a itself if it is (of a TL_ROWS
+ * op: if its rows are), else a copy in scratch memory. */
 tl_status tl_as_compute(tl_call *c, const tl_array *a, tl_array *out);
 /* The same for output i, with undefined contents, which tl_store_compute then rounds into it. */
 tl_status tl_out_compute(tl_call *c, int i, tl_array *out);

@@ -122,22 +122,6 @@ tl_status tl_tape_steps(tl_at at, int n)
     return tl_steps_count(at, n);
 }
 
-tl_status tl_nodes_room(tl_tape *t, uint32_t more)
-{
-    if (more > INT32_MAX - t->n_nodes) /* tl_value.node is an int32_t */
-        return TL_ENOMEM;
-    if (t->n_nodes + more <= t->cap_nodes)
-        return TL_OK;
-    uint32_t cap = t->cap_nodes ? 2 * t->cap_nodes : 256;
-    cap = cap < t->n_nodes + more ? t->n_nodes + more : cap;
-    tl_node *n = tl_realloc(t->node, cap * sizeof *n);
-    if (n == NULL)
-        return TL_ENOMEM;
-    t->node = n;
-    t->cap_nodes = cap;
-    return TL_OK;
-}
-
 tl_status tl_tape_reserve(tl_tape *t, uint32_t calls, int inputs)
 {
     TL_TRY(tl_error_status(t));

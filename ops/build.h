@@ -13,7 +13,7 @@
 #include "ops/list.h"
 #include "ops/matmul_kernel.h"
 #include "ops/ops.h"
-#include "tensor/arena.h"
+#include "tensor/storage.h"
 #include "tensor/isa.h"
 #include "tensor/threads.h"
 

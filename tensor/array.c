@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "tensor/arena.h"
+#include "tensor/storage.h"
 #include "tensor/kernels/half.h"
 #include "tensor/operands.h"
 
@@ -92,9 +92,12 @@ size_t tl_array_room(const tl_array *a)
     return (size_t)tl_array_count(a) * tl_dtype_size(a->dtype);
 }
 
-bool tl_array_plain(const tl_array *a)
+bool tl_array_plain(const tl_array *a, bool rows)
 {
-    return a->dtype != TL_F16 && a->dtype != TL_BF16 && tl_array_contiguous(a);
+    const int last = a->ndim - 1;
+    if (a->dtype == TL_F16 || a->dtype == TL_BF16)
+        return false;
+    return rows ? last < 0 || a->stride[last] == 1 || a->dim[last] == 1 : tl_array_contiguous(a);
 }
 
 static bool dims_equal(int na, const int64_t *a, int nb, const int64_t *b)
@@ -409,7 +412,8 @@ tl_status tl_arrays_new(tl_arena *arena, tl_array *a, int n, bool strided, tl_st
             s = tl_storage_lack(bytes, err);
         while (s != TL_OK && i-- > 0)
             tl_storage_release(st[i]);
-        TL_TRY(s);
+        if (s != TL_OK)
+            return s;
         a[i].data = st[i] == NULL ? NULL : st[i]->data;
     }
     return TL_OK;

@@ -1,4 +1,4 @@
-/* map.c: tables by key: open addressing, never more than half full. */
+/* map.c: tables by key: open addressing, never more than half full; hashes of numbers and bytes. */
 #include "tensor/map.h"
 
 #include <string.h>
@@ -63,4 +63,28 @@ void tl_key_map_free(tl_key_map *m)
     tl_free_raw(m->key);
     tl_free_raw(m->value);
     *m = (tl_key_map){.salt = m->salt};
+}
+
+uint64_t tl_mix(uint64_t h, uint64_t x)
+{
+    h = (h ^ x) * 0x9e3779b97f4a7c15u;
+    return h ^ h >> 29;
+}
+
+uint64_t tl_mix_elements(uint64_t h, const void *p, size_t n, size_t size)
+{
+    const unsigned char *byte = p;
+    const size_t flip = __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ ? 0 : size - 1;
+    for (size_t i = 0; i < n * size; i += 8) {
+        uint64_t x = 0;
+        for (size_t k = i; k < i + 8 && k < n * size; k++)
+            x |= (uint64_t)byte[k ^ flip] << 8 * (k - i);
+        h = tl_mix(h, x);
+    }
+    return h;
+}
+
+uint64_t tl_mix_text(uint64_t h, const char *text)
+{
+    return tl_mix_elements(h, text, strlen(text), 1);
 }

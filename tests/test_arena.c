@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "tensor/arena.h"
+#include "tensor/storage.h"
 
 extern const struct CMUnitTest tl_tests_arena[];
 extern const size_t tl_tests_arena_count;

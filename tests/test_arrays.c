@@ -13,7 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "tensor/arena.h"
+#include "tensor/storage.h"
 #include "tensor/files/arrays.h"
 #include "tensor/files/file.h"
 #include "tests/support/comma.h"

@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-#include "tensor/change.h"
+#include "tensor/storage.h"
 #include "tests/support/expect.h"
 
 extern const struct CMUnitTest tl_tests_change[];
@@ -86,12 +86,12 @@ static void arrays_that_overlap(void **unused)
     assert_in_range(found, rounds / 10, rounds - rounds / 10);
 }
 
-static tl_change *change(const tl_array *where, int line)
+static void change(tl_storage *s, const tl_array *where, int line)
 {
     tl_change *c = tl_calloc(1, sizeof *c);
     assert_non_null(c);
-    *c = (tl_change){.where = *where, .by = {"test", "here", line}};
-    return c;
+    c->where = *where;
+    tl_storage_note(s, (tl_changer){"test", "here", line}, c);
 }
 
 /* The line of what changed it, 0: nothing. */
@@ -110,8 +110,8 @@ static void changes_are_found_by_region_and_version(void **unused)
     (void)unused;
     for (int i = 0; i < 4; i++)
         part[i] = tl_array_make(TL_F32, &four, (float *)s->data + 4 * i);
-    tl_storage_note(s, change(&part[0], 1));
-    tl_storage_note(s, change(&part[1], 2));
+    change(s, &part[0], 1);
+    change(s, &part[1], 2);
     assert_int_equal(s->version, 2);
     assert_int_equal(changed_at(s, 0, &part[0]), 1);
     assert_int_equal(changed_at(s, 0, &part[1]), 2);
@@ -119,11 +119,11 @@ static void changes_are_found_by_region_and_version(void **unused)
     assert_int_equal(changed_at(s, 1, &part[0]), 0); /* it had been there before */
     assert_int_equal(changed_at(s, 1, &part[1]), 2);
     assert_int_equal(changed_at(s, 2, &part[1]), 0);
-    tl_storage_note_whole(s, "test", "here", 3); /* nobody knows where: everywhere */
+    tl_storage_note(s, (tl_changer){"test", "here", 3}, NULL); /* nobody knows where: everywhere */
     for (int i = 0; i < 4; i++)
         assert_int_equal(changed_at(s, 2, &part[i]), 3);
     assert_int_equal(changed_at(s, 3, &part[0]), 0);
-    tl_storage_note(s, change(&part[3], 4));
+    change(s, &part[3], 4);
     assert_int_equal(changed_at(s, 3, &part[0]), 0);
     assert_int_equal(changed_at(s, 3, &part[3]), 4);
     char text[TL_CHANGER_TEXT];

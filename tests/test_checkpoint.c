@@ -14,7 +14,7 @@
 #include <openssl/err.h>
 #include <tally.h>
 
-#include "tensor/arena.h"
+#include "tensor/storage.h"
 #include "tensor/files/file.h"
 #include "tensor/files/hash.h"
 #include "tensor/files/safetensors.h"

@@ -16,7 +16,7 @@
 
 #include <cmocka.h>
 
-#include "tensor/arena.h"
+#include "tensor/storage.h"
 #include "tensor/files/file.h"
 #include "tests/support/file_faults.h"
 #include "tests/support/skip.h"

@@ -55,7 +55,7 @@ static const char sockets[] = " tl_op_add tl_op_fill tl_op_assign tl_op_sum_to "
                               "tl_batch_strict tl_fold_deal tl_fold_asks tl_fold_deliver "
                               "tl_fold_visited tl_prints_check tl_prints_step "
                               "tl_prints_end tl_prints_clear tl_prints_free "
-                              "tl_batch_fixed tl_derived_leaf "
+                              "tl_derived_leaf "
                               "tl_derived_reach tl_derived_settle tl_derived_unsettle "
                               "tl_derived_reset tl_derived_name tl_derived_named "
                               "tl_derived_agree tl_derived_forget ";

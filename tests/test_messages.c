@@ -15,7 +15,7 @@
 
 #include <tally_extend.h>
 
-#include "tensor/arena.h"
+#include "tensor/storage.h"
 #include "tests/support/expect.h"
 #include "tests/support/skip.h"
 #include "tests/temp_dir.h"

@@ -18,7 +18,7 @@
 #include <sys/wait.h>
 #include <tally_models.h>
 
-#include "tensor/arena.h"
+#include "tensor/storage.h"
 #include "tensor/files/file.h"
 #include "tensor/files/safetensors.h"
 #include "tensor/memory.h"

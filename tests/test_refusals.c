@@ -351,7 +351,6 @@ static void a_vjp_that_breaks_its_promise(void **unused)
 
 /* ---- modes of backward ---- */
 
-/* Nodes remember their mode: a scope around the call of tl_backward is not theirs. */
 /* How many inputs an op has is said by it, not by what the engine's loops can hold. */
 static void another_number_of_inputs(void **unused)
 {
@@ -375,6 +374,7 @@ static void another_number_of_inputs(void **unused)
     tl_free(t);
 }
 
+/* Nodes remember their mode: a scope around the call of tl_backward is not theirs. */
 static void backward_runs_in_the_nodes_mode(void **unused)
 {
     char hex[2][65];

@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "tensor/arena.h"
+#include "tensor/storage.h"
 #include "tensor/files/file.h"
 #include "tensor/files/safetensors.h"
 #include "tests/temp_dir.h"

@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "tensor/arena.h"
+#include "tensor/storage.h"
 #include "tests/safetensors_check.h"
 #include "tests/support/other_memory.h"
 #include "tests/temp_dir.h"

@@ -203,6 +203,7 @@ static void a_users_op_by_rows(void **unused)
          "changes input 1 of 1"},
         {{.n_in = 1, .n_out = 1, .traits = TL_MUTATES, .forward = own_forward, .mutates = -1},
          "changes input -1"},
+        {{.n_in = 1, .n_out = 0, .traits = TL_MUTATES, .forward = own_forward}, "0 outputs"},
         {{.n_in = 9, .n_out = 1, .traits = TL_POINTWISE, .tile = square_tile}, "1 to 8"},
         {{.n_in = 0, .n_out = 1, .traits = TL_POINTWISE, .tile = square_tile}, "0 inputs"},
         {{.n_in = 1, .n_out = 2, .traits = TL_POINTWISE, .tile = square_tile}, "2 outputs"},

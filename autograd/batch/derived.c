@@ -23,23 +23,6 @@ static tl_tensor on(const tl_tape *l, uint32_t i)
 
 /* ---- prints: equal wherever the expression is, on whatever tape, in whatever process ---- */
 
-static uint64_t mix_shape(uint64_t h, const tl_shape *s)
-{
-    return tl_mix_elements(tl_mix(h, (uint64_t)s->ndim), s->dim, (size_t)s->ndim, sizeof *s->dim);
-}
-
-uint64_t tl_mix_attrs(uint64_t h, const tl_op *op, const void *attrs)
-{
-    for (const tl_attr *f = op->attr; f != NULL && f->name != NULL; f++) {
-        const void *p = (const char *)attrs + f->offset;
-        const double x = tl_attr_number(f, attrs);
-        h = f->kind == TL_ATTR_SHAPE   ? mix_shape(h, p)
-            : f->kind == TL_ATTR_DTYPE ? tl_mix(h, *(const tl_dtype *)p)
-                                       : tl_mix_elements(h, &x, 1, sizeof x);
-    }
-    return h;
-}
-
 static uint64_t mix_call(const tl_node *n)
 {
     uint64_t h = tl_mix(tl_mix_text(0, n->op->name), n->mode & TL_FAST);
@@ -75,8 +58,8 @@ static void print_outputs(tl_tape *t, const tl_node *n)
 static uint64_t print_constant(const tl_array *a)
 {
     tl_shape s = tl_array_shape(a);
-    return tl_mix_elements(mix_shape(tl_mix(3, a->dtype), &s), a->data, (size_t)tl_array_count(a),
-                           tl_dtype_size(a->dtype)) |
+    return tl_mix_elements(tl_mix_shape(tl_mix(3, a->dtype), &s), a->data,
+                           (size_t)tl_array_count(a), tl_dtype_size(a->dtype)) |
            1;
 }
 

@@ -63,9 +63,6 @@ void tl_fold_wait(tl_tape *t, tl_fold *f);
 
 /* ---- derived.c: derived values, as settle.c finds them ---- */
 
-/* Mixes the attributes of a call into the hash h. */
-uint64_t tl_mix_attrs(uint64_t h, const tl_op *op, const void *attrs);
-
 /* The value of the lasting tape that shows how `leaf` was made; TL_NONE: none does. */
 tl_tensor tl_derived_made(const tl_tape *t, tl_tensor leaf);
 /* 1 + the number of the last change of a parameter that x of the lasting tape is made of; 1: there

@@ -121,30 +121,28 @@ static void say(text *s, const char *fmt, ...)
     s->at += n < 0 ? 0 : n < s->end - s->at ? n : s->end - s->at - 1;
 }
 
-/* The leaf or derived value that x shows; TL_NONE: it shows another value. */
-static tl_tensor shown(const tl_tape *t, tl_tensor x)
+/* Input i shows a leaf or a derived value, whose gradient will add finished sums: since the call is
+ * apart from the batch, or the input repeats what it shows, and not once for each sample, along an
+ * axis that the op's vjp does not sum, which would bring a gradient for each. That leaf; TL_NONE:
+ * there is none. samples: of the other inputs. (A size of 1 repeats nothing: whether it is there
+ * for a sample cannot be told from one.) */
+static tl_tensor adds_sums(const tl_tape *t, const tl_op *op, int i, tl_tensor x, const tl_value *y,
+                           int64_t samples, bool apart)
 {
-    x = tl_behind(t, x, TL_VIEW, 0);
-    return tl_maker(t, x) == NULL || tl_peek(t, x)->fixed ? x : TL_NONE;
-}
-
-/* Input i is a view that repeats what it shows, and not once for each sample, along an axis that
- * the op's vjp does not sum, which would bring a gradient for each. samples: of the other inputs.
- * (A size of 1 repeats nothing: whether it is there for a sample cannot be told from one.) */
-static bool repeats(const tl_tape *t, const tl_op *op, int i, tl_tensor x, const tl_value *y,
-                    int64_t samples)
-{
+    const tl_value *v = tl_peek(t, x);
+    const tl_tensor leaf = tl_behind(t, x, TL_VIEW, 0);
     const tl_node *n = tl_maker(t, tl_behind(t, x, TL_VIEW, TL_REPEATS));
-    const tl_array *a = &tl_peek(t, x)->a;
-    const int end = a->ndim - (op->folds & TL_BIT(i) ? 2 : 0); /* a product sums the last two */
-    const bool aligned = y->batch >= 0 && a->ndim == y->a.ndim;
-    if (n == NULL || !(n->op->traits & TL_REPEATS) || tl_peek(t, x)->batch != TL_FREE)
-        return false;
-    for (int k = 0; k < end; k++)
-        if (a->dim[k] == samples && (a->stride[k] == 0 || a->dim[k] == 1) &&
+    const int end = v->a.ndim - (op->folds & TL_BIT(i) ? 2 : 0); /* a product sums the last two */
+    const bool aligned = y->batch >= 0 && v->a.ndim == y->a.ndim;
+    if (!v->needs_grad || (tl_maker(t, leaf) != NULL && !tl_peek(t, leaf)->fixed))
+        return TL_NONE;
+    if (!apart && (n == NULL || !(n->op->traits & TL_REPEATS) || v->batch != TL_FREE))
+        return TL_NONE;
+    for (int k = 0; k < end && !apart; k++)
+        if (v->a.dim[k] == samples && (v->a.stride[k] == 0 || v->a.dim[k] == 1) &&
             (!aligned || k == y->batch))
-            return false;
-    return true;
+            return TL_NONE;
+    return leaf;
 }
 
 static void say_inputs(text *s, tl_value *const *value, int n_in)
@@ -208,10 +206,11 @@ bool tl_batch_blames(const tl_tape *t, const tl_op *op, const tl_tensor *in, tl_
             "micro-batch");
         return true;
     }
-    const bool apart = b == TL_FREE && !tl_batch_fixed(op, value, n_in);
+    const bool apart = b == TL_FREE && !y->fixed;
     for (int i = 0; i < n_in && !(op->traits & TL_VIEW); i++) {
-        const tl_tensor leaf = value[i] != NULL && value[i]->needs_grad ? shown(t, in[i]) : TL_NONE;
-        if (!tl_is_none(leaf) && (apart || repeats(t, op, i, in[i], y, samples)))
+        const tl_tensor leaf = value[i] == NULL ? TL_NONE
+                                                : adds_sums(t, op, i, in[i], y, samples, apart);
+        if (!tl_is_none(leaf))
             say(&s, "%s'%s'", weights++ > 0 ? ", " : "uses ", tl_leaf_name(t, leaf));
     }
     if (weights > 0)
@@ -228,27 +227,17 @@ tl_status tl_batch_strict(tl_at at, const tl_call *c, const tl_tensor *in, tl_va
                           tl_value *const *made, bool needs_grad)
 {
     char why[TL_MESSAGE_MAX];
-    tl_batch b = c->n_out > 0 ? made[0]->batch : TL_FREE;
+    tl_batch b = TL_FREE;
     for (int i = 0; i < c->n_out; i++)
-        b = made[i]->batch == TL_MIXED ? TL_MIXED : b;
+        b = i == 0 || made[i]->batch == TL_MIXED ? made[i]->batch : b;
     if (c->kernel != NULL && c->kernel->mode & TL_FAST)
         return tl_tape_fail(at, TL_EUSAGE, "%s: TL_STRICT: kernel '%.60s' promises no bits",
                             c->op->name, c->kernel->name);
     const bool draws = c->op->traits & TL_RANDOM && b >= 0;
-    if ((draws || (needs_grad && !(c->op->traits & TL_NONDIFF))) &&
+    if ((draws || (needs_grad && !(c->op->traits & TL_NONDIFF))) && c->n_out > 0 &&
         tl_batch_blames(at.tape, c->op, in, value, c->n_in, made[0], b, why))
         return tl_tape_fail(at, TL_EUSAGE, "%s: TL_STRICT: %.360s", c->op->name, why);
     return TL_OK;
-}
-
-bool tl_batch_fixed(const tl_op *op, tl_value *const *value, int n_in)
-{
-    bool fixed = !(op->traits & (TL_REPEATS | TL_RANDOM)) && op->changes == 0 &&
-                 (op->attr != NULL || op->attr_size == 0);
-    for (int i = 0; i < n_in; i++)
-        fixed &= value[i] == NULL ||
-                 (value[i]->fixed && !(op->traits & TL_MUTATES && i == op->mutates));
-    return fixed;
 }
 
 /* ---- rules ---- */
@@ -331,24 +320,21 @@ tl_batch tl_batch_beside(tl_batch a, int ndim, int64_t dim)
     return a >= 0 && dim == (dim < 0 ? (int64_t)a - ndim : a) ? TL_MIXED : a;
 }
 
-/* A number for the part of the samples that a view of x has taken, made of the view's attributes:
- * values made of different parts must not meet. */
-static uint32_t part_of(const tl_call *c, const tl_value *x)
+/* x is viewed along its axis of samples, and not whole, unless the view only lays it out otherwise.
+ * Whether so. Then *samples is how many of them the view has, -1 if it cuts one; *part is a number
+ * for these, made of the view's attributes: values made of different parts must not meet. */
+static bool cuts(const tl_call *c, const tl_value *x, int64_t m, int64_t *samples, uint32_t *part)
 {
     const unsigned char *bytes = c->attrs;
-    uint64_t h = tl_mix(tl_mix(1, x->part), (uintptr_t)c->op);
-    h = tl_mix_attrs(h, c->op, c->attrs);
+    const int64_t n = x->a.dim[x->batch], each = x->samples > 0 ? n / x->samples : 1;
+    if (m == n || tl_array_count(&c->out[0]) == tl_array_count(&x->a))
+        return false;
+    uint64_t h = tl_mix_attrs(x->part, c->op, c->attrs);
     for (size_t i = 0; i < c->op->attr_size && c->op->attr == NULL; i++)
         h = tl_mix(h, bytes[i]); /* no schema tells what they mean */
-    return (uint32_t)(h >> 32) | 1;
-}
-
-/* How many of x's samples, which lie along an axis of n elements, a view of m of these has; -1: it
- * cuts a sample. */
-static int64_t left(const tl_value *x, int64_t n, int64_t m)
-{
-    const int64_t each = x->samples > 0 ? n / x->samples : 1;
-    return each > 0 && m % each == 0 ? m / each : -1;
+    *samples = each > 0 && m % each == 0 ? m / each : -1;
+    *part = (uint32_t)(tl_mix(h, (uintptr_t)c->op) >> 32) | 1;
+    return true;
 }
 
 void tl_batch_infer(tl_call *c, tl_value *const *value, tl_batch *in, tl_value *const *made)
@@ -382,14 +368,9 @@ void tl_batch_infer(tl_call *c, tl_value *const *value, tl_batch *in, tl_value *
             out[i] = TL_MIXED;
     const tl_value *x = op->traits & TL_VIEW ? value[0] : NULL;
     if (x != NULL && !mixed && x->batch >= 0 && out[0] >= 0 &&
-        c->out[0].dim[out[0]] != x->a.dim[x->batch] &&
-        tl_array_count(&c->out[0]) != tl_array_count(&x->a)) {
-        /* The view has lost samples. Of data, that is a micro-batch; of anything else, it mixes. */
-        samples = left(x, x->a.dim[x->batch], c->out[0].dim[out[0]]);
-        part = part_of(c, x);
-        if ((x->node >= 0 && x->part == 0) || samples < 0)
-            out[0] = TL_MIXED;
-    }
+        cuts(c, x, c->out[0].dim[out[0]], &samples, &part) &&
+        ((x->node >= 0 && x->part == 0) || samples < 0))
+        out[0] = TL_MIXED; /* part of data is a micro-batch; of anything else, it mixes */
     for (int i = 0; i < c->n_out; i++) {
         tl_value *y = made[i];
         const int64_t n = out[i] >= 0 ? y->a.dim[out[i]] : 0;

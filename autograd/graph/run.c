@@ -91,7 +91,7 @@ static void note_changes(tl_graph *g)
 {
     for (const tl_root *r = g->outside; r != NULL; r = r->next)
         if (r->kind == TL_ROOT_MODEL && r->written)
-            tl_storage_note_whole(tl_graph_storage(g, r), "tl_run", g->file, g->line);
+            tl_storage_note(tl_graph_storage(g, r), (tl_changer){"tl_run", g->file, g->line}, NULL);
 }
 
 /* Calls the hooks of the parts before `end`. */

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "tensor/arena.h"
+#include "tensor/storage.h"
 #include "tensor/files/arrays_read.h"
 #include "tensor/files/bytes.h"
 #include "tensor/files/file.h"

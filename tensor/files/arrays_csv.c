@@ -6,7 +6,7 @@
 #include <string.h>
 #include <strings.h>
 
-#include "tensor/arena.h"
+#include "tensor/storage.h"
 #include "tensor/files/arrays_read.h"
 
 /* Rounds to odd, so that rounding to a narrower dtype afterwards gives the bits of one rounding. */

@@ -6,7 +6,7 @@
 #define ZLIB_CONST
 #include <zlib.h>
 
-#include "tensor/arena.h"
+#include "tensor/storage.h"
 #include "tensor/files/arrays_read.h"
 #include "tensor/files/bytes.h"
 

@@ -20,7 +20,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "tensor/arena.h"
+#include "tensor/storage.h"
 
 #define PATH "%.300s" /* a path in a message: cut, so that the reason behind it survives */
 #define TEMP ".%.180s.tally-"

@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-#include "tensor/arena.h"
+#include "tensor/storage.h"
 #include "tensor/files/bytes.h"
 #include "tensor/files/file.h"
 #include "tensor/files/hash.h"

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tensor/arena.h"
+#include "tensor/storage.h"
 #include "tensor/files/bytes.h"
 #include "tensor/operands.h"
 

@@ -7,7 +7,7 @@
 
 #include <jansson.h>
 
-#include "tensor/arena.h"
+#include "tensor/storage.h"
 #include "tensor/files/bytes.h"
 #include "tensor/files/file.h"
 #include "tensor/files/hash.h"

@@ -18,7 +18,7 @@
 #include <zlib.h>
 
 #include "autograd/log/read/read.h"
-#include "tensor/arena.h"
+#include "tensor/storage.h"
 #include "tensor/files/arrays.h"
 #include "tensor/files/file.h"
 #include "tensor/files/hash.h"

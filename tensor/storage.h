@@ -1,4 +1,5 @@
-/* arena.h: where the memory of tensors comes from, and how much of it is in use.
+/* storage.h: the memory of tensors: where it comes from, how much of it is in use, who shares it,
+ * and which regions of it were changed in place, by what.
  *
  * A tl_arena is one lifetime (a model's, its gradients', a tape's). Its blocks are aligned to 64
  * bytes and come from a jemalloc arena of its own. Free pages stay with the arena, so steps that
@@ -6,11 +7,14 @@
  * JEMALLOC=0 (for sanitizers and foreign processors), aligned_alloc takes its place. An arena is
  * used by one thread at a time (its tape's or its model's owner).
  *
- * A tl_storage is a block with a reference count: views share it, the last release frees it.
+ * A tl_storage is a block with a reference count: views share it, the last release frees it. A
+ * value of a tape is what its memory held when it was made. Several views can share one storage (q,
+ * k and v of a packed qkv), so a change through one of them spoils exactly the values that contain
+ * an element it wrote.
  *
  * For all rooms but nn. */
-#ifndef TL_ARENA_H
-#define TL_ARENA_H
+#ifndef TL_STORAGE_H
+#define TL_STORAGE_H
 
 #include <stdatomic.h>
 #include <stddef.h>
@@ -29,18 +33,26 @@ typedef struct {
     int line;
 } tl_changer;
 
+/* One change of which the region is known. */
+typedef struct tl_change {
+    tl_array where;
+    uint32_t version; /* of the storage after the change */
+    tl_changer by;
+    struct tl_change *next; /* the change before */
+} tl_change;
+
 typedef struct tl_storage {
     void *data;   /* 64-byte aligned; never NULL, not even for 0 bytes */
     size_t bytes; /* as asked for */
     size_t size;  /* of the block; that of its class */
     int bin;      /* its class */
     tl_arena *arena;
-    _Atomic int32_t refs;      /* atomic, since tapes of several threads may share a model's */
-    _Atomic uint32_t version;  /* incremented by every change in place */
-    _Atomic uint64_t changed;  /* the number of the last change (tl_changes); 0: none */
-    bool blank;                /* counts as all +0, which is not written yet (tl_storage_settle) */
-    struct tl_change *changes; /* the changes of which a region is known (change.h) */
-    tl_changer whole;          /* the last change of which no region is known */
+    _Atomic int32_t refs;     /* atomic, since tapes of several threads may share a model's */
+    _Atomic uint32_t version; /* incremented by every change in place */
+    _Atomic uint64_t changed; /* the number of the last change (tl_changes); 0: none */
+    bool blank;               /* counts as all +0, which is not written yet (tl_storage_settle) */
+    tl_change *changes;       /* the changes of which a region is known */
+    tl_changer whole;         /* the last change of which no region is known */
     struct tl_storage *next_free; /* of a bin, or of the scratch of one call */
     struct tl_storage *next_all;  /* of the arena */
 } tl_storage;
@@ -73,9 +85,34 @@ tl_status tl_arrays_new(tl_arena *arena, tl_array *a, int n, bool strided, tl_st
 bool tl_arrays_empty(const tl_array *a, int n);
 /* The bytes of all elements, stored side by side. */
 size_t tl_array_room(const tl_array *a);
-/* Row-major, and of a dtype that is computed in. */
-bool tl_array_plain(const tl_array *a);
+/* Of a dtype that is computed in, and row-major, or (rows) with whole rows at least. */
+bool tl_array_plain(const tl_array *a, bool rows);
 
 tl_memory_stats_t tl_arena_stats(const tl_arena *a);
+
+/* ---- changes in place ---- */
+
+/* Whether two strided arrays have a byte in common. Exact for arrays cut from one layout; true
+ * where strides are so odd that an answer would take too long. Source: the search of numpy's
+ * shares_memory, for bounded integers with a given sum, largest stride first. */
+bool tl_arrays_overlap(const tl_array *a, const tl_array *b);
+/* The same for arrays that have no memory yet: b begins `apart` bytes after a. */
+bool tl_arrays_overlap_apart(const tl_array *a, const tl_array *b, int64_t apart);
+
+/* Notes a change of region c->where (c from tl_calloc, s owns it from now on) as the newest; c
+ * NULL: no region is known, it may be anywhere. */
+void tl_storage_note(tl_storage *s, tl_changer by, tl_change *c);
+
+/* How many changes of storages have been noted in this process: the number of the last. */
+uint64_t tl_changes(void);
+
+/* Whether a change of s after version `since` may have written an element of a; *by is the last. */
+bool tl_storage_changed(const tl_storage *s, uint32_t since, const tl_array *a, tl_changer *by);
+/* "adamw (train.c:12)", "tl_load"; returns buf. */
+enum { TL_CHANGER_TEXT = 192 };
+const char *tl_changer_text(char buf[TL_CHANGER_TEXT], tl_changer by);
+
+/* Frees the list. */
+void tl_changes_free(tl_change *c);
 
 #endif
