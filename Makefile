@@ -308,7 +308,7 @@ fuzz: $(BUILD)/tests/runner
 	$(Q)TL_FUZZ=$(FUZZ) $(TL_RUN) $(BUILD)/tests/runner $(or $(ARGS),$(FUZZERS))
 else ifneq ($(BUILD),build/libfuzzer)
 fuzz:
-	$(Q)$(MAKE) CC="$(if $(findstring clang,$(CC)),$(CC),clang)" BUILD=build/libfuzzer JEMALLOC=0 KERNEL_OPT="-O1 -fno-sanitize=all" CFLAGS="-O1 -g -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer" fuzz
+	$(Q)$(MAKE) CC="$(if $(findstring clang,$(CC)),$(CC),clang)" BUILD=build/libfuzzer JEMALLOC=0 LEVELS=scalar KERNEL_OPT="-O1 -fno-sanitize=all" CFLAGS="-O1 -g -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer" fuzz
 else
 # Or those loaders that ARGS names; what reaches code that nothing else did is kept in $(BUILD)/corpus.
 LOADERS := safetensors checkpoint arrays config weights index tokenizer llmc tokens log
@@ -371,7 +371,7 @@ BROKEN_LEVELS := $(sort $(firstword $(LEVELS)) $(lastword $(filter-out v4,$(LEVE
 broken:
 	+$(Q)$(MAKE) --no-print-directory BUILD=$(BUILD)/broken LEVELS="$(BROKEN_LEVELS)" CFLAGS=-O1 KERNEL_OPT="-O1 -fexpensive-optimizations" broken-here
 broken-here: all $(BUILD)/tests/runner
-	+@tests/broken.sh $(BUILD) $(ARGS)
+	+@SLICE="$(SLICE)" BASE=$(BASE) tests/broken.sh $(BUILD) $(ARGS)
 
 # Under an emulator: the quick part of the suite, then checkpoints of this machine and golden runs continued from them.
 QUICK         := math math_half ref ref_gradients ref_training hash rng file safetensors rotary reference

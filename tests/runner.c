@@ -4,17 +4,25 @@
  *                          "N passed, N failed" and the exit status the verdict: 2, and nothing
  *                          has run, where a name is no group's.
  *
- * With TL_TEST_STOP=1 it ends behind the first test that failed. */
+ * Groups run side by side in processes, as many as there are cores, or TL_JOBS; what a group prints
+ * is shown when it has ended. With one process (in a debugger: TL_JOBS=1) it is shown at once. With
+ * TL_TEST_STOP=1 there is one, and it ends behind the first test that failed. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "autograd/tape.h"
 #include "tests/support/names.h"
@@ -53,51 +61,165 @@
 GROUPS(X)
 #undef X
 
-static size_t passed, failed;
+#define X(name) +1
+enum { N_GROUPS = GROUPS(X), MOST_JOBS = 64 };
+#undef X
+
+static struct {
+    const char *name;
+    const struct CMUnitTest *tests;
+    size_t n;
+} group[N_GROUPS];
+
+/* What the processes share. */
+static struct {
+    pthread_mutex_t lock; /* whoever shows what a group has printed */
+    _Atomic int next;     /* the next group that nobody runs */
+    _Atomic size_t passed, failed, skipped;
+    struct {
+        int now;    /* the group that it runs; -1: none */
+        FILE *said; /* what that has printed; NULL: shown at once */
+    } job[MOST_JOBS];
+} * all;
+static pid_t process[MOST_JOBS];
 size_t tl_tests_skipped;
 
-static const char *group_at(int i)
-{
-#define X(name) #name,
-    static const char *const names[] = {GROUPS(X) NULL};
-#undef X
-    return names[i];
-}
+static const char *group_at(int i) { return i < N_GROUPS ? group[i].name : NULL; }
 
-static int wanted(const char *name, int argc, char **argv)
+static bool wanted(const char *name, int argc, char **argv)
 {
     for (int i = 1; i < argc; i++)
         if (strcmp(argv[i], name) == 0)
-            return 1;
+            return true;
     return argc < 2;
 }
 
-static void run(const char *name, const struct CMUnitTest *tests, size_t n)
+static void run(int g)
 {
-    bool stop = getenv("TL_TEST_STOP") != NULL;
-    size_t step = stop ? 1 : n;
-    for (size_t i = 0; i < n && !(stop && failed > 0); i += step) {
-        int bad = _cmocka_run_group_tests(name, tests + i, step, NULL, NULL);
+    const bool stop = getenv("TL_TEST_STOP") != NULL;
+    const size_t n = group[g].n, step = stop ? 1 : n;
+    const size_t before = tl_tests_skipped;
+    for (size_t i = 0; i < n && !(stop && all->failed > 0); i += step) {
+        int bad = _cmocka_run_group_tests(group[g].name, group[g].tests + i, step, NULL, NULL);
         size_t f = bad < 0 ? step : (size_t)bad;
-        failed += f;
-        passed += step - f;
+        all->failed += f;
+        all->passed += step - f;
     }
+    all->skipped += tl_tests_skipped - before;
+}
+
+/* Shows what job j's group has printed, and empties that. */
+static void show(int j, FILE *out)
+{
+    char buf[4096];
+    FILE *said = all->job[j].said;
+    pthread_mutex_lock(&all->lock);
+    rewind(said);
+    for (size_t n; (n = fread(buf, 1, sizeof buf, said)) > 0;)
+        fwrite(buf, 1, n, out);
+    fflush(out);
+    pthread_mutex_unlock(&all->lock);
+    rewind(said);
+    if (ftruncate(fileno(said), 0) != 0)
+        perror("runner");
+}
+
+/* Runs groups until none is left. */
+static void work(int j, int argc, char **argv)
+{
+    FILE *out = all->job[j].said == NULL ? NULL : fdopen(dup(STDOUT_FILENO), "w");
+    if (out != NULL) {
+        dup2(fileno(all->job[j].said), STDOUT_FILENO);
+        dup2(fileno(all->job[j].said), STDERR_FILENO);
+        setvbuf(stdout, NULL, _IOLBF, 0);
+    }
+    for (int g; (g = all->next++) < N_GROUPS;) {
+        if (!wanted(group[g].name, argc, argv))
+            continue;
+        all->job[j].now = g;
+        run(g);
+        fflush(stdout);
+        if (out != NULL)
+            show(j, out);
+        all->job[j].now = -1;
+    }
+    if (out != NULL)
+        fclose(out);
+}
+
+static void start(int j, int argc, char **argv)
+{
+    fflush(NULL);
+    all->job[j].now = -1;
+    process[j] = fork();
+    if (process[j] == 0) {
+        work(j, argc, argv);
+        exit(0);
+    }
+    if (process[j] < 0) {
+        perror("runner: fork");
+        all->failed++;
+    }
+}
+
+/* A process that dies takes its group with it, which has failed; another goes on. */
+static void watch(int jobs, int argc, char **argv)
+{
+    int status;
+    for (pid_t pid; (pid = wait(&status)) > 0;)
+        for (int j = 0; j < jobs; j++) {
+            const int g = all->job[j].now;
+            if (process[j] != pid || (WIFEXITED(status) && WEXITSTATUS(status) == 0))
+                continue;
+            show(j, stdout);
+            printf("the process of the group %s has ended by %s %d\n",
+                   g < 0 ? "(none)" : group[g].name, WIFSIGNALED(status) ? "signal" : "status",
+                   WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
+            all->failed++;
+            start(j, argc, argv);
+        }
+}
+
+static int jobs_of(int argc)
+{
+    const char *set = getenv("TL_JOBS");
+    const long cores = set != NULL ? atol(set) : sysconf(_SC_NPROCESSORS_ONLN);
+    const int most = argc < 2 || argc - 1 > MOST_JOBS ? MOST_JOBS : argc - 1;
+    return getenv("TL_TEST_STOP") != NULL || cores < 1 ? 1 : cores < most ? (int)cores : most;
 }
 
 int main(int argc, char **argv)
 {
-    if (!names_known("test group", argc - 1, argv + 1, group_at))
-        return 2;
-    tl_warnings(false); /* tests let errors go unread; test_forgotten.c looks at what is said */
-#define X(name)                    \
-    if (wanted(#name, argc, argv)) \
-        run(#name, tl_tests_##name, tl_tests_##name##_count);
+    const int jobs = jobs_of(argc);
+    int g = 0;
+    pthread_mutexattr_t shared;
+#define X(id)                                                                                \
+    group[g].name = #id, group[g].tests = tl_tests_##id, group[g].n = tl_tests_##id##_count; \
+    g++;
     GROUPS(X)
 #undef X
-    passed -= tl_tests_skipped;
-    printf("%zu passed, %zu failed", passed, failed);
-    if (tl_tests_skipped > 0)
-        printf(", %zu skipped", tl_tests_skipped);
+    if (!names_known("test group", argc - 1, argv + 1, group_at))
+        return 2;
+    all = mmap(NULL, sizeof *all, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (all == MAP_FAILED)
+        return 2;
+    pthread_mutexattr_init(&shared);
+    pthread_mutexattr_setpshared(&shared, PTHREAD_PROCESS_SHARED);
+    pthread_mutex_init(&all->lock, &shared);
+    tl_warnings(false); /* tests let errors go unread; test_forgotten.c looks at what is said */
+    for (int j = 0; j < jobs && jobs > 1; j++) {
+        if ((all->job[j].said = tmpfile()) == NULL)
+            return 2;
+        start(j, argc, argv);
+    }
+    if (jobs == 1)
+        work(0, argc, argv);
+    else
+        watch(jobs, argc, argv);
+    const size_t passed = all->passed - all->skipped;
+    printf("%zu passed, %zu failed", passed, all->failed);
+    if (all->skipped > 0)
+        printf(", %zu skipped", all->skipped);
     putchar('\n');
-    return failed > 0 || passed == 0;
+    return all->failed > 0 || passed == 0;
 }
