@@ -351,12 +351,12 @@ tl_status tl_accumulator_open(tl_tape *t, const char *param, int call, const cha
         return tl_tape_fail(tl_nowhere(t), TL_ETRACED, "tl_accumulator_open: not inside a trace");
     tl_derived_unsettle(t);
     const tl_tensor leaf = tl_grad_named(t, param, dtype, *kind == '\0' ? NULL : &shape);
-    TL_TRY(t->head.err.status);
+    TL_TRY(tl_error_status(t));
     if (call < 0 || call >= TL_BELOW)
         return tl_tape_fail(tl_nowhere(t), TL_EUSAGE, "backward %d of '%.100s'", call, param);
     tl_leaf_grad *g = tl_leaf_grad_get(t, leaf);
     int k = g == NULL || *kind == '\0' ? -1 : tl_acc_get(t, g, call, kind);
-    TL_TRY(t->head.err.status);
+    TL_TRY(tl_error_status(t));
     if (k >= 0) {
         TL_TRY(tl_acc_open(t, g, k, dtype));
         tl_storage_settle(g->acc[k].st);

@@ -149,7 +149,7 @@ static tl_status deliver(tl_walk *w, tl_edge *e, const tl_value *x, tl_tensor dx
     else if (own && d->batch == TL_FREE && x->batch >= 0)
         tl_batch_like(d, x); /* for example ones, one for each sample */
     e->cotangent = dx;
-    return t->head.err.status;
+    return tl_error_status(t);
 }
 
 void tl_walk_free_since(tl_walk *w, uint32_t mark)
@@ -173,11 +173,11 @@ tl_status tl_walk_vjp(tl_walk *w, uint32_t node, uint32_t first, tl_vjp *g)
 {
     tl_tape *t = w->t;
     t->node[node].op->vjp(g);
-    if (t->given_watched && t->head.err.status == TL_OK) {
+    if (t->given_watched && tl_error_status(t) == TL_OK) {
         tl_given given = given_of(&t->node[node], node, first, g);
         TL_TELL(t, gave, t, &given);
     }
-    return t->head.err.status;
+    return tl_error_status(t);
 }
 
 /* Calls the vjp of node n, order[i], for the inputs that want a gradient now, and delivers what it
@@ -201,7 +201,7 @@ static tl_status call_vjp(tl_walk *w, uint32_t i, const tl_node *n, uint32_t fir
         wants[k] = e[k].wanted && (e[k].fold == NULL || tl_fold_asks(w, n, k, e[k].fold, &acc[k]));
         any |= wants[k];
     }
-    TL_TRY(t->head.err.status);
+    TL_TRY(tl_error_status(t));
     tl_vjp g = {t, n->attrs, n->n_in, n->n_out, n->in, out, dy, acc, wants, dx};
     if (any)
         TL_TRY(tl_walk_vjp(w, w->order[i], first, &g));
@@ -261,7 +261,7 @@ static tl_status visit(tl_walk *w, uint32_t i)
         dy[j] = collect(w, &w->box[n->out + (uint32_t)j - w->first_value]);
         any |= !tl_is_none(dy[j]);
     }
-    s = t->head.err.status;
+    s = tl_error_status(t);
     bool leads = w->target == NULL || w->leads[w->order[i] - w->first_node];
     if (s == TL_OK && any && leads)
         s = call_vjp(w, i, n, node_mark, dy);
@@ -359,7 +359,7 @@ tl_status tl_gradients_at(tl_at at, tl_tensor y, const tl_tensor *x, int n, tl_t
         const tl_fill_attrs zero = {tl_array_shape(a), a->dtype, 0};
         if (tl_is_none(dx[i])) /* y does not depend on it */
             dx[i] = tl_apply1(at, &tl_op_fill, &zero, NULL, 0);
-        s = t->head.err.status;
+        s = tl_error_status(t);
     }
     tl_scope_end(t, outer);
     return s;

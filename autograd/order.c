@@ -82,7 +82,7 @@ tl_status tl_canonical_order(tl_tape *t, tl_tensor y, tl_order_end end, uint32_t
     }
     *order = tl_tape_room(t, *n, sizeof **order);
     if (*order == NULL)
-        return t->head.err.status;
+        return tl_error_status(t);
     for (uint32_t i = *n; i-- > 0; last = t->node[last].link)
         (*order)[i] = (uint32_t)last;
     return TL_OK;

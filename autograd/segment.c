@@ -37,7 +37,7 @@ tl_status tl_let_go_at(tl_at at, tl_tensor x)
     TL_TRY(tl_error_status(t));
     tl_value *v = tl_deref_view(at, x, "tl_let_go");
     if (v == NULL)
-        return t->head.err.status;
+        return tl_error_status(t);
     if (x.owner != t->values.owner || v->node < 0 || v->st == NULL || v->fixed ||
         t->values_watched || gradient_reads(t, x, v) || tl_segment_awaits(t, x.index))
         return TL_OK;
@@ -186,7 +186,7 @@ static tl_status run_again(tl_tape *t, const tl_segment *s, uint32_t i)
     }
     t->n_nodes = nodes; /* forget the second recording */
     tl_values_drop(&t->values, values);
-    return t->head.err.status;
+    return tl_error_status(t);
 }
 
 tl_status tl_segment_restore(tl_tape *t, uint32_t n)

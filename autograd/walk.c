@@ -96,7 +96,7 @@ static tl_status make_edges(tl_walk *w)
     for (uint32_t i = 0; i < w->n; i++) {
         const tl_node *n = &t->node[w->order[i]];
         tl_edge *e = w->edge[i] = tl_tape_room(t, (size_t)n->n_in, sizeof *e);
-        TL_TRY(t->head.err.status);
+        TL_TRY(tl_error_status(t));
         unsigned takes = 0;
         for (int k = 0; k < n->n_in; k++) {
             tl_tensor leaf = tl_accumulates(t, n, k);
@@ -110,7 +110,7 @@ static tl_status make_edges(tl_walk *w)
             leaf = w->target != NULL ? TL_NONE : leaf;
             if (!tl_is_none(leaf) && tl_peek(t, leaf)->node >= 0)
                 leaf = tl_derived_leaf(t, leaf);
-            TL_TRY(t->head.err.status);
+            TL_TRY(tl_error_status(t));
             if (tl_is_none(leaf)) {
                 tl_inbox *b = tl_walk_box(w, n->in[k]);
                 *(b->last == NULL ? &b->first : &b->last->next) = &e[k];
@@ -119,7 +119,7 @@ static tl_status make_edges(tl_walk *w)
             }
             tl_leaf_grad *g = tl_leaf_grad_get(t, leaf);
             if (g == NULL)
-                return t->head.err.status;
+                return tl_error_status(t);
             g->reached = true;
             w->lasts |= leaf.owner != t->values.owner;
             e[k].leaf = (int)(g - t->grad) + 1;
@@ -158,7 +158,7 @@ static tl_status check_start(const tl_walk *w)
                                   tl_array_shape_text(a, &y->a));
     const tl_value *c = tl_deref(w->at, w->opt.cotangent, "tl_backward");
     if (c == NULL)
-        return t->head.err.status;
+        return tl_error_status(t);
     if (c->st == NULL && t->recorder == NULL)
         return tl_tape_fail(w->at, TL_ETRACED,
                             "tl_backward: the cotangent was recorded as a trace and has no value");
@@ -177,7 +177,7 @@ static tl_status find_root(tl_walk *w)
     tl_tape *t = w->t;
     const tl_value *y = tl_deref(w->at, w->y, "tl_backward");
     if (y == NULL)
-        return t->head.err.status;
+        return tl_error_status(t);
     if (!y->needs_grad || (y->node >= 0 && !tl_walk_skips(w, &t->node[y->node])))
         return TL_OK;
     tl_sum_to_attrs same = {tl_array_shape(&y->a), y->a.dtype};
@@ -185,7 +185,7 @@ static tl_status find_root(tl_walk *w)
     t->mode &= ~(unsigned)TL_NO_GRAD;
     w->y = tl_apply1(w->at, &tl_op_sum_to, &same, (tl_tensor[]){w->y, TL_NONE}, 2);
     t->mode = mode;
-    return t->head.err.status;
+    return tl_error_status(t);
 }
 
 tl_status tl_walk_check(tl_walk *w)
@@ -210,7 +210,7 @@ tl_status tl_walk_check(tl_walk *w)
     w->box = tl_tape_room(t, w->n_values + (size_t)w->n_targets, sizeof *w->box);
     w->saved = tl_tape_room(t, w->n_values, 1);
     w->leads = tl_tape_room(t, w->n_nodes, 1);
-    TL_TRY(t->head.err.status);
+    TL_TRY(tl_error_status(t));
     if (w->target != NULL)
         mark_leads(w);
     TL_TRY(check_start(w));
@@ -232,7 +232,7 @@ tl_status tl_walk_prepare(tl_walk *w)
         const tl_array *y = &tl_peek(t, w->y)->a;
         tl_fill_attrs one = {tl_array_shape(y), y->dtype, 1};
         w->opt.cotangent = tl_apply1(w->at, &tl_op_fill, &one, NULL, 0);
-        TL_TRY(t->head.err.status);
+        TL_TRY(tl_error_status(t));
     }
     w->start.cotangent = w->opt.cotangent;
     tl_walk_box(w, w->y)->first = &w->start;

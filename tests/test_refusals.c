@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include <tally.h>
+#include <tally_extend.h>
 
 #include "tests/support/expect.h"
 
@@ -139,6 +140,13 @@ static void reads_undeclared(tl_vjp *g) { g->dx[0] = tl_mul(g->t, g->dy[0], g->i
 static void forgets_accumulator(tl_vjp *g) { g->dx[0] = tl_neg(g->t, g->dy[0]); }
 static void calls_wrongly(tl_vjp *g) { g->dx[0] = tl_reshape(g->t, g->dy[0], TL_DIMS(5)); }
 
+/* As if by another thread, which works on the same model. */
+static void model_fails(tl_vjp *g)
+{
+    tl_fail(tl_error_record(tl_tape_model(g->t)), TL_EUSAGE, "another thread's mistake");
+    g->dx[0] = tl_scale(g->t, g->dy[0], 2);
+}
+
 #define OP(id, ...)                                      \
     static const tl_op op_##id = {.name = #id,           \
                                   .n_in = 1,             \
@@ -155,6 +163,7 @@ OP(stale, .vjp = gives_stale);
 OP(undeclared, .vjp = reads_undeclared);
 OP(forgetful, .vjp = forgets_accumulator, .folds = 1);
 OP(wrongly, .vjp = calls_wrongly);
+OP(elsewhere, .vjp = model_fails);
 
 static tl_tensor apply(tl_tape *t, const tl_op *op, tl_tensor x)
 {
@@ -349,6 +358,25 @@ static void a_vjp_that_breaks_its_promise(void **unused)
         }
 }
 
+/* What fails on the model while a tape is in a backward ends that as well. */
+static void a_model_that_fails_in_the_middle(void **unused)
+{
+    (void)unused;
+    for (int way = 0; way < 4; way++) {
+        tl_model *m = tl_model_new(.seed = 1);
+        tl_tape *t = tl_tape_new(m);
+        tl_tensor w = tl_param(t, m, "w", TL_F32, TL_DIMS(3), TL_INIT_ONES, 1), dx;
+        tl_tensor x = way & 1 ? tl_scale(t, w, 3) : w;
+        tl_tensor y = total(t, tl_mul(t, apply(t, &op_elsewhere, x), tl_exp(t, x)));
+        const tl_status s = way & 2 ? tl_gradients(t, y, &w, 1, TL_NONE, &dx) : tl_backward(t, y);
+        assert_int_equal(s, TL_EUSAGE);
+        assert_non_null(strstr(tl_error(t), "another thread's mistake"));
+        tl_error_clear(t);
+        assert_true(tl_is_none(tl_grad(t, w))); /* nothing of the half is left */
+        tl_free(t, m);
+    }
+}
+
 /* ---- modes of backward ---- */
 
 /* How many inputs an op has is said by it, not by what the engine's loops can hold. */
@@ -428,6 +456,7 @@ const struct CMUnitTest tl_tests_refusals[] = {
     cmocka_unit_test(an_output_without_gradient_as_a_target),
     cmocka_unit_test(running_totals_carry_no_gradient),
     cmocka_unit_test(a_vjp_that_breaks_its_promise),
+    cmocka_unit_test(a_model_that_fails_in_the_middle),
     cmocka_unit_test(another_number_of_inputs),
     cmocka_unit_test(backward_runs_in_the_nodes_mode),
     cmocka_unit_test(gradients_that_nobody_asked_for),

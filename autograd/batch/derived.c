@@ -141,7 +141,7 @@ static tl_status note_leaf(tl_tape *t, tl_tensor x)
     if (x.owner == t->values.owner && v->node < 0 && (v->print == 0 || tl_is_none(twin(t, x))))
         v->print = t->recorder == NULL ? tl_derived_constant(t, &v->a)
                                        : t->recorder->constant(t->recorder_ctx, t, x);
-    return t->head.err.status;
+    return tl_error_status(t);
 }
 
 /* Moves an error of the lasting tape to the user's tape, where it can be read and cleared. */
@@ -157,7 +157,7 @@ static tl_status note_node(tl_tape *t, const tl_node *n)
 {
     tl_tape *l = t->lasting;
     tl_tensor out[8], *in = tl_tape_room(t, (size_t)n->n_in, sizeof *in);
-    TL_TRY(t->head.err.status);
+    TL_TRY(tl_error_status(t));
     for (int k = 0; k < n->n_in; k++) {
         if (!tl_is_none(n->in[k]))
             TL_TRY(note_leaf(t, n->in[k]));

@@ -52,7 +52,7 @@ static tl_status add(tl_walk *w, tl_tensor x, tl_tensor acc)
 {
     tl_sum_to_attrs at = {tl_array_shape(&tl_peek(w->t, acc)->a), TL_F64};
     tl_apply1(w->at, &tl_op_sum_to, &at, (tl_tensor[]){x, acc}, 2);
-    return w->t->head.err.status;
+    return tl_error_status(w->t);
 }
 
 /* The vjp has indeed added to acc. */
@@ -149,12 +149,12 @@ static tl_status add_by_op(tl_walk *w, const chunk *c, const tl_node *n, tl_tens
     const tl_use *u = &c->f->use[c->first];
     tl_tensor *in = tl_tape_room(t, (size_t)(u->n_saved + 2 * n->n_in), sizeof *in);
     bool *wants = tl_tape_room(t, (size_t)n->n_in, sizeof *wants);
-    TL_TRY(t->head.err.status);
+    TL_TRY(tl_error_status(t));
     tl_tensor *out = in + n->n_in, *dy = out + n->n_out, *accs = dy + n->n_out,
               *dx = accs + n->n_in;
     for (int j = 0; j < u->n_saved; j++)
         in[j] = stacked(w, c, j);
-    TL_TRY(t->head.err.status);
+    TL_TRY(tl_error_status(t));
     wants[u->input] = true;
     accs[u->input] = acc;
     tl_vjp g = {t, n->attrs, n->n_in, n->n_out, in, out, dy, accs, wants, dx};
@@ -173,7 +173,7 @@ static tl_status fold_chunk(tl_walk *w, const chunk *c)
     tl_tensor acc = accumulator(w, c->f, n, u->input);
     if (c->f->size >= 0)
         acc = slice(w, acc, u->leaf_axis, c->f);
-    TL_TRY(t->head.err.status);
+    TL_TRY(tl_error_status(t));
     TL_TRY(u->by_op ? add_by_op(w, c, n, acc) : add(w, stacked(w, c, 0), acc));
     tl_walk_free_since(w, mark);
     return TL_OK;
@@ -267,12 +267,12 @@ static tl_status defer(tl_walk *w, tl_fold *f, int number, tl_use u)
 {
     if (f->use == NULL)
         f->use = tl_tape_room(w->t, (size_t)f->n, sizeof *f->use);
-    TL_TRY(w->t->head.err.status);
+    TL_TRY(tl_error_status(w->t));
     for (int j = 0; j < u.n_saved; j++)
         if (u.saved[j].read)
             u.saved[j].x = tl_hold(w->t, u.saved[j].x);
     f->use[number] = u;
-    return w->t->head.err.status;
+    return tl_error_status(w->t);
 }
 
 tl_status tl_fold_deliver(tl_walk *w, uint32_t i, int k, const tl_tensor *dy, tl_tensor dx,
@@ -291,7 +291,7 @@ tl_status tl_fold_deliver(tl_walk *w, uint32_t i, int k, const tl_tensor *dy, tl
     if (u.by_op || put_off(w, e->fold) || !simple)
         return defer(w, e->fold, e->use, u);
     acc = accumulator(w, e->fold, n, k);
-    return tl_is_none(acc) ? w->t->head.err.status : add(w, dx, acc);
+    return tl_is_none(acc) ? tl_error_status(w->t) : add(w, dx, acc);
 }
 
 /* Tells observers that what waits for tl_accumulate is complete, if all uses have been visited. */
@@ -304,7 +304,7 @@ static tl_status tell_put_off(tl_tape *t, tl_leaf_grad *g)
     const char *param = g->waiting == NULL ? NULL : tl_leaf_grad_name(t, g);
     if (param != NULL)
         TL_TELL(t, put_off, t, param);
-    return t->head.err.status;
+    return tl_error_status(t);
 }
 
 /* All uses have been visited: those that are deferred are added, or wait. */

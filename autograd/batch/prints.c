@@ -162,7 +162,7 @@ tl_status tl_prints_check(tl_walk *w)
     if (!w->lasts) /* gradients of the tape's own leaves end with it */
         return TL_OK;
     x.node = print_nodes(w, &x.n, &order, &place);
-    TL_TRY(t->head.err.status);
+    TL_TRY(tl_error_status(t));
     return t->recorder == NULL ? meet(w->at, t->calls, x, order) : keep(w->at, x);
 }
 

@@ -31,7 +31,7 @@ static tl_status reach_below(tl_tape *t, tl_tensor leaf)
     tl_value *v = tl_peek(t->lasting, leaf);
     const uint64_t last = tl_derived_last_change(t, tl_derived_made(t, leaf), true);
     tl_leaf_grad *g = tl_leaf_grad_find(t, leaf);
-    TL_TRY(t->head.err.status);
+    TL_TRY(tl_error_status(t));
     if (g->live && g->born != 0 && g->born != last)
         return tl_derived_waits(t, leaf);
     g->born = last;
@@ -86,7 +86,7 @@ static tl_status send_back(tl_at at, tl_tensor of)
     tl_tensor y = tl_rerun(t, t->lasting, leaf, leaf_again, NULL, t);
     t->mode = mode;
     tl_walk w = {.t = t, .at = at, .y = y, .asked = y, .opt = {.cotangent = dy, .partial = true}};
-    TL_TRY(t->head.err.status);
+    TL_TRY(tl_error_status(t));
     t->calls = TL_BELOW + t->settlings;
     tl_status s = tl_walk_prepare(&w);
     if (s == TL_OK)
@@ -115,7 +115,7 @@ tl_status tl_derived_settle(tl_at at)
     t->settled = true;
     waiting *w = tl_tape_room(t, (size_t)(t->n_grads - t->first_grad), sizeof *w);
     size_t n = 0;
-    TL_TRY(t->head.err.status);
+    TL_TRY(tl_error_status(t));
     for (int i = t->first_grad; i < t->n_grads; i++)
         if (t->grad[i].live && tl_derived(t, t->grad[i].leaf))
             w[n++] = (waiting){tl_peek(t, t->grad[i].leaf)->print, t->grad[i].leaf};

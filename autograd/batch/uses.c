@@ -120,7 +120,7 @@ static tl_status find_meeting(tl_tape *t, tl_accumulator *acc)
     if (all < 2 || acc->folds->meets)
         return TL_OK;
     place *p = tl_tape_room(t, all, sizeof *p);
-    TL_TRY(t->head.err.status);
+    TL_TRY(tl_error_status(t));
     for (const tl_fold *f = acc->folds; f != NULL; f = f->next)
         if (tl_array_count(&tl_peek(t, f->x)->a) > 0)
             p[n++] = place_of(&tl_peek(t, f->x)->a);
@@ -159,7 +159,7 @@ static tl_status deal(tl_walk *w, tl_key_map *folds)
             tl_edge *e = &w->edge[i][k];
             if (e->leaf > 0)
                 e->fold = fold_of(t, folds, e->leaf - 1, n, k);
-            TL_TRY(t->head.err.status);
+            TL_TRY(tl_error_status(t));
         }
     }
     return TL_OK;
@@ -178,7 +178,7 @@ tl_status tl_fold_deal(tl_walk *w)
             tl_edge *e = &w->edge[i][k];
             if (e->leaf > 0) {
                 if ((e->fold = joined(t, e->fold)) == NULL)
-                    return t->head.err.status;
+                    return tl_error_status(t);
                 e->use = e->fold->n++;
             }
         }
@@ -241,7 +241,7 @@ tl_status tl_use_of(tl_walk *w, const tl_node *n, int k, const tl_tensor *dy, tl
     *u = (tl_use){.input = k, .by_op = tl_op_folds(n->op, k)};
     u->n_saved = u->by_op ? n->n_in + 2 * n->n_out : 1;
     u->saved = tl_tape_room(t, (size_t)u->n_saved, sizeof *u->saved);
-    TL_TRY(t->head.err.status);
+    TL_TRY(tl_error_status(t));
     for (int j = 0; j < u->n_saved; j++) {
         tl_saved *s = &u->saved[j];
         const int out = j - n->n_in, grad = out - n->n_out;

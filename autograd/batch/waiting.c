@@ -213,7 +213,7 @@ tl_status tl_accumulator_axis(tl_tape *t, const char *param, int call, const cha
     TL_TRY(TL_NEED_AT(tl_nowhere(t), kind));
     TL_TRY(TL_NEED_AT(tl_nowhere(t), axis));
     const tl_leaf_grad *g = record_of(t, param);
-    TL_TRY(t->head.err.status);
+    TL_TRY(tl_error_status(t));
     const int k = g == NULL ? -1 : tl_acc_find(g, call, kind);
     *axis = k < 0 ? TL_ANY_AXIS : axis_of(g, k);
     return TL_OK;
@@ -237,7 +237,7 @@ tl_status tl_accumulate_part(tl_tape *t, const char *param, int i, int of)
 {
     TL_TRY(tl_error_status(t));
     const tl_leaf_grad *g = record_of(t, param);
-    TL_TRY(t->head.err.status);
+    TL_TRY(tl_error_status(t));
     if (i < 0 || i >= of)
         return tl_tape_fail(tl_nowhere(t), TL_EUSAGE, "tl_accumulate_part: part %d of %d", i, of);
     if (g == NULL)
@@ -258,7 +258,7 @@ tl_status tl_accumulate_part(tl_tape *t, const char *param, int i, int of)
     if (g->waiting != NULL && run_record(t, (int)(g - t->grad), i, of) == TL_OK)
         tl_leaf_grad_find(t, leaf)->live = true; /* records may have moved */
     tl_fpenv_leave(saved);
-    return t->head.err.status;
+    return tl_error_status(t);
 }
 
 tl_status tl_accumulate(tl_tape *t, const char *param)

@@ -191,7 +191,7 @@ static tl_status bind_records(tl_graph *g)
             continue;
         tl_leaf_grad *theirs = tl_leaf_grad_get(g->user, mine->leaf);
         if (theirs == NULL)
-            return g->user->head.err.status;
+            return tl_error_status(g->user);
         if (theirs->live && is == GOES_ON && mine->born > 1)
             return tl_derived_waits(g->user, mine->leaf);
         for (int k = 0; k < mine->n_accs; k++) {
@@ -291,7 +291,7 @@ static tl_status bind_derived(tl_graph *g, tl_root *r)
     void *room = tl_derived_room(g->user, r->at, p->a, &r->full);
     if (room != NULL)
         tl_root_bind(r, room);
-    return g->user->head.err.status;
+    return tl_error_status(g->user);
 }
 
 /* Binds a root to array a where that lies, or to a row-major copy. */

@@ -88,7 +88,7 @@ static tl_status take_earlier(tl_tape *t, const tl_leaf_grad *theirs, tl_leaf_gr
         if (!tl_acc_holds(u))
             continue;
         const int mine = tl_acc_get(t, g, u->call, u->kind);
-        TL_TRY(t->head.err.status);
+        TL_TRY(tl_error_status(t));
         TL_TRY(tl_acc_open(t, g, mine, u->sum.dtype));
     }
     g->live = true;
@@ -136,7 +136,7 @@ static tl_status want_derived(tl_traced_tape *k, tl_at at)
     for (int i = t->first_grad; i < t->n_grads && !tl_failed(t); i++)
         if (tl_derived(t, t->grad[i].leaf))
             wanted(k, at, t->grad[i].leaf);
-    return t->head.err.status;
+    return tl_error_status(t);
 }
 
 /* Gradients that are put off are not there until a run is over and tl_accumulate is called. */
