@@ -371,7 +371,7 @@ BROKEN_LEVELS := $(sort $(firstword $(LEVELS)) $(lastword $(filter-out v4,$(LEVE
 broken:
 	+$(Q)$(MAKE) --no-print-directory BUILD=$(BUILD)/broken LEVELS="$(BROKEN_LEVELS)" CFLAGS=-O1 KERNEL_OPT="-O1 -fexpensive-optimizations" broken-here
 broken-here: all $(BUILD)/tests/runner
-	+@SLICE="$(SLICE)" BASE=$(BASE) tests/broken.sh $(BUILD) $(ARGS)
+	+@SLICE="$(SLICE)" BASE="$(BASE)" tests/broken.sh $(BUILD) $(ARGS)
 
 # Under an emulator: the quick part of the suite, then checkpoints of this machine and golden runs continued from them.
 QUICK         := math math_half ref ref_gradients ref_training hash rng file safetensors rotary reference

@@ -118,8 +118,9 @@ static tl_status read_inputs(maker *k, const tl_tensor *in, const void *attrs)
         else
             tl_storage_settle(v->st);
     }
-    if (k->needs_grad && op->vjp == NULL && !(op->traits & TL_NONDIFF)) /* else only a backward */
-        return tl_tape_fail(k->at, TL_ENOGRAD, /* that reaches it is refused */
+    /* Of an op that is TL_NONDIFF only a backward that reaches it is refused. */
+    if (k->needs_grad && op->vjp == NULL && !(op->traits & TL_NONDIFF))
+        return tl_tape_fail(k->at, TL_ENOGRAD,
                             "%s: has no derivative, but its input needs a gradient; tl_detach it, "
                             "or record under TL_NO_GRAD",
                             op->name);
@@ -221,11 +222,11 @@ static tl_status allocate(maker *k, tl_tensor *out)
         tl_array_copy(&c->out[0], k->array[op->mutates]);
         k->array[op->mutates] = &c->out[0];
     }
-    k->needs_grad &= carries;
     if (t->choice != NULL)
         c->kernel = tl_kernel_for(t->choice, c);
     if (k->depends || (op->traits & TL_RANDOM && k->needs_grad))
         tl_batch_infer(c, k->value, k->batch, k->made);
+    k->needs_grad &= carries;
     const bool strict = c->mode & TL_STRICT;
     if (strict && tl_batch_strict(k->at, c, k->in, k->value, k->made, k->needs_grad) != TL_OK)
         return TL_EUSAGE;

@@ -28,7 +28,7 @@ size_t tl_bump_used(const tl_bump *b);
 void tl_bump_rewind(tl_bump *b, size_t used);
 void tl_bump_free(tl_bump *b);
 
-#ifdef TL_TEST_HOOKS /* only in the tests' own arena.o and memory.o, not in the library */
+#ifdef TL_TEST_HOOKS /* only in the tests' own storage.o and memory.o, not in the library */
 /* The n-th allocation from now fails (1 = the next), a tensor's as well; 0 switches it off. */
 void tl_alloc_fail_after(int64_t n);
 bool tl_alloc_fails(void); /* whether this one does */

@@ -363,6 +363,8 @@ void tl_storage_release(tl_storage *s)
     if (s == NULL || atomic_fetch_sub_explicit(&s->refs, 1, memory_order_acq_rel) > 1)
         return;
     tl_arena *a = s->arena;
+    tl_changes_free(s->changes);
+    s->changes = NULL;
     a->stats.used -= s->bytes;
     a->stats.blocks--;
     if (s->bin > 0) {
@@ -371,8 +373,6 @@ void tl_storage_release(tl_storage *s)
     } else {
         drop_block(a, s);
     }
-    tl_changes_free(s->changes);
-    s->changes = NULL;
 }
 
 /* ---- changes in place ---- */

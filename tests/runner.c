@@ -13,6 +13,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <errno.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -113,7 +114,8 @@ static void show(int j, FILE *out)
 {
     char buf[4096];
     FILE *said = all->job[j].said;
-    pthread_mutex_lock(&all->lock);
+    if (pthread_mutex_lock(&all->lock) == EOWNERDEAD) /* one died while it showed its own */
+        pthread_mutex_consistent(&all->lock);
     rewind(said);
     for (size_t n; (n = fread(buf, 1, sizeof buf, said)) > 0;)
         fwrite(buf, 1, n, out);
@@ -169,14 +171,15 @@ static void watch(int jobs, int argc, char **argv)
     for (pid_t pid; (pid = wait(&status)) > 0;)
         for (int j = 0; j < jobs; j++) {
             const int g = all->job[j].now;
-            if (process[j] != pid || (WIFEXITED(status) && WEXITSTATUS(status) == 0))
+            if (process[j] != pid || (g < 0 && WIFEXITED(status) && WEXITSTATUS(status) == 0))
                 continue;
             show(j, stdout);
             printf("the process of the group %s has ended by %s %d\n",
                    g < 0 ? "(none)" : group[g].name, WIFSIGNALED(status) ? "signal" : "status",
                    WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
             all->failed++;
-            start(j, argc, argv);
+            if (all->next < N_GROUPS)
+                start(j, argc, argv);
         }
 }
 
@@ -205,6 +208,7 @@ int main(int argc, char **argv)
         return 2;
     pthread_mutexattr_init(&shared);
     pthread_mutexattr_setpshared(&shared, PTHREAD_PROCESS_SHARED);
+    pthread_mutexattr_setrobust(&shared, PTHREAD_MUTEX_ROBUST);
     pthread_mutex_init(&all->lock, &shared);
     tl_warnings(false); /* tests let errors go unread; test_forgotten.c looks at what is said */
     for (int j = 0; j < jobs && jobs > 1; j++) {

@@ -258,7 +258,7 @@ tl_status tl_accumulate_part(tl_tape *t, const char *param, int i, int of)
     if (g->waiting != NULL && run_record(t, (int)(g - t->grad), i, of) == TL_OK)
         tl_leaf_grad_find(t, leaf)->live = true; /* records may have moved */
     tl_fpenv_leave(saved);
-    return tl_error_status(t);
+    return t->head.err.status;
 }
 
 tl_status tl_accumulate(tl_tape *t, const char *param)

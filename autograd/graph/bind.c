@@ -291,7 +291,7 @@ static tl_status bind_derived(tl_graph *g, tl_root *r)
     void *room = tl_derived_room(g->user, r->at, p->a, &r->full);
     if (room != NULL)
         tl_root_bind(r, room);
-    return tl_error_status(g->user);
+    return g->user->head.err.status;
 }
 
 /* Binds a root to array a where that lies, or to a row-major copy. */

@@ -296,7 +296,7 @@ static tl_status wait_for(tl_graph *g, const tl_later *l)
     const char *param = u->n_watchers > 0 ? tl_leaf_grad_name(u, theirs) : NULL;
     if (param != NULL)
         TL_TELL(u, put_off, u, param);
-    return tl_error_status(u);
+    return u->head.err.status;
 }
 
 tl_status tl_later_wait(tl_graph *g, uint32_t n)
