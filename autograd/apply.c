@@ -1,12 +1,11 @@
 /* apply.c: one op call. tl_apply, at the end of the file, goes through its phases in order: check
- * the inputs, infer the outputs by the op's rules, allocate them, run the kernel, record the node.
- * If any phase fails nothing is recorded. */
+ * the call, read its inputs, ask the op's shape rule, check what changes in place, allocate the
+ * outputs, run the kernel and record the node. If any phase fails nothing is recorded. */
 #include <string.h>
 
 #include "autograd/batch.h"
 #include "autograd/pointwise.h"
 #include "tensor/isa.h"
-#include "tensor/threads.h"
 
 enum { MAX_OUT = 8 };
 
@@ -107,13 +106,12 @@ static tl_status read_inputs(maker *k, const tl_tensor *in, const void *attrs)
     k->regions = k->changes & own;
     /* Blank inputs are filled with zeros, but for the accumulator that this call is the first to
      * add to, where the op's own kernel overwrites all of it and nobody watches. */
-    const bool begins = k->mutates && op->traits & TL_BEGINS && !(c->mode & TL_TRACE) &&
-                        t->choice == NULL && !t->run_watched;
+    const bool begins = k->mutates && !(c->mode & TL_TRACE) && t->choice == NULL && !t->run_watched;
     for (int i = 0; i < c->n_in && k->blank && !(op->traits & TL_VIEW); i++) {
         const tl_value *v = k->value[i];
         if (v == NULL || v->st == NULL || !v->st->blank)
             continue;
-        if (begins && i == op->mutates && tl_array_room(&v->a) == v->st->bytes)
+        if (begins && i == op->mutates && tl_op_begins(op, &v->a, v->st))
             c->begins = true;
         else
             tl_storage_settle(v->st);
@@ -296,7 +294,7 @@ static tl_status run(maker *k)
         k->value[op->mutates]->consumed = true;
     t->n_nodes++;
     if (t->n_watchers > 0)
-        tl_tell_recorded(t);
+        TL_TELL(t, recorded, t, t->n_nodes - 1);
     return TL_OK;
 }
 
@@ -307,9 +305,7 @@ static tl_status run(maker *k)
 static tl_status check_call(tl_at at, const tl_op *op, const void *attrs, const tl_tensor *in,
                             int n_in, const tl_tensor *out)
 {
-    const tl_status failed = tl_error_status(at.tape);
-    if (failed != TL_OK)
-        return failed;
+    TL_TRY(tl_error_status(at.tape));
     if (op == NULL)
         return tl_tape_need(at, "tl_apply", "op", false, 1);
     if (op->n_out < 0 || (out == NULL && op->n_out > 0))

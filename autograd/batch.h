@@ -98,11 +98,6 @@ static inline uint64_t tl_derived_print(tl_tape *t, tl_tensor x)
 }
 /* The print of a constant, of which the lasting tape has a copy from now on. */
 uint64_t tl_derived_constant(tl_tape *t, const tl_array *a);
-/* The leaf is a derived value. */
-static inline bool tl_derived(const tl_tape *t, tl_tensor leaf)
-{
-    return t->lasting != NULL && leaf.owner == t->lasting->values.owner;
-}
 
 /* For a graph: the number on the lasting tape of the value of that print; -1: none. */
 int64_t tl_derived_number(const tl_tape *t, uint64_t print);

@@ -331,24 +331,10 @@ tl_tensor tl_behind(const tl_tape *t, tl_tensor x, unsigned traits, unsigned wit
     return x;
 }
 
-const char *tl_model_name_of(tl_model *m, tl_tensor x)
-{
-    const char *name = NULL;
-    if (tl_model_value(m, x) == NULL)
-        return NULL;
-    pthread_mutex_lock(&m->lock);
-    for (int i = 0; name == NULL && i < m->n_entries; i++)
-        if (m->entry[i].value == x.index)
-            name = m->entry[i].name;
-    pthread_mutex_unlock(&m->lock);
-    return name;
-}
-
 const char *tl_leaf_name(const tl_tape *t, tl_tensor leaf)
 {
     const char *name = t->model == NULL ? NULL : tl_model_name_of(t->model, leaf);
-    const tl_tape *on = t->lasting != NULL && leaf.owner == t->lasting->values.owner ? t->lasting
-                                                                                     : t;
+    const tl_tape *on = tl_derived(t, leaf) ? t->lasting : t;
     const tl_value *v = leaf.owner == on->values.owner ? tl_peek(on, leaf) : NULL;
     if (v != NULL && v->node >= 0)
         return on->node[v->node].op->name;

@@ -279,6 +279,8 @@ struct tl_model {
     tl_freeze *freezes; /* newest first, which decides */
 };
 
+/* The name of a tensor of the model; NULL if it has none. */
+const char *tl_model_name_of(tl_model *m, tl_tensor x);
 /* The handle of its tensor i, which is there. */
 tl_tensor tl_model_handle(const tl_model *m, uint32_t i);
 /* TL_ENAME if a tl_model_freeze matched no parameter. */
@@ -306,8 +308,11 @@ tl_value *tl_readable(tl_at at, tl_tensor x, const char *who);
 tl_value *tl_peek(const tl_tape *t, tl_tensor x);
 /* The same for a handle of the model; NULL if it is not one, or was removed. */
 tl_value *tl_model_value(const tl_model *m, tl_tensor x);
-/* The name of a tensor of the model; NULL if it has none. */
-const char *tl_model_name_of(tl_model *m, tl_tensor x);
+/* The leaf is a derived value (batch/derived.c). */
+static inline bool tl_derived(const tl_tape *t, tl_tensor leaf)
+{
+    return t->lasting != NULL && leaf.owner == t->lasting->values.owner;
+}
 /* The parameter's name, or that of the op that made a derived value, or "(a leaf of the tape)". */
 const char *tl_leaf_name(const tl_tape *t, tl_tensor leaf);
 
@@ -413,6 +418,9 @@ static inline bool tl_op_folds_f64(const tl_op *op, const void *attrs, int k)
 }
 /* The inputs that op's vjp reads when those of `wanted` take gradients. */
 unsigned tl_op_reads(const tl_op *op, unsigned wanted);
+/* A call of op that continues a overwrites all of its blank storage, so that this need not be
+ * filled with zeros first - if the op's own kernel runs and nobody watches. */
+bool tl_op_begins(const tl_op *op, const tl_array *a, const tl_storage *st);
 
 /* ---- kernel.c: selections of kernels, and what computes a call ---- */
 
@@ -448,8 +456,6 @@ tl_dtype tl_node_dtype(const tl_tape *t, const tl_node *n);
 /* Tells observers that an op is about to run, and that it has run, which one of them may refuse. */
 void tl_tell_runs(tl_tape *t, const tl_seen *s);
 tl_status tl_tell_ran(tl_tape *t, const tl_seen *s);
-/* Tells them that the last node has been recorded. */
-void tl_tell_recorded(tl_tape *t);
 /* Tells them any other event, with its arguments after ctx. */
 #define TL_TELL(t, event, ...)                         \
     for (int tl_i = 0; tl_i < (t)->n_watchers; tl_i++) \

@@ -86,13 +86,6 @@ tl_status tl_tell_ran(tl_tape *t, const tl_seen *s)
     return status;
 }
 
-void tl_tell_recorded(tl_tape *t)
-{
-    for (int i = 0; i < t->n_watchers; i++)
-        if (t->watcher[i].o->recorded != NULL)
-            t->watcher[i].o->recorded(t->watcher[i].ctx, t, t->n_nodes - 1);
-}
-
 static void tell_begins(tl_tape *t, void *unused)
 {
     (void)unused;

@@ -1,5 +1,5 @@
-/* op.c: what ops rely on: attributes as text and compared; the loop that runs pointwise ops; and
- * whole operands converted to the compute type and back.
+/* op.c: what ops rely on: attributes as text, compared and hashed; what an op reads and overwrites;
+ * the loop that runs pointwise ops; and whole operands converted to the compute type and back.
  *
  * The loop gathers a tile of each operand (widened, broadcast), calls the tile kernel, and stores
  * the result (rounded). Contiguous operands in a compute type are used in place. */
@@ -99,6 +99,11 @@ uint64_t tl_mix_attrs(uint64_t h, const tl_op *op, const void *attrs)
 unsigned tl_op_reads(const tl_op *op, unsigned wanted)
 {
     return op->saves_for == NULL ? op->saves_in : op->saves_for(wanted);
+}
+
+bool tl_op_begins(const tl_op *op, const tl_array *a, const tl_storage *st)
+{
+    return op->traits & TL_BEGINS && tl_array_room(a) == st->bytes;
 }
 
 /* ---- pointwise ops ---- */

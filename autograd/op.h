@@ -134,7 +134,7 @@ struct tl_op {
      * in any subset of the samples, in any order, each sample has the same bits. NULL: pointwise
      * ops align (tl_batch_aligned), others mix. */
     void (*batch)(const tl_call *c, const tl_batch *in, tl_batch *out);
-    int mutates;      /* with TL_MUTATES: which input */
+    int mutates;      /* with TL_MUTATES, of an op with outputs: which input */
     unsigned changes; /* further inputs that change in place: an optimizer's state */
 };
 

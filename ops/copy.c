@@ -8,7 +8,6 @@
  * Errors: TL_ESHAPE TL_EDTYPE
  */
 #include "ops/build.h"
-#include "tensor/storage.h"
 
 static tl_status contiguous_shape(tl_call *c)
 {

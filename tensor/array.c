@@ -412,8 +412,7 @@ tl_status tl_arrays_new(tl_arena *arena, tl_array *a, int n, bool strided, tl_st
             s = tl_storage_lack(bytes, err);
         while (s != TL_OK && i-- > 0)
             tl_storage_release(st[i]);
-        if (s != TL_OK)
-            return s;
+        TL_TRY(s);
         a[i].data = st[i] == NULL ? NULL : st[i]->data;
     }
     return TL_OK;

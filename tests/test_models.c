@@ -1002,10 +1002,14 @@ static void save_writer(char path[1024], bool folder, int64_t vocab)
  * is the same alone and in a batch. */
 static void a_text_is_the_same_alone_and_in_a_batch(void **unused)
 {
-    static const char *const prompt[] = {"The quick", "'s, then", "나는 유리를 먹을 수 있어요"},
-                             *const way[][4] = {{"--temperature", "0", "--top-k", "0"},
-                                                {"--top-k", "5", "--seed", "3"},
-                                                {"--top-p", "0.7", "--stop", "ox"}};
+    static const char *const prompt[] = {
+        "The quick",
+        "'s, then",
+        "나는 유리를 먹을 수 있어요",
+    };
+    static const char *const way[][4] = {{"--temperature", "0", "--top-k", "0"},
+                                         {"--top-k", "5", "--seed", "3"},
+                                         {"--top-p", "0.7", "--stop", "ox"}};
     char path[1024], alone[4096];
     (void)unused;
     for (int k = 0; k < 6; k++) {

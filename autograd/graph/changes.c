@@ -4,7 +4,6 @@
  * the same rule is applied to the places that views have in their roots. This also covers what
  * backward reads of values that the program overwrote. */
 #include "autograd/graph/internal.h"
-#include "tensor/storage.h"
 
 /* ---- the index of changes ---- */
 

@@ -321,8 +321,8 @@ void tl_step_add_in(tl_plan_step *s, int k, tl_spot p);
 void tl_step_add_out(tl_plan_step *s, tl_spot p);
 /* Lists the spots of s, from that one on, with their roots. */
 void tl_step_link(tl_graph *g, tl_plan_step *s, int first);
-/* s adds to an accumulator that is all of st, reads it nowhere else, and may begin there: overwrite
- * its zeros instead of reading them (TL_BEGINS). */
+/* s adds to an accumulator that is all of st, reads it nowhere else, and may begin there
+ * (tl_op_begins). */
 bool tl_step_may_begin(const tl_graph *g, const tl_plan_step *s, const tl_storage *st);
 /* s reads or writes that root; with only_writes: writes it. */
 bool tl_step_touches(const tl_plan_step *s, uint32_t root, bool only_writes);

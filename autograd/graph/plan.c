@@ -174,7 +174,7 @@ bool tl_step_may_begin(const tl_graph *g, const tl_plan_step *s, const tl_storag
     for (int k = 0; k < s->n_in; k++)
         reads += s->spot[k].root == sum->root;
     return reads == 1 && step_folds(g, s) && s->call.kernel == NULL &&
-           s->call.op->traits & TL_BEGINS && tl_array_room(sum->a) == st->bytes;
+           tl_op_begins(s->call.op, sum->a, st);
 }
 
 /* A fold into an accumulator takes no room and lets its operands go, so each runs as soon as it
