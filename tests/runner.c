@@ -4,9 +4,10 @@
  *                          "N passed, N failed" and the exit status the verdict: 2, and nothing
  *                          has run, where a name is no group's.
  *
- * Groups run side by side in processes, as many as there are cores, or TL_JOBS; what a group prints
- * is shown when it has ended. With one process (in a debugger: TL_JOBS=1) it is shown at once. With
+ * Groups run side by side in processes, as many as there are cores for this one, or TL_JOBS; what a
+ * group prints is shown when it has ended. With one process (in a debugger: TL_JOBS=1) it is shown at once. With
  * TL_TEST_STOP=1 there is one, and it ends behind the first test that failed. */
+#define _GNU_SOURCE /* processors given to this process */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -15,6 +16,7 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -22,6 +24,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -155,6 +158,7 @@ static void start(int j, int argc, char **argv)
     all->job[j].now = -1;
     process[j] = fork();
     if (process[j] == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL); /* a runner that is killed takes its groups with it */
         work(j, argc, argv);
         exit(0);
     }
@@ -186,7 +190,9 @@ static void watch(int jobs, int argc, char **argv)
 static int jobs_of(int argc)
 {
     const char *set = getenv("TL_JOBS");
-    const long cores = set != NULL ? atol(set) : sysconf(_SC_NPROCESSORS_ONLN);
+    cpu_set_t ours;
+    const bool known = sched_getaffinity(0, sizeof ours, &ours) == 0;
+    const long cores = set != NULL ? atol(set) : known ? CPU_COUNT(&ours) : 1;
     const int most = argc < 2 || argc - 1 > MOST_JOBS ? MOST_JOBS : argc - 1;
     return getenv("TL_TEST_STOP") != NULL || cores < 1 ? 1 : cores < most ? (int)cores : most;
 }
