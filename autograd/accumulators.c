@@ -233,9 +233,7 @@ tl_tensor tl_grad_at(tl_at at, tl_tensor x)
 tl_tensor tl_leaf_grad_sum(tl_at at, const tl_leaf_grad *g, tl_dtype dtype)
 {
     tl_tape *t = at.tape;
-    const tl_shape shape = tl_array_shape(&tl_peek(t, g->leaf)->a);
-    const tl_sum_to_attrs f64 = {shape, TL_F64}, to = {shape, dtype};
-    const tl_fill_attrs zero = {shape, dtype, 0};
+    const tl_array like = tl_peek(t, g->leaf)->a;
     tl_tensor sum = TL_NONE;
     for (int k = -1; (k = next_use(g, k)) >= 0;) {
         tl_tensor x[2] = {sum, tl_acc_value(t, g, k)};
@@ -245,14 +243,12 @@ tl_tensor tl_leaf_grad_sum(tl_at at, const tl_leaf_grad *g, tl_dtype dtype)
         if (tl_is_none(x[0]))
             continue;
         for (int i = 0; i < 2; i++)
-            x[i] = tl_apply1(at, &tl_op_sum_to, &f64, (tl_tensor[]){x[i], TL_NONE}, 2);
+            x[i] = tl_folded(at, x[i], TL_NONE, &like, TL_F64);
         sum = tl_apply1(at, &tl_op_add, NULL, x, 2);
     }
     if (tl_is_none(sum)) /* reached, but every path gave nothing */
-        return tl_apply1(at, &tl_op_fill, &zero, NULL, 0);
-    if (tl_peek(t, sum)->a.dtype == dtype)
-        return sum;
-    return tl_apply1(at, &tl_op_sum_to, &to, (tl_tensor[]){sum, TL_NONE}, 2);
+        return tl_filled(at, &like, dtype, 0);
+    return tl_peek(t, sum)->a.dtype == dtype ? sum : tl_folded(at, sum, TL_NONE, &like, dtype);
 }
 
 /* ---- accumulators in checkpoints: a step may be saved between two micro-batches ---- */

@@ -180,9 +180,9 @@ static tl_status allocate(maker *k, tl_tensor *out)
     const int first = c->n_out > 0 && (op->traits & TL_VIEW || k->mutates); /* with new memory */
     const tl_value *before[MAX_OUT];
     tl_storage *st[MAX_OUT];
-    k->there = fixed && k->needs_grad && t->earlier != NULL && !(op->traits & TL_VIEW) &&
+    k->there = fixed && k->needs_grad && t->lasting != NULL && !(op->traits & TL_VIEW) &&
                !(c->mode & (TL_TRACE | TL_SHADOW | TL_WATCHED_MODES)) &&
-               t->earlier(t, c, k->in, before);
+               tl_derived_earlier(t, c, k->in, before);
     tl_arena *fresh = !room || k->there || c->mode & TL_TRACE ? NULL : t->arena;
     if (tl_arrays_new(fresh, c->out + first, c->n_out - first, c->strided, st + first, c->err) !=
         TL_OK)
@@ -192,7 +192,7 @@ static tl_status allocate(maker *k, tl_tensor *out)
                             t->n_nodes);
     for (int i = 0; i < c->n_out; i++) {
         tl_value *v = k->made[i];
-        out[i] = (tl_tensor){t->values.owner, k->first + (uint32_t)i, t->generation};
+        out[i] = tl_tape_handle(t, k->first + (uint32_t)i);
         v->generation = t->generation;
         v->node = (int32_t)t->n_nodes;
         v->out = (uint8_t)i;
@@ -206,12 +206,11 @@ static tl_status allocate(maker *k, tl_tensor *out)
             c->out[i].dtype = from->a.dtype;
             if (!(c->mode & TL_TRACE))
                 tl_storage_retain(v->st = from->st);
-            v->plain = tl_array_plain(&c->out[i], false);
         } else {
             v->st = st[i];
-            v->plain = !c->strided && c->out[i].dtype != TL_F16 && c->out[i].dtype != TL_BF16;
         }
         v->a = c->out[i];
+        v->plain = tl_array_plain(&v->a, false);
         c->plain &= v->plain;
         v->needs_grad = k->needs_grad && tl_dtype_is_float(v->a.dtype);
         carries |= v->needs_grad;
@@ -225,9 +224,6 @@ static tl_status allocate(maker *k, tl_tensor *out)
     if (k->depends || (op->traits & TL_RANDOM && k->needs_grad))
         tl_batch_infer(c, k->value, k->batch, k->made);
     k->needs_grad &= carries;
-    const bool strict = c->mode & TL_STRICT;
-    if (strict && tl_batch_strict(k->at, c, k->in, k->value, k->made, k->needs_grad) != TL_OK)
-        return TL_EUSAGE;
     t->node[t->n_nodes] = (tl_node){.op = op,
                                     .attrs = c->attrs,
                                     .mode = c->mode,
@@ -243,7 +239,7 @@ static tl_status allocate(maker *k, tl_tensor *out)
                                     .kernel = c->kernel,
                                     .level = tl_isa_now()->name,
                                     .choice = t->choice};
-    return TL_OK;
+    return c->mode & TL_STRICT ? tl_batch_strict(k->at, &t->node[t->n_nodes]) : TL_OK;
 }
 
 /* ---- the kernel ---- */
@@ -384,6 +380,17 @@ void tl_apply(tl_at at, const tl_op *op, const void *attrs, const tl_tensor *in,
     tl_changes_free(k.change);
     for (int i = 0; i < op->n_out; i++)
         out[i] = TL_NONE;
+}
+
+tl_tensor tl_filled(tl_at at, const tl_array *a, tl_dtype dtype, double value)
+{
+    return tl_apply1(at, &tl_op_fill, &(tl_fill_attrs){tl_array_shape(a), dtype, value}, NULL, 0);
+}
+
+tl_tensor tl_folded(tl_at at, tl_tensor x, tl_tensor acc, const tl_array *a, tl_dtype dtype)
+{
+    const tl_sum_to_attrs to = {tl_array_shape(a), dtype};
+    return tl_apply1(at, &tl_op_sum_to, &to, (tl_tensor[]){x, acc}, 2);
 }
 
 tl_tensor tl_apply1(tl_at at, const tl_op *op, const void *attrs, const tl_tensor *in, int n_in)

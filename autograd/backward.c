@@ -20,11 +20,11 @@ void tl_value_give_back(tl_value *v)
 
 tl_tensor tl_hold(tl_tape *t, tl_tensor x)
 {
-    const tl_value *v = tl_is_none(x) ? NULL : tl_peek(t, x);
+    const tl_value *v = tl_peek(t, x);
     if (v == NULL || v->st == NULL || x.owner != t->values.owner)
         return x;
     tl_tensor y = tl_tape_value(t, &v->a, v->st);
-    tl_value *h = tl_is_none(y) ? NULL : tl_peek(t, y);
+    tl_value *h = tl_peek(t, y);
     if (h != NULL) {
         h->held = true;
         h->source = x;
@@ -63,7 +63,7 @@ bool tl_changed_since(tl_tape *t, uint32_t node, int k, tl_changer *by)
 {
     const tl_node *n = &t->node[node];
     const tl_tensor x = k < n->n_in ? n->in[k] : tl_node_out(t, n, k - n->n_in);
-    const tl_value *v = tl_is_none(x) ? NULL : tl_peek(t, x);
+    const tl_value *v = tl_peek(t, x);
     if (v == NULL)
         return false;
     const tl_tensor below = t->recorder == NULL ? TL_NONE : tl_bottom(t, x);
@@ -135,10 +135,8 @@ static tl_status deliver(tl_walk *w, tl_edge *e, const tl_value *x, tl_tensor dx
 {
     tl_tape *t = w->t;
     const tl_array *a = &tl_peek(t, dx)->a;
-    if (!tl_array_same_shape(&x->a, a) || a->dtype != x->a.dtype) {
-        tl_sum_to_attrs at = {tl_array_shape(&x->a), x->a.dtype};
-        dx = tl_apply1(w->at, &tl_op_sum_to, &at, (tl_tensor[]){dx, TL_NONE}, 2);
-    }
+    if (!tl_array_same_shape(&x->a, a) || a->dtype != x->a.dtype)
+        dx = tl_folded(w->at, dx, TL_NONE, &x->a, x->a.dtype);
     /* tl_gradients keeps the value, which can be differentiated again. tl_backward takes a record
      * of its own: dx may be in several inboxes, or be a tensor of the model. */
     dx = w->target != NULL ? dx : tl_hold(t, dx);
@@ -356,9 +354,8 @@ tl_status tl_gradients_at(tl_at at, tl_tensor y, const tl_tensor *x, int n, tl_t
     for (int i = 0; i < n && s == TL_OK; i++) {
         dx[i] = collect(&w, tl_walk_box(&w, x[i]));
         const tl_array *a = &tl_peek(t, x[i])->a;
-        const tl_fill_attrs zero = {tl_array_shape(a), a->dtype, 0};
         if (tl_is_none(dx[i])) /* y does not depend on it */
-            dx[i] = tl_apply1(at, &tl_op_fill, &zero, NULL, 0);
+            dx[i] = tl_filled(at, a, a->dtype, 0);
         s = tl_error_status(t);
     }
     tl_scope_end(t, outer);

@@ -12,15 +12,12 @@
 /* Says how the results of a call depend on the batch, some input of which does; in: room for the
  * inputs' own. */
 void tl_batch_infer(tl_call *c, tl_value *const *value, tl_batch *in, tl_value *const *made);
-/* Whether op, with inputs in[] (their records: value[], NULL for absent ones), is to blame that
- * gradients behind it depend on the split into micro-batches, and why. False if they do not, or if
- * an op before it is to blame. y: output 0; b: TL_MIXED if any output is, else y's. Draws are to
- * blame for values as well, whether or not these need a gradient. */
-bool tl_batch_blames(const tl_tape *t, const tl_op *op, const tl_tensor *in, tl_value *const *value,
-                     int n_in, const tl_value *y, tl_batch b, char why[TL_MESSAGE_MAX]);
-/* Under TL_STRICT: refuses to record a call that is outside the promise. */
-tl_status tl_batch_strict(tl_at at, const tl_call *c, const tl_tensor *in, tl_value *const *value,
-                          tl_value *const *made, bool needs_grad);
+/* Whether n is to blame that gradients behind it depend on the split into micro-batches, and why.
+ * False if they do not, or if an op before it is to blame. Draws are to blame for values as well,
+ * whether or not these need a gradient. */
+bool tl_batch_blames(const tl_tape *t, const tl_node *n, char why[TL_MESSAGE_MAX]);
+/* Under TL_STRICT: refuses to record n if it is outside the promise. */
+tl_status tl_batch_strict(tl_at at, const tl_node *n);
 
 /* v, a leaf, is a constant. */
 static inline void tl_value_fix(tl_value *v)
@@ -132,6 +129,10 @@ tl_status tl_derived_agree(tl_at at, int call);
 tl_status tl_derived_settle(tl_at at);
 /* More is about to come. */
 void tl_derived_unsettle(tl_tape *t);
+
+/* What the call would make of these inputs has been made before and is in memory: before[j], on the
+ * lasting tape, which is there. */
+bool tl_derived_earlier(tl_tape *t, const tl_call *c, const tl_tensor *in, const tl_value **before);
 
 /* At a reset of the tape: forgets derived values, if no gradient waits in them. */
 void tl_derived_reset(tl_tape *t);

@@ -156,7 +156,7 @@ tl_status tl_keep_at(tl_at at, tl_tensor x, void *out, size_t bytes)
     tl_value *v = tl_readable(at, x, "tl_keep");
     if (v == NULL)
         return tl_error_status(at.tape);
-    size_t want = (size_t)tl_array_count(&v->a) * tl_dtype_size(v->a.dtype);
+    size_t want = tl_array_room(&v->a);
     if (bytes != want)
         return tl_tape_fail(at, TL_ESHAPE, "tl_keep: the tensor has %zu bytes, the room given %zu",
                             want, bytes);

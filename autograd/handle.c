@@ -220,14 +220,10 @@ tl_value *tl_values_at(const tl_values *v, uint32_t i)
 bool tl_values_push(tl_values *v, int n, tl_value **made, uint32_t *first)
 {
     *first = atomic_load_explicit(&v->count, memory_order_relaxed);
+    if (!tl_values_room(v, (uint32_t)n))
+        return false;
     for (int k = 0; k < n; k++) {
-        const uint32_t i = *first + (uint32_t)k;
-        if (i / TL_CHUNK >= TL_CHUNKS)
-            return false;
-        tl_value **c = &v->chunk[i / TL_CHUNK];
-        if (*c == NULL && (*c = tl_calloc(TL_CHUNK, sizeof(tl_value))) == NULL)
-            return false;
-        made[k] = &(*c)[i % TL_CHUNK];
+        made[k] = tl_values_at(v, *first + (uint32_t)k);
         memset(made[k], 0, sizeof *made[k]);
         made[k]->node = -1;
     }
@@ -247,13 +243,11 @@ void tl_values_drop(tl_values *v, uint32_t first)
 
 bool tl_values_room(tl_values *v, uint32_t more)
 {
-    uint32_t count = atomic_load(&v->count);
+    const uint32_t count = atomic_load(&v->count);
     if (more > (uint32_t)TL_CHUNK * TL_CHUNKS - count)
         return false;
-    uint32_t last = count + more;
-    for (uint32_t c = count / TL_CHUNK; c <= last / TL_CHUNK; c++)
-        if (c >= TL_CHUNKS ||
-            (v->chunk[c] == NULL && (v->chunk[c] = tl_calloc(TL_CHUNK, sizeof(tl_value))) == NULL))
+    for (uint32_t c = count / TL_CHUNK; c * TL_CHUNK < count + more; c++)
+        if (v->chunk[c] == NULL && (v->chunk[c] = tl_calloc(TL_CHUNK, sizeof(tl_value))) == NULL)
             return false;
     return true;
 }
@@ -432,7 +426,7 @@ tl_tensor tl_tape_value(tl_tape *t, const tl_array *a, tl_storage *st)
     }
     tl_batch_set(v, a->ndim > 0 ? 0 : TL_FREE);
     v->generation = t->generation;
-    return (tl_tensor){t->values.owner, i, t->generation};
+    return tl_tape_handle(t, i);
 }
 
 /* ---- whose memory a value uses ---- */

@@ -221,10 +221,7 @@ struct tl_tape {
     tl_prints prints;
 
     /* Derived values (batch/derived.c). */
-    tl_tape *lasting; /* how they were made; NULL: there are none */
-    /* What the call would make of these inputs has been made before and is in memory: before[j], on
-     * the lasting tape. NULL: nothing has been. */
-    bool (*earlier)(tl_tape *t, const tl_call *c, const tl_tensor *in, const tl_value **before);
+    tl_tape *lasting;    /* how they were made; NULL: there are none */
     tl_tape_mark traced; /* of a lasting tape: graphs refer to nothing after this ... */
     bool shared;         /* ... unless one has been traced since the reset */
     tl_key_map found;    /* of a lasting tape: print -> its values of that print (derived.c) */
@@ -321,6 +318,11 @@ void *tl_tape_room(tl_tape *t, size_t n, size_t size);
 /* Adds a leaf over a storage, which it retains; the zero handle on failure. */
 tl_tensor tl_tape_value(tl_tape *t, const tl_array *a, tl_storage *st);
 
+/* A tensor of a's shape that is `value` everywhere; x folded down to a's shape, which continues acc
+ * unless that is TL_NONE. */
+tl_tensor tl_filled(tl_at at, const tl_array *a, tl_dtype dtype, double value);
+tl_tensor tl_folded(tl_at at, tl_tensor x, tl_tensor acc, const tl_array *a, tl_dtype dtype);
+
 /* The value whose memory x uses: a view's input, the operand that an in-place op changed, what a
  * detached leaf was detached from. TL_NONE if x has memory of its own. */
 tl_tensor tl_below(const tl_tape *t, tl_tensor x);
@@ -350,10 +352,14 @@ const tl_node *tl_maker(const tl_tape *t, tl_tensor x);
 /* What x shows through ops with one of these traits, such as TL_VIEW, and none of `without`; x
  * itself if it was made otherwise. */
 tl_tensor tl_behind(const tl_tape *t, tl_tensor x, unsigned traits, unsigned without);
-/* The handle of a node's output j. */
+/* The handle of value i of t; of a node's output j. */
+static inline tl_tensor tl_tape_handle(const tl_tape *t, uint32_t i)
+{
+    return (tl_tensor){t->values.owner, i, t->generation};
+}
 static inline tl_tensor tl_node_out(const tl_tape *t, const tl_node *n, int j)
 {
-    return (tl_tensor){t->values.owner, n->out + (uint32_t)j, t->generation};
+    return tl_tape_handle(t, n->out + (uint32_t)j);
 }
 /* The node changes its operand in place. */
 static inline bool tl_node_mutates(const tl_node *n)

@@ -7,17 +7,13 @@
 #include "tensor/isa.h"
 #include "tensor/threads.h"
 
-static bool same(const char *a, const char *b)
-{
-    return a == b || (a != NULL && b != NULL && strcmp(a, b) == 0);
-}
-
 /* The tape's record of a selection inside outer, made on demand; NULL when out of memory. */
 static const tl_choice *record(tl_tape *t, const char *op, tl_dtype dtype, const char *name,
                                const tl_choice *outer)
 {
     for (tl_choice *c = t->choices; c != NULL; c = c->next)
-        if (c->outer == outer && c->dtype == dtype && same(c->op, op) && same(c->name, name))
+        if (c->outer == outer && c->dtype == dtype && tl_same_text(c->op, op) &&
+            tl_same_text(c->name, name))
             return c;
     tl_choice *c = tl_calloc(1, sizeof *c);
     if (c == NULL)

@@ -286,7 +286,7 @@ void *tl_scratch(tl_call *c, size_t bytes, bool zeroed)
 tl_status tl_scratch_array(tl_call *c, tl_array *a, bool zeroed)
 {
     tl_array_set_contiguous(a);
-    a->data = tl_scratch(c, (size_t)tl_array_count(a) * tl_dtype_size(a->dtype), zeroed);
+    a->data = tl_scratch(c, tl_array_room(a), zeroed);
     return a->data == NULL ? TL_ENOMEM : TL_OK;
 }
 

@@ -20,7 +20,7 @@ static bool gradient_reads(const tl_tape *t, tl_tensor x, const tl_value *v)
     while (++n < t->node + t->n_nodes && !reads) {
         unsigned takes = 0, holds = 0;
         for (int k = 0; k < n->n_in && k < 32; k++) {
-            const tl_value *in = tl_is_none(n->in[k]) ? NULL : tl_peek(t, n->in[k]);
+            const tl_value *in = tl_peek(t, n->in[k]);
             takes |= in != NULL && in->needs_grad ? TL_BIT(k) : 0;
             holds |= tl_same_handle(n->in[k], x) ? TL_BIT(k) : 0;
         }
@@ -69,7 +69,7 @@ static bool repeatable(const tl_tape *t, const tl_node *n)
 {
     bool all = true;
     for (int i = 0; i < n->n_in; i++) {
-        const tl_value *v = tl_is_none(n->in[i]) ? NULL : tl_peek(t, n->in[i]);
+        const tl_value *v = tl_peek(t, n->in[i]);
         all &= v == NULL || v->st != NULL || v->dropped;
     }
     return all;

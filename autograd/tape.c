@@ -293,26 +293,7 @@ tl_at tl_place(tl_at at)
     return open ? t->places[t->place_base].at : at;
 }
 
-static bool same(tl_at a, tl_at b)
-{
-    return a.line == b.line &&
-           (a.file == b.file || (a.file != NULL && b.file != NULL && strcmp(a.file, b.file) == 0));
-}
-
-/* The site of the parameter with that index; NULL when out of memory. */
-static tl_site *site_of(tl_tape *t, uint32_t index)
-{
-    if (index >= t->n_sites) {
-        uint32_t n = 2 * index + 64;
-        tl_site *grown = tl_realloc(t->site, n * sizeof *grown);
-        if (grown == NULL)
-            return NULL;
-        memset(grown + t->n_sites, 0, (n - t->n_sites) * sizeof *grown);
-        t->site = grown;
-        t->n_sites = n;
-    }
-    return &t->site[index];
-}
+static bool same(tl_at a, tl_at b) { return a.line == b.line && tl_same_text(a.file, b.file); }
 
 /* A layer is identified by the places of the calls that are open around the lookup. A lookup
  * outside any call, or under TL_NO_GRAD, belongs to no layer. */
@@ -326,7 +307,7 @@ tl_status tl_site_check(tl_at at, const char *name, uint32_t index)
     const tl_place_frame *open = t->places + t->place_base;
     for (int i = 0; i < n; i++)
         shared |= open[i].shared;
-    tl_site *s = site_of(t, index);
+    tl_site *s = tl_grow_to(&t->site, &t->n_sites, index, sizeof *s) ? &t->site[index] : NULL;
     if (s != NULL && s->generation != t->generation) {
         tl_place_frame *copy = tl_bump_get(&t->bump, (size_t)n * sizeof *copy);
         if (copy != NULL) {

@@ -51,7 +51,7 @@ static bool leads(const tl_walk *w, int32_t node)
 
 static bool wanted(const tl_walk *w, tl_tensor x)
 {
-    const tl_value *v = tl_is_none(x) ? NULL : tl_peek(w->t, x);
+    const tl_value *v = tl_peek(w->t, x);
     if (v == NULL || !v->needs_grad)
         return false;
     if (w->target == NULL)
@@ -91,8 +91,11 @@ static tl_status refuse_cut(const tl_walk *w, tl_tensor x)
 static tl_status make_edges(tl_walk *w)
 {
     tl_tape *t = w->t;
-    for (int i = t->first_grad; w->target == NULL && i < t->n_grads; i++)
+    for (int i = t->first_grad; w->target == NULL && i < t->n_grads; i++) {
         t->grad[i].reached = false;
+        for (int k = 0; k < t->grad[i].n_accs; k++)
+            t->grad[i].acc[k].folds = NULL; /* those of a walk before */
+    }
     for (uint32_t i = 0; i < w->n; i++) {
         const tl_node *n = &t->node[w->order[i]];
         tl_edge *e = w->edge[i] = tl_tape_room(t, (size_t)n->n_in, sizeof *e);
@@ -180,10 +183,9 @@ static tl_status find_root(tl_walk *w)
         return tl_error_status(t);
     if (!y->needs_grad || (y->node >= 0 && !tl_walk_skips(w, &t->node[y->node])))
         return TL_OK;
-    tl_sum_to_attrs same = {tl_array_shape(&y->a), y->a.dtype};
     unsigned mode = t->mode;
     t->mode &= ~(unsigned)TL_NO_GRAD;
-    w->y = tl_apply1(w->at, &tl_op_sum_to, &same, (tl_tensor[]){w->y, TL_NONE}, 2);
+    w->y = tl_folded(w->at, w->y, TL_NONE, &y->a, y->a.dtype);
     t->mode = mode;
     return tl_error_status(t);
 }
@@ -230,8 +232,7 @@ tl_status tl_walk_prepare(tl_walk *w)
     TL_TRY(tl_walk_check(w));
     if (tl_is_none(w->opt.cotangent)) {
         const tl_array *y = &tl_peek(t, w->y)->a;
-        tl_fill_attrs one = {tl_array_shape(y), y->dtype, 1};
-        w->opt.cotangent = tl_apply1(w->at, &tl_op_fill, &one, NULL, 0);
+        w->opt.cotangent = tl_filled(w->at, y, y->dtype, 1);
         TL_TRY(tl_error_status(t));
     }
     w->start.cotangent = w->opt.cotangent;

@@ -412,15 +412,12 @@ static tl_status check_scores(tl_at at, const char *name, tl_tensor x, const tl_
 {
     char a[TL_SHAPE_TEXT], b[TL_SHAPE_TEXT];
     const tl_shape s = tl_shape_of(at.tape, x);
-    const int lead = scores->ndim - s.ndim;
-    bool fits = lead >= 0;
-    for (int i = 0; i < s.ndim && fits; i++)
-        fits = s.dim[i] == 1 || s.dim[i] == scores->dim[lead + i];
-    return fits ? TL_OK
-                : tl_tape_fail(at, TL_ESHAPE,
-                               "attention: the %s is %s, which does not broadcast to %s "
-                               "(b, heads, queries, keys)",
-                               name, tl_shape_text(a, &s), tl_shape_text(b, scores));
+    return tl_dims_expand(s.ndim, s.dim, scores->ndim, scores->dim)
+               ? TL_OK
+               : tl_tape_fail(at, TL_ESHAPE,
+                              "attention: the %s is %s, which does not broadcast to %s "
+                              "(b, heads, queries, keys)",
+                              name, tl_shape_text(a, &s), tl_shape_text(b, scores));
 }
 
 static tl_status can_write(tl_at at, const tl_array a[3], tl_attention_options o)

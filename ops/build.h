@@ -95,7 +95,7 @@ void tl_first_axis(const tl_call *c, const tl_batch *in, tl_batch *out);
 /* ---- constructors ---- */
 
 /* Records an error on the tape, like tl_tape_fail; returns TL_NONE. */
-tl_tensor tl_reject(tl_at at, tl_status s, const char *fmt, ...) TL_PRINTF(3, 4);
+#define tl_reject(at, ...) (tl_tape_fail(at, __VA_ARGS__), TL_NONE)
 /* Records an op that runs along the last dim, of one input and output, along another dim: views
  * bring that dim to the end and back. */
 tl_tensor tl_apply_along(tl_at at, const tl_op *op, const void *attrs, tl_tensor x, int dim);
@@ -134,10 +134,7 @@ typedef struct {
 void tl_cast_all(int64_t n, tl_dtype from, const void *x, tl_dtype to, void *y);
 
 /* Zeros a contiguous array. */
-static inline void tl_clear(const tl_array *a)
-{
-    memset(a->data, 0, (size_t)tl_array_count(a) * tl_dtype_size(a->dtype));
-}
+static inline void tl_clear(const tl_array *a) { memset(a->data, 0, tl_array_room(a)); }
 /* Element i of a contiguous array. */
 static inline void *tl_flat_at(const tl_array *a, int64_t i)
 {
@@ -152,18 +149,6 @@ static inline double tl_number_at(const tl_array *a, int64_t i)
 static inline int64_t tl_i64_at(const tl_array *a, int64_t i)
 {
     return *(const int64_t *)tl_array_at(a, i);
-}
-
-/* n elements of a along a dim: start, start + step, ... (no data in a trace). */
-static inline tl_array tl_part_of(const tl_array *a, int dim, int64_t start, int64_t step,
-                                  int64_t n)
-{
-    tl_array part = *a;
-    if (part.data != NULL)
-        part.data = (char *)part.data + start * a->stride[dim] * (int64_t)tl_dtype_size(a->dtype);
-    part.stride[dim] *= step;
-    part.dim[dim] = n;
-    return part;
 }
 
 /* Visits the rows of a strided array in row-major order, without a division for each. The first

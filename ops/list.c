@@ -2,8 +2,6 @@
  * alike; and the small things that op files share. */
 #include "ops/build.h"
 
-#include <stdarg.h>
-
 static const tl_op *const all[] = {
 #define X(name) &tl_op_##name,
     TL_OP_LIST(X)
@@ -104,17 +102,6 @@ void tl_first_axis(const tl_call *c, const tl_batch *in, tl_batch *out)
 {
     const tl_batch a = tl_batch_meet(c, in, TL_ALL_INPUTS, TL_FROM_FRONT);
     memset(out, a == 0 ? 0 : TL_MIXED, (size_t)c->n_out);
-}
-
-tl_tensor tl_reject(tl_at at, tl_status s, const char *fmt, ...)
-{
-    tl_err e = {.status = TL_OK};
-    va_list args;
-    va_start(args, fmt);
-    tl_vfail(&e, s, fmt, args);
-    va_end(args);
-    tl_tape_fail(at, s, "%s", e.message);
-    return TL_NONE;
 }
 
 tl_tensor tl_apply_along(tl_at at, const tl_op *op, const void *attrs, tl_tensor x, int dim)

@@ -20,15 +20,12 @@ static const tl_attr tl_matmul_schema[] = {TL_FIELD(tl_matmul, batch, SHAPE),
 /* Broadcasts the batch dims of a (all but the last two) and s into s; false if they do not fit. */
 static bool widen_batch(tl_shape *s, const tl_array *a)
 {
-    int nd = a->ndim - 2 > s->ndim ? a->ndim - 2 : s->ndim;
-    tl_shape out = {.ndim = nd};
-    for (int i = 0; i < nd; i++) {
-        int is = i - (nd - s->ndim), ia = i - (nd - (a->ndim - 2));
-        int64_t ds = is < 0 ? 1 : s->dim[is], da = ia < 0 ? 1 : a->dim[ia];
-        if (ds != da && ds != 1 && da != 1)
-            return false;
-        out.dim[i] = ds == 1 ? da : ds;
-    }
+    const tl_array was = tl_array_make(a->dtype, s, NULL);
+    tl_array lead = *a;
+    tl_shape out;
+    lead.ndim -= 2;
+    if (tl_shape_broadcast(&out, &was, &lead, NULL) != TL_OK)
+        return false;
     *s = out;
     return true;
 }
@@ -261,12 +258,10 @@ tl_tensor tl_bmm_at(tl_at at, tl_tensor a, tl_tensor b)
 static tl_status check_addend(tl_at at, tl_tensor c, tl_tensor product)
 {
     tl_shape s = tl_shape_of(at.tape, c), p = tl_shape_of(at.tape, product);
-    bool fits = s.ndim <= 2;
-    for (int i = 0; fits && i < s.ndim; i++)
-        fits = s.dim[i] == 1 || s.dim[i] == p.dim[i + 2 - s.ndim];
-    return fits ? TL_OK
-                : tl_tape_fail(at, TL_ESHAPE, "addmm: c has shape %s, the product %s",
-                               TL_TEXT_OF(&s), TL_TEXT_OF(&p));
+    return tl_dims_expand(s.ndim, s.dim, p.ndim, p.dim)
+               ? TL_OK
+               : tl_tape_fail(at, TL_ESHAPE, "addmm: c has shape %s, the product %s",
+                              TL_TEXT_OF(&s), TL_TEXT_OF(&p));
 }
 
 /* c * beta in the compute type, in y's shape. The multiplication broadcasts c, so that c's gradient

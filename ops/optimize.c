@@ -104,7 +104,7 @@ enum { GRAIN = 4096 };
 static tl_status check_apart(tl_call *c)
 {
     const unsigned changes = c->op->changes | TL_BIT(c->op->mutates);
-    const size_t bytes = (size_t)tl_array_count(c->in[0]) * tl_dtype_size(c->in[0]->dtype);
+    const size_t bytes = tl_array_room(c->in[0]);
     for (int i = 0; i < 4; i++)
         for (int k = 0; k < i; k++) {
             if (!(changes & TL_BIT(i) && changes & TL_BIT(k)) || c->in[i] == NULL ||

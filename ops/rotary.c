@@ -22,11 +22,8 @@ static const tl_attr rotary_schema[] = {TL_FIELD(rotary, pairing, I64),
 /* A table r whose last dim is n broadcasts to x and has a dtype that goes with x's. */
 static tl_status check_table(tl_call *c, const tl_array *x, const tl_array *r, int64_t n)
 {
-    int lead = x->ndim - r->ndim;
-    bool fits = lead >= 0 && r->ndim > 0 && r->dim[r->ndim - 1] == n;
-    for (int i = 0; fits && i < r->ndim - 1; i++)
-        fits = r->dim[i] == 1 || r->dim[i] == x->dim[i + lead];
-    if (!fits)
+    if (r->ndim == 0 || r->dim[r->ndim - 1] != n ||
+        !tl_dims_expand(r->ndim - 1, r->dim, x->ndim - 1, x->dim))
         return tl_call_fail(c, TL_ESHAPE, "table %s does not broadcast to x %s", TL_TEXT(r),
                             TL_TEXT(x));
     if (r->dtype != x->dtype && !(r->dtype == TL_F32 && tl_dtype_compute(x->dtype) == TL_F32))

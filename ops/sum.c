@@ -331,11 +331,9 @@ static tl_status sum_to_shape(tl_call *c)
     if (!tl_dtype_is_float(x->dtype) || !tl_dtype_is_float(a->dtype))
         return tl_call_fail(c, TL_EDTYPE, "%s to %s; floats are needed", tl_dtype_name(x->dtype),
                             tl_dtype_name(a->dtype));
-    int lead = x->ndim - a->shape.ndim;
-    for (int i = 0; i < a->shape.ndim; i++)
-        if (lead < 0 || (a->shape.dim[i] != 1 && a->shape.dim[i] != x->dim[i + lead]))
-            return tl_call_fail(c, TL_ESHAPE, "%s does not fold down to %s", TL_TEXT(x),
-                                TL_TEXT_OF(&a->shape));
+    if (!tl_dims_expand(a->shape.ndim, a->shape.dim, x->ndim, x->dim))
+        return tl_call_fail(c, TL_ESHAPE, "%s does not fold down to %s", TL_TEXT(x),
+                            TL_TEXT_OF(&a->shape));
     c->out[0] = tl_array_make(a->dtype, &a->shape, NULL);
     if (c->mode & TL_SHADOW && x->dtype == TL_F64)
         c->out[0].dtype = TL_F64;

@@ -276,14 +276,11 @@ static tl_status expand_shape(tl_call *c)
 {
     const tl_shape *s = &((const shape_attrs *)c->attrs)->shape;
     const tl_array *x = c->in[0];
-    int lead = s->ndim - x->ndim;
     tl_err e = {.status = TL_OK};
     if (tl_shape_check(s, x->dtype, &e) != TL_OK)
         return tl_call_fail(c, e.status, "%s", e.message);
-    for (int i = 0; i < x->ndim; i++)
-        if (lead < 0 || (x->dim[i] != 1 && x->dim[i] != s->dim[i + lead]))
-            return tl_call_fail(c, TL_ESHAPE, "%s does not expand to %s", TL_TEXT(x),
-                                TL_TEXT_OF(s));
+    if (!tl_dims_expand(x->ndim, x->dim, s->ndim, s->dim))
+        return tl_call_fail(c, TL_ESHAPE, "%s does not expand to %s", TL_TEXT(x), TL_TEXT_OF(s));
     c->out[0] = tl_array_expand(x, s);
     return TL_OK;
 }

@@ -100,6 +100,16 @@ bool tl_array_plain(const tl_array *a, bool rows)
     return rows ? last < 0 || a->stride[last] == 1 || a->dim[last] == 1 : tl_array_contiguous(a);
 }
 
+tl_array tl_part_of(const tl_array *a, int dim, int64_t start, int64_t step, int64_t n)
+{
+    tl_array part = *a;
+    if (part.data != NULL)
+        part.data = (char *)part.data + start * a->stride[dim] * (int64_t)tl_dtype_size(a->dtype);
+    part.stride[dim] *= step;
+    part.dim[dim] = n;
+    return part;
+}
+
 static bool dims_equal(int na, const int64_t *a, int nb, const int64_t *b)
 {
     if (na != nb)
@@ -184,6 +194,14 @@ tl_status tl_shape_broadcast(tl_shape *out, const tl_array *a, const tl_array *b
         out->dim[i] = da == 1 ? db : da;
     }
     return TL_OK;
+}
+
+bool tl_dims_expand(int n, const int64_t *dim, int m, const int64_t *to)
+{
+    for (int i = 0; i < n && n <= m; i++)
+        if (dim[i] != 1 && dim[i] != to[i + m - n])
+            return false;
+    return n <= m;
 }
 
 tl_array tl_array_expand(const tl_array *a, const tl_shape *s)

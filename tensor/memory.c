@@ -84,6 +84,22 @@ bool tl_grow(void *list, int *cap, int n, size_t size)
     return true;
 }
 
+bool tl_grow_to(void *table, uint32_t *cap, uint32_t i, size_t size)
+{
+    char *old, *grown;
+    if (i < *cap)
+        return true;
+    memcpy(&old, table, sizeof old);
+    const uint32_t more = 2 * i + 64;
+    grown = tl_realloc(old, more * size);
+    if (grown == NULL)
+        return false;
+    memset(grown + *cap * size, 0, (more - *cap) * size);
+    memcpy(table, &grown, sizeof grown);
+    *cap = more;
+    return true;
+}
+
 char *tl_strdup(const char *s)
 {
     size_t n = s == NULL ? 0 : strlen(s) + 1;
@@ -91,6 +107,11 @@ char *tl_strdup(const char *s)
     if (p != NULL)
         memcpy(p, s, n);
     return p;
+}
+
+bool tl_same_text(const char *a, const char *b)
+{
+    return a == b || (a != NULL && b != NULL && strcmp(a, b) == 0);
 }
 
 /* ---- bump memory ---- */

@@ -13,7 +13,10 @@ void tl_free_raw(void *p);
 /* Makes room for element n of a list by doubling it: list is the address of the pointer to its
  * *cap elements of that size. False, with both as they were, when out of memory. */
 bool tl_grow(void *list, int *cap, int n, size_t size);
+/* Makes a table of *cap elements reach element i; the new ones are zero. False as above. */
+bool tl_grow_to(void *table, uint32_t *cap, uint32_t i, size_t size);
 char *tl_strdup(const char *s);
+bool tl_same_text(const char *a, const char *b); /* or both are NULL */
 
 /* Bump memory: a reset takes all of it back at once and keeps the blocks for the next step. */
 typedef struct tl_bump_block tl_bump_block;

@@ -88,6 +88,11 @@ size_t tl_array_room(const tl_array *a);
 /* Of a dtype that is computed in, and row-major, or (rows) with whole rows at least. */
 bool tl_array_plain(const tl_array *a, bool rows);
 
+/* n dims, aligned at the last, broadcast to m dims `to` without making these larger. */
+bool tl_dims_expand(int n, const int64_t *dim, int m, const int64_t *to);
+/* n elements of a along a dim: start, start + step, ... (no data in a trace). */
+tl_array tl_part_of(const tl_array *a, int dim, int64_t start, int64_t step, int64_t n);
+
 tl_memory_stats_t tl_arena_stats(const tl_arena *a);
 
 /* ---- changes in place ---- */

@@ -5,8 +5,8 @@
  *                          has run, where a name is no group's.
  *
  * Groups run side by side in processes, as many as there are cores for this one, or TL_JOBS; what a
- * group prints is shown when it has ended. With one process (in a debugger: TL_JOBS=1) it is shown at once. With
- * TL_TEST_STOP=1 there is one, and it ends behind the first test that failed. */
+ * group prints is shown when it has ended. With one process (in a debugger: TL_JOBS=1) it is shown
+ * at once. With TL_TEST_STOP=1 there is one, and it ends behind the first test that failed. */
 #define _GNU_SOURCE /* processors given to this process */
 #include <stdarg.h>
 #include <stddef.h>

@@ -16,11 +16,6 @@
 
 #include "autograd/batch/internal.h"
 
-static tl_tensor on(const tl_tape *l, uint32_t i)
-{
-    return (tl_tensor){l->values.owner, i, l->generation};
-}
-
 /* ---- prints: equal wherever the expression is, on whatever tape, in whatever process ---- */
 
 static uint64_t mix_call(const tl_node *n)
@@ -34,7 +29,7 @@ static uint64_t mix_call(const tl_node *n)
 
 static uint64_t print_of(const tl_tape *t, tl_tensor x)
 {
-    const tl_value *v = tl_is_none(x) ? NULL : tl_peek(t, x);
+    const tl_value *v = tl_peek(t, x);
     return v == NULL                    ? 0
            : x.owner == t->values.owner ? v->print
                                         : tl_mix_text(1 + v->needs_grad, tl_leaf_name(t, x));
@@ -71,7 +66,7 @@ static tl_tensor known(const tl_tape *l, uint64_t print, bool made)
 {
     const uint64_t *at = tl_key_map_find(&l->found, print);
     const uint32_t i = at == NULL ? 0 : made ? (uint32_t)(*at >> 32) : (uint32_t)*at;
-    return i == 0 ? TL_NONE : on(l, i - 1);
+    return i == 0 ? TL_NONE : tl_tape_handle(l, i - 1);
 }
 
 /* known() finds value i by that print from now on, unless it finds one before it. False: no memory.
@@ -97,15 +92,12 @@ static tl_tensor twin(const tl_tape *t, tl_tensor x)
     return tl_is_none(x) || x.owner != t->values.owner ? x : tl_derived_made(t, x);
 }
 
-static bool made_earlier(tl_tape *, const tl_call *, const tl_tensor *, const tl_value **);
-
 static tl_tape *lasting(tl_tape *t)
 {
     if (t->lasting == NULL && (t->lasting = tl_tape_bare(t->model)) == NULL) {
         tl_fail(&t->head.err, TL_ENOMEM, "no memory for a tape");
         return NULL;
     }
-    t->earlier = made_earlier;
     if (t->lasting->found.cap == 0) /* a checkpoint may name prints that were chosen to meet */
         t->lasting->found.salt = tl_mix(1, (uintptr_t)t->lasting);
     return t->lasting;
@@ -165,7 +157,7 @@ static tl_status note_node(tl_tape *t, const tl_node *n)
     }
     print_outputs(t, n);
     const tl_tensor before = twin(t, tl_node_out(t, n, 0));
-    const tl_node *made = tl_is_none(before) ? NULL : tl_maker(l, before);
+    const tl_node *made = tl_maker(l, before);
     if (!tl_is_none(before))
         return made != NULL && made->op == n->op
                    ? TL_OK
@@ -173,9 +165,7 @@ static tl_status note_node(tl_tape *t, const tl_node *n)
                                   "%s: another op of this name is used on parameters, too; what "
                                   "is made of parameters goes by the names of its ops",
                                   n->op->name);
-    tl_scope outer = tl_scope_of(l, n, n->mode | TL_TRACE | TL_APART);
-    tl_apply((tl_at){l, n->file, n->line, NULL}, n->op, n->attrs, in, n->n_in, out);
-    tl_scope_end(l, outer);
+    tl_again_apply(l, n, in, n->mode | TL_TRACE | TL_APART, out);
     for (int j = n->n_out; j-- > 0 && !tl_failed(l);) /* the first last: then all are there */
         if (!place(l, out[j].index, tl_values_at(&t->values, n->out + (uint32_t)j)->print))
             tl_fail(&l->head.err, TL_ENOMEM, "no memory for the place of a value");
@@ -197,7 +187,7 @@ static uint64_t last_change(tl_tape *t, tl_tensor x)
 static uint64_t below(tl_tape *t, tl_tensor in, bool reach)
 {
     const tl_tape *l = t->lasting;
-    const int32_t maker = tl_is_none(in) ? -1 : tl_maker_at(l, in);
+    const int32_t maker = tl_maker_at(l, in);
     const tl_value *v = tl_is_none(in) || in.owner == l->values.owner ? NULL : tl_peek(l, in);
     if (v == NULL) /* or removed from the model since (tl_model_rollback) */
         return maker < 0 ? 0 : l->node[maker].below;
@@ -293,7 +283,7 @@ bool tl_laid_alike(const tl_array *a, const tl_array *b)
 
 void *tl_derived_room(tl_tape *t, uint32_t number, const tl_array *a, bool *full)
 {
-    const tl_tensor x = on(t->lasting, number);
+    const tl_tensor x = tl_tape_handle(t->lasting, number);
     tl_value *v = tl_peek(t->lasting, x);
     const uint64_t last = tl_derived_last_change(t, x, false);
     const size_t bytes = tl_array_room(a);
@@ -330,7 +320,7 @@ static void print_leaf(tl_tape *t, tl_tensor x)
 /* The node that makes x of the tape, if x has no print yet; else -1. */
 static int32_t unprinted(const tl_tape *t, tl_tensor x)
 {
-    const int32_t node = tl_is_none(x) ? -1 : tl_maker_at(t, x);
+    const int32_t node = tl_maker_at(t, x);
     return node < 0 || tl_values_at(&t->values, x.index)->print != 0 ? -1 : node;
 }
 
@@ -350,8 +340,7 @@ static void print_all(tl_tape *t, tl_tensor x)
     }
 }
 
-/* tl_tape.earlier */
-static bool made_earlier(tl_tape *t, const tl_call *c, const tl_tensor *in, const tl_value **before)
+bool tl_derived_earlier(tl_tape *t, const tl_call *c, const tl_tensor *in, const tl_value **before)
 {
     tl_tape *l = t->lasting;
     const tl_node n = {.op = c->op,
@@ -364,7 +353,7 @@ static bool made_earlier(tl_tape *t, const tl_call *c, const tl_tensor *in, cons
         print_all(t, in[k]);
     for (int j = 0; j < c->n_out; j++) {
         const tl_tensor x = known(l, print_out(t, &n, j), true);
-        const tl_value *v = before[j] = tl_is_none(x) ? NULL : tl_peek(l, x);
+        const tl_value *v = before[j] = tl_peek(l, x);
         if (v == NULL || v->node < 0 || l->node[v->node].op != c->op ||
             v->a.dtype != c->out[j].dtype || !tl_array_same_shape(&v->a, &c->out[j]) ||
             !there(v, tl_derived_last_change(t, x, false)))

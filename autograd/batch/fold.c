@@ -50,15 +50,14 @@ static tl_tensor accumulator(tl_walk *w, const tl_fold *f, const tl_node *n, int
  * fold otherwise than the others. */
 static tl_status add(tl_walk *w, tl_tensor x, tl_tensor acc)
 {
-    tl_sum_to_attrs at = {tl_array_shape(&tl_peek(w->t, acc)->a), TL_F64};
-    tl_apply1(w->at, &tl_op_sum_to, &at, (tl_tensor[]){x, acc}, 2);
+    tl_folded(w->at, x, acc, &tl_peek(w->t, acc)->a, TL_F64);
     return tl_error_status(w->t);
 }
 
 /* The vjp has indeed added to acc. */
 static tl_status check_added(tl_walk *w, const tl_node *n, int k, tl_tensor dx, tl_tensor acc)
 {
-    const tl_value *d = tl_is_none(dx) ? NULL : tl_peek(w->t, dx);
+    const tl_value *d = tl_peek(w->t, dx);
     if (d != NULL && d->st == tl_peek(w->t, acc)->st &&
         (d->st != NULL || tl_same_handle(tl_bottom(w->t, dx), tl_bottom(w->t, acc))))
         return TL_OK;

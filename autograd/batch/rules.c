@@ -145,11 +145,11 @@ static tl_tensor adds_sums(const tl_tape *t, const tl_op *op, int i, tl_tensor x
     return leaf;
 }
 
-static void say_inputs(text *s, tl_value *const *value, int n_in)
+static void say_inputs(text *s, const tl_tape *t, const tl_node *n)
 {
     char shape[TL_SHAPE_TEXT];
-    for (int i = 0; i < n_in && i < 6; i++) {
-        const tl_value *v = value[i];
+    for (int i = 0; i < n->n_in && i < 6; i++) {
+        const tl_value *v = tl_peek(t, n->in[i]);
         if (v == NULL)
             continue;
         say(s, "%s input %d %s", i > 0 ? "," : "", i, tl_array_shape_text(shape, &v->a));
@@ -169,47 +169,60 @@ static void say_inputs(text *s, tl_value *const *value, int n_in)
 static bool is_number(const tl_value *v) { return v != NULL && v->a.ndim == 0 && !v->needs_grad; }
 
 /* Samples draw by a number that is not their own, and is the same in each micro-batch. */
-static bool draws_again(const tl_op *op, tl_value *const *value, int n_in, tl_batch b)
+static bool draws_again(const tl_tape *t, const tl_node *n, tl_batch b)
 {
-    if (b < 0 || !(op->traits & TL_RANDOM))
-        return false;
-    for (int i = 0; i < n_in; i++)
-        if (is_number(value[i]) && value[i]->batch == TL_MIXED)
-            return true;
-    return false;
+    bool again = false;
+    for (int i = 0; i < n->n_in && b >= 0 && n->op->traits & TL_RANDOM; i++) {
+        const tl_value *v = tl_peek(t, n->in[i]);
+        again |= is_number(v) && v->batch == TL_MIXED;
+    }
+    return again;
 }
 
-bool tl_batch_blames(const tl_tape *t, const tl_op *op, const tl_tensor *in, tl_value *const *value,
-                     int n_in, const tl_value *y, tl_batch b, char why[TL_MESSAGE_MAX])
+/* TL_MIXED if any output is, else as output 0 is; TL_FREE if there is none. */
+static tl_batch outputs_of(const tl_tape *t, const tl_node *n)
 {
+    tl_batch b = TL_FREE;
+    for (int j = n->n_out; j-- > 0 && b != TL_MIXED;)
+        b = tl_values_at(&t->values, n->out + (uint32_t)j)->batch;
+    return b;
+}
+
+bool tl_batch_blames(const tl_tape *t, const tl_node *n, char why[TL_MESSAGE_MAX])
+{
+    const tl_op *op = n->op;
+    const tl_value *y = tl_values_at(&t->values, n->out);
+    const tl_batch b = outputs_of(t, n);
     text s = {why, why + TL_MESSAGE_MAX};
     int weights = 0;
     int64_t samples = -1;
     *why = 0;
-    for (int i = 0; i < n_in; i++) {
-        if (value[i] != NULL && value[i]->needs_grad && value[i]->batch == TL_MIXED)
+    for (int i = 0; i < n->n_in; i++) {
+        const tl_value *v = tl_peek(t, n->in[i]);
+        if (v != NULL && v->needs_grad && v->batch == TL_MIXED)
             return false; /* an op before this one is to blame */
-        if (value[i] != NULL && value[i]->samples > samples)
-            samples = value[i]->samples;
+        if (v != NULL && v->samples > samples)
+            samples = v->samples;
     }
     if (b == TL_MIXED) {
         say(&s, op->batch == NULL && !(op->traits & TL_POINTWISE)
                     ? "states no rule for the batch:"
                     : "mixes samples, or counts them, or uses a total other than linearly:");
-        say_inputs(&s, value, n_in);
+        say_inputs(&s, t, n);
         say(&s, "; gradients behind it depend on the split");
         return true;
     }
-    if (draws_again(op, value, n_in, b)) {
+    if (draws_again(t, n, b)) {
         say(&s,
             "gives samples without a number of their own (.sample) the same draws again in each "
             "micro-batch");
         return true;
     }
     const bool apart = b == TL_FREE && !y->fixed;
-    for (int i = 0; i < n_in && !(op->traits & TL_VIEW); i++) {
-        const tl_tensor leaf = value[i] == NULL ? TL_NONE
-                                                : adds_sums(t, op, i, in[i], y, samples, apart);
+    for (int i = 0; i < n->n_in && !(op->traits & TL_VIEW); i++) {
+        const tl_tensor leaf = tl_peek(t, n->in[i]) == NULL
+                                   ? TL_NONE
+                                   : adds_sums(t, op, i, n->in[i], y, samples, apart);
         if (!tl_is_none(leaf))
             say(&s, "%s'%s'", weights++ > 0 ? ", " : "uses ", tl_leaf_name(t, leaf));
     }
@@ -223,20 +236,16 @@ bool tl_batch_blames(const tl_tape *t, const tl_op *op, const tl_tensor *in, tl_
     return weights > 0;
 }
 
-tl_status tl_batch_strict(tl_at at, const tl_call *c, const tl_tensor *in, tl_value *const *value,
-                          tl_value *const *made, bool needs_grad)
+tl_status tl_batch_strict(tl_at at, const tl_node *n)
 {
     char why[TL_MESSAGE_MAX];
-    tl_batch b = TL_FREE;
-    for (int i = 0; i < c->n_out; i++)
-        b = i == 0 || made[i]->batch == TL_MIXED ? made[i]->batch : b;
-    if (c->kernel != NULL && c->kernel->mode & TL_FAST)
+    if (n->kernel != NULL && n->kernel->mode & TL_FAST)
         return tl_tape_fail(at, TL_EUSAGE, "%s: TL_STRICT: kernel '%.60s' promises no bits",
-                            c->op->name, c->kernel->name);
-    const bool draws = c->op->traits & TL_RANDOM && b >= 0;
-    if ((draws || (needs_grad && !(c->op->traits & TL_NONDIFF))) && c->n_out > 0 &&
-        tl_batch_blames(at.tape, c->op, in, value, c->n_in, made[0], b, why))
-        return tl_tape_fail(at, TL_EUSAGE, "%s: TL_STRICT: %.360s", c->op->name, why);
+                            n->op->name, n->kernel->name);
+    const bool draws = n->op->traits & TL_RANDOM && outputs_of(at.tape, n) >= 0;
+    if ((draws || (n->needs_grad && !(n->op->traits & TL_NONDIFF))) && n->n_out > 0 &&
+        tl_batch_blames(at.tape, n, why))
+        return tl_tape_fail(at, TL_EUSAGE, "%s: TL_STRICT: %.360s", n->op->name, why);
     return TL_OK;
 }
 

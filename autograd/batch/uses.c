@@ -147,12 +147,6 @@ static tl_fold *joined(tl_tape *t, tl_fold *f)
 static tl_status deal(tl_walk *w, tl_key_map *folds)
 {
     tl_tape *t = w->t;
-    for (uint32_t i = 0; i < w->n; i++)
-        for (int k = 0; k < t->node[w->order[i]].n_in; k++) {
-            tl_leaf_grad *g = w->edge[i][k].leaf > 0 ? &t->grad[w->edge[i][k].leaf - 1] : NULL;
-            for (int a = 0; g != NULL && a < g->n_accs; a++)
-                g->acc[a].folds = NULL;
-        }
     for (uint32_t i = 0; i < w->n; i++) {
         const tl_node *n = &t->node[w->order[i]];
         for (int k = 0; k < n->n_in; k++) {

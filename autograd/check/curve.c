@@ -124,7 +124,7 @@ tl_status tl_gradcheck_curve_at(tl_at at, tl_function *f, const tl_tensor *in, i
     tl_checker c = {.who = "tl_gradcheck_curve"};
     tl_err *err = &c.s.err;
     tl_fpenv saved = tl_fpenv_enter();
-    tl_status s = tl_failed(at.tape) ? tl_error_status(at.tape) : TL_OK;
+    tl_status s = tl_error_status(at.tape);
     if (s == TL_OK && (file == NULL || format > TL_CURVE_SVG))
         s = tl_fail(err, TL_EUSAGE, file == NULL ? "the file is NULL" : "format %d is none",
                     (int)format);

@@ -68,16 +68,7 @@ static void explain_choices(report *r, const tl_tape *t, const uint32_t *order, 
 static void explain_batch(report *r, tl_tape *t, const tl_node *n)
 {
     char why[TL_MESSAGE_MAX];
-    tl_value **in = tl_bump_get(&t->bump, (size_t)(n->n_in + 1) * sizeof *in);
-    const tl_value *y = tl_values_at(&t->values, n->out);
-    tl_batch b = y->batch;
-    for (int k = 0; in != NULL && k < n->n_in; k++)
-        in[k] = tl_peek(t, n->in[k]);
-    for (int j = 0; j < n->n_out; j++)
-        b = tl_values_at(&t->values, n->out + (uint32_t)j)->batch == TL_MIXED ? TL_MIXED : b;
-    if (in == NULL)
-        tl_fail(&t->head.err, TL_ENOMEM, "tl_explain_invariance: no memory for %d inputs", n->n_in);
-    else if (tl_batch_blames(t, n->op, n->in, in, n->n_in, y, b, why))
+    if (tl_batch_blames(t, n, why))
         line(r, "%s (%s:%d) %s.\n", n->op->name, n->file, n->line, why);
 }
 

@@ -83,8 +83,7 @@ static void find_born(checker *c)
     for (uint32_t i = 0; i < n; i++) {
         const tl_value *v = tl_values_at(&t->values, i);
         bool changed = v->node >= 0 && tl_node_mutates(&t->node[v->node]);
-        tl_tensor from = changed ? TL_NONE
-                                 : tl_below(t, (tl_tensor){t->values.owner, i, t->generation});
+        tl_tensor from = changed ? TL_NONE : tl_below(t, tl_tape_handle(t, i));
         c->born[i] = tl_is_none(from) || from.owner != t->values.owner ? v->node
                                                                        : c->born[from.index];
     }

@@ -33,21 +33,12 @@ typedef struct {
     tl_array its, sum; /* the operand that is cut, and the sums */
 } part;
 
-static tl_array slice(const tl_array *x, int axis, int64_t from, int64_t n)
-{
-    tl_array y = *x;
-    y.dim[axis] = n;
-    if (y.data != NULL)
-        y.data = (char *)y.data + from * x->stride[axis] * (int64_t)tl_dtype_size(x->dtype);
-    return y;
-}
-
 static void make_part(part *p, const tl_call *c, cut how, int64_t from, int64_t n)
 {
     for (int i = 0; i < c->n_in; i++)
         p->in[i] = c->in[i];
-    p->its = slice(c->in[how.input], how.its, from, n);
-    p->sum = slice(&c->out[0], how.axis, from, n);
+    p->its = tl_part_of(c->in[how.input], how.its, from, 1, n);
+    p->sum = tl_part_of(&c->out[0], how.axis, from, 1, n);
     p->in[how.input] = &p->its;
     p->in[c->op->mutates] = &p->sum;
     p->call = *c;

@@ -59,7 +59,7 @@ static tl_status mark_backward(tl_at at, tl_tensor y, const tl_backward_options 
     s->has_backward = true;
     s->put_off = o->put_off;
     s->strict |= t->mode & TL_STRICT;
-    return tl_failed(t) ? tl_error_status(t) : TL_OK;
+    return tl_error_status(t);
 }
 
 bool tl_trace_backward(void *ctx, tl_at at, tl_tensor y, const tl_backward_options *o, tl_status *s)

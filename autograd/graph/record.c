@@ -72,8 +72,6 @@ static uint64_t key_now(const tl_graph *g, uint64_t key)
     return tl_log_key_pack(k);
 }
 
-static bool wanted(const tl_run_log *l, int ndim) { return ndim == 0 || tl_log_full(l); }
-
 /* The entry in this step for what the trace's log has as `like`, which says everything but the keys
  * and bytes of this step. *made: it is new. NULL: the log is stopped. */
 static tl_log_entry *entry_for(tl_graph *g, const tl_log_entry *like, bool *made)
@@ -164,8 +162,9 @@ void tl_graph_log_begin(tl_graph *g, const tl_tensor *in)
         /* An update that is called reads it by that key. */
         if (leaf && tl_model_value(g->user->model, k->entry[i].from) != NULL)
             tl_log_set_key(g->user, k->entry[i].from, key_now(g, k->entry[i].key));
-        tl_log_entry *e = wanted(l, k->entry[i].shape.ndim) ? entry_for(g, &k->entry[i], &made)
-                                                            : NULL;
+        tl_log_entry *e = tl_log_wants(l, k->entry[i].shape.ndim)
+                              ? entry_for(g, &k->entry[i], &made)
+                              : NULL;
         if (e != NULL && leaf)
             take_leaf(g, &k->entry[i], e, made, in);
     }
@@ -182,7 +181,7 @@ void tl_graph_log_step(tl_graph *g, const tl_plan_step *p)
         uint64_t key = key_now(g, tl_log_mark_of(g->t, n->out + (uint32_t)j).key);
         const uint64_t *at = key == 0 ? NULL : tl_key_map_find(&l->at, key);
         const tl_array *a = p->spot[p->n_in + j].a;
-        if (at != NULL && l->entry[*at].use < 0 && wanted(l, a->ndim))
+        if (at != NULL && l->entry[*at].use < 0 && tl_log_wants(l, a->ndim))
             take_copy(g, &l->entry[*at], a);
     }
 }

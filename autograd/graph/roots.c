@@ -16,12 +16,6 @@ void *tl_graph_room(tl_graph *g, size_t n, size_t size)
 
 /* ---- roots ---- */
 
-/* Value i of the trace. */
-static tl_tensor handle(const tl_graph *g, uint32_t i)
-{
-    return (tl_tensor){g->t->values.owner, i, g->t->generation};
-}
-
 uint32_t tl_root_new(tl_graph *g, tl_root r)
 {
     if (g->n_roots == g->cap_roots) {
@@ -85,7 +79,7 @@ tl_status tl_graph_find_roots(tl_graph *g)
     for (int i = 0; g->acc_root != NULL && i < t->n_grads; i++)
         g->acc_root[i] = tl_graph_room(g, (size_t)t->grad[i].n_accs, sizeof **g->acc_root);
     for (uint32_t i = 0; i < n && g->head.err.status == TL_OK; i++) {
-        g->value[i].same = handle(g, i);
+        g->value[i].same = tl_tape_handle(t, i);
         g->value[i].root = root_of_value(g, g->value[i].same);
     }
     for (int i = 0; i < tl_graph_results(g) && g->head.err.status == TL_OK; i++)
@@ -101,7 +95,7 @@ void tl_graph_adopt(tl_graph *g, tl_tensor leaf)
 void tl_graph_move_roots(tl_graph *g, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++) {
-        tl_tensor below = tl_below(g->t, handle(g, i));
+        tl_tensor below = tl_below(g->t, tl_tape_handle(g->t, i));
         if (!tl_is_none(below))
             g->value[i].root = tl_graph_root(g, below);
     }

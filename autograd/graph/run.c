@@ -100,7 +100,7 @@ static tl_status call_hooks(tl_graph *g, tl_host_when when, int end)
     for (int i = 0; i < g->tracing->n_hook && !tl_failed(g->user); i++)
         if (g->tracing->hook[i].when == when && g->tracing->hook[i].part < end)
             g->tracing->hook[i].f(g->user, g->tracing->hook[i].ctx);
-    return tl_failed(g->user) ? tl_error_status(g->user) : TL_OK;
+    return tl_error_status(g->user);
 }
 
 /* The storage of an output, as a value of the user's tape. */
@@ -235,8 +235,7 @@ tl_status tl_graph_run_at(const char *file, int line, tl_graph *g, const tl_tens
     TL_TRY(tl_graph_there(g, "tl_graph_run"));
     tl_tape *u = g->user;
     const tl_at at = {u, file, line, NULL};
-    if (tl_failed(u))
-        return tl_error_status(u);
+    TL_TRY(tl_error_status(u));
     TL_TRY(TL_NEED_N_AT(at, in, n_in));
     TL_TRY(TL_NEED_N_AT(at, out, n_out));
     TL_TRY(check(g, at, in, n_in, n_out));

@@ -41,18 +41,10 @@ static tl_status no_memory(tl_at at, const char *who)
 static void *entry(tl_tape *t, void *table, uint32_t *cap, uint32_t i, size_t size)
 {
     char **p = table;
-    if (i >= *cap) {
-        uint32_t more = 2 * i + 64;
-        char *grown = tl_realloc(*p, more * size);
-        if (grown == NULL) {
-            tl_fail(&t->head.err, TL_ENOMEM, "no memory for %zu bytes beside a trace", more * size);
-            return NULL;
-        }
-        memset(grown + *cap * size, 0, (more - *cap) * size);
-        *p = grown;
-        *cap = more;
-    }
-    return *p + i * size;
+    if (tl_grow_to(table, cap, i, size))
+        return *p + i * size;
+    tl_fail(&t->head.err, TL_ENOMEM, "no memory for %zu bytes beside a trace", (2 * i + 64) * size);
+    return NULL;
 }
 
 tl_leaf tl_leaf_of(const tl_tape *t, tl_tensor x)

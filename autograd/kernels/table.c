@@ -81,11 +81,6 @@ const tl_kernel *tl_kernel_find(const char *op, tl_dtype dtype, const char *name
     return best;
 }
 
-static bool same(const char *a, const char *b)
-{
-    return a == b || (a != NULL && b != NULL && strcmp(a, b) == 0);
-}
-
 static tl_status check(tl_at at, const tl_kernel *k)
 {
     if (k == NULL || k->op == NULL || k->name == NULL || k->op[0] == '\0' || k->name[0] == '\0')
@@ -115,8 +110,8 @@ static tl_status check(tl_at at, const tl_kernel *k)
                             k->name, k->op, k->isa);
     for (int i = 0; record_at(i) != NULL; i++) {
         const tl_kernel *have = record_at(i)->k;
-        if (have->dtype == k->dtype && same(have->op, k->op) && same(have->name, k->name) &&
-            same(have->isa, k->isa))
+        if (have->dtype == k->dtype && tl_same_text(have->op, k->op) &&
+            tl_same_text(have->name, k->name) && tl_same_text(have->isa, k->isa))
             return tl_tape_fail(
                 at, TL_ENAME,
                 "tl_kernel_register: %.100s has a kernel '%.100s' for this dtype and level already",
@@ -132,8 +127,7 @@ static tl_status check(tl_at at, const tl_kernel *k)
 
 tl_status tl_kernel_register_at(tl_at at, const tl_kernel *k)
 {
-    if (tl_failed(at.tape))
-        return tl_error_status(at.tape);
+    TL_TRY(tl_error_status(at.tape));
     pthread_once(&once, install_shipped);
     pthread_mutex_lock(&lock);
     tl_status s = check(at, k);

@@ -46,7 +46,7 @@ void tl_log_take(tl_run_log *l, const tl_log_entry *e, const tl_array *a, tl_sto
     }
     tl_storage_retain(st);
     l->job[l->n_jobs++] = (tl_log_job){(uint32_t)(e - l->entry), *a, st};
-    l->job_bytes += (size_t)tl_array_count(a) * tl_dtype_size(a->dtype);
+    l->job_bytes += tl_array_room(a);
     if (l->job_bytes > WAITING_MAX)
         tl_log_settle(l);
 }
@@ -89,7 +89,7 @@ static void settle_some(void *ctx, int64_t begin, int64_t end, int thread)
 
 static void keep_part(tl_run_log *l, tl_log_entry *e, const tl_array *a)
 {
-    size_t bytes = (size_t)tl_array_count(a) * tl_dtype_size(a->dtype);
+    size_t bytes = tl_array_room(a);
     if (a->ndim == 0)
         e->kept_bytes = 0;
     unsigned char *grown = tl_realloc(e->kept, e->kept_bytes + bytes + 1);

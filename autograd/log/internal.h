@@ -96,7 +96,7 @@ typedef struct {
 typedef struct {
     tl_run_log *log;   /* NULL: values have names, and nothing is logged */
     tl_log_mark *mark; /* by value */
-    int cap;
+    uint32_t cap;
     uint32_t generation; /* of the tape, that the marks are of */
 } tl_log_side;
 
@@ -109,6 +109,11 @@ tl_status tl_log_of_trace(tl_tape *t);
 void tl_log_stop(tl_run_log *l, tl_status s, const char *fmt, ...) TL_PRINTF(3, 4);
 /* The step is logged with all its results, and not only with the 0-d ones. */
 bool tl_log_full(const tl_run_log *l);
+/* With results of that many dims. */
+static inline bool tl_log_wants(const tl_run_log *l, int ndim)
+{
+    return ndim == 0 || tl_log_full(l);
+}
 /* All that the step has is there: it is written, and the next one begins. */
 void tl_log_end_step(tl_tape *t);
 
@@ -168,8 +173,5 @@ void tl_log_write_values(tl_run_log *l);
 
 void tl_log_write_step(tl_run_log *l);
 void tl_log_write_header(tl_run_log *l);
-/* h, over n more bytes (FNV-1a). */
-uint64_t tl_log_hash_bytes(uint64_t h, const void *p, size_t n);
-#define TL_LOG_HASH_BEGIN 0xcbf29ce484222325u
 
 #endif

@@ -104,8 +104,7 @@ static tl_status check_values(tl_at at, const char *path, int64_t keep)
 tl_status tl_log_open_at(tl_at at, const char *path, tl_log_options o)
 {
     tl_tape *t = at.tape;
-    if (tl_failed(t))
-        return tl_error_status(t);
+    TL_TRY(tl_error_status(t));
     if (tl_log_of(t) != NULL || tl_traced(t))
         return tl_tape_fail(at, TL_EUSAGE,
                             tl_log_of(t) != NULL

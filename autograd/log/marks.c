@@ -62,7 +62,7 @@ static uint32_t n_marks(const tl_log_side *s, const tl_tape *t)
     const uint32_t n = atomic_load(&t->values.count);
     if (s == NULL || s->generation != t->generation)
         return 0;
-    return n < (uint32_t)s->cap ? n : (uint32_t)s->cap;
+    return n < s->cap ? n : s->cap;
 }
 
 tl_log_mark tl_log_mark_of(const tl_tape *t, uint32_t value)
@@ -75,15 +75,9 @@ tl_log_mark tl_log_mark_of(const tl_tape *t, uint32_t value)
 static tl_log_mark *mark_in(tl_log_side *s, const tl_tape *t, uint32_t value)
 {
     if (s->generation != t->generation && s->cap > 0)
-        memset(s->mark, 0, (size_t)s->cap * sizeof *s->mark);
+        memset(s->mark, 0, s->cap * sizeof *s->mark);
     s->generation = t->generation;
-    while (value >= (uint32_t)s->cap) {
-        const int was = s->cap;
-        if (!tl_grow(&s->mark, &s->cap, was, sizeof *s->mark))
-            return NULL;
-        memset(s->mark + was, 0, (size_t)(s->cap - was) * sizeof *s->mark);
-    }
-    return &s->mark[value];
+    return tl_grow_to(&s->mark, &s->cap, value, sizeof *s->mark) ? &s->mark[value] : NULL;
 }
 
 tl_log_mark *tl_log_mark_make(tl_tape *t, uint32_t value)

@@ -12,9 +12,6 @@
 
 static bool stopped(const tl_run_log *l) { return l->failure.status != TL_OK; }
 
-/* The step is logged with results of that many dims. */
-static bool wanted(const tl_run_log *l, int ndim) { return ndim == 0 || tl_log_full(l); }
-
 /* NULL: x is none of the model's, or has no name there. */
 static const char *name_in_model(const tl_tape *t, tl_tensor x)
 {
@@ -87,7 +84,7 @@ static void log_node(tl_tape *t, const tl_node *n, uint64_t key, bool logged)
         const tl_tensor x = tl_node_out(t, n, j);
         uint32_t leaf, use;
         tl_log_set_key(t, x, key);
-        tl_log_entry *e = none || !wanted(tl_log_of(t), tl_peek(t, x)->a.ndim)
+        tl_log_entry *e = none || !tl_log_wants(tl_log_of(t), tl_peek(t, x)->a.ndim)
                               ? NULL
                               : describe(t, key, n, j);
         if (e == NULL)
@@ -135,7 +132,7 @@ static tl_log_entry *entry_of_leaf(tl_tape *t, uint64_t key, tl_tensor x)
 static void log_leaf(tl_tape *t, tl_tensor x, uint64_t key, bool logged)
 {
     tl_log_set_key(t, x, key);
-    if (logged && wanted(tl_log_of(t), tl_peek(t, x)->a.ndim))
+    if (logged && tl_log_wants(tl_log_of(t), tl_peek(t, x)->a.ndim))
         entry_of_leaf(t, key, x);
 }
 
@@ -147,7 +144,7 @@ static void log_leaf(tl_tape *t, tl_tensor x, uint64_t key, bool logged)
 static uint64_t number(tl_tape *t, const uint32_t *order, uint32_t n, int pass, bool logged)
 {
     tl_run_log *l = tl_log_of(t);
-    uint64_t program = TL_LOG_HASH_BEGIN;
+    uint64_t program = 1;
     tl_log_key k = {.pass = pass};
     tl_log_forget_keys(t);
     for (uint32_t i = 0; i < n && !stopped(l); i++) {
@@ -160,10 +157,9 @@ static uint64_t number(tl_tape *t, const uint32_t *order, uint32_t n, int pass, 
                 k.at++;
                 log_leaf(t, x, tl_log_key_pack(k), logged);
             }
-            const uint64_t key = tl_log_key_of(t, x);
-            program = tl_log_hash_bytes(program, &key, sizeof key);
+            program = tl_mix(program, tl_log_key_of(t, x));
         }
-        program = tl_log_hash_bytes(program, node->op->name, strlen(node->op->name));
+        program = tl_mix_text(program, node->op->name);
         k.at++;
         log_node(t, node, tl_log_key_pack(k), logged);
     }
@@ -332,7 +328,7 @@ static int32_t enter(walker *w, tl_tensor x)
 {
     const tl_tape *t = w->t;
     x = tl_is_none(x) ? x : tl_attached(t, x);
-    const tl_value *v = tl_is_none(x) ? NULL : tl_peek(t, x);
+    const tl_value *v = tl_peek(t, x);
     if (v == NULL)
         return -1;
     if (x.owner == t->values.owner && walks(w, v->node))

@@ -97,14 +97,6 @@ static void put_result(FILE *f, const tl_log_entry *e)
     fputc('\n', f);
 }
 
-uint64_t tl_log_hash_bytes(uint64_t h, const void *p, size_t n)
-{
-    const unsigned char *s = p;
-    for (size_t i = 0; i < n; i++)
-        h = (h ^ s[i]) * 0x100000001b3u;
-    return h;
-}
-
 static int by_key(const void *a, const void *b)
 {
     uint64_t x = ((const tl_log_entry *)a)->key, y = ((const tl_log_entry *)b)->key;
@@ -119,8 +111,7 @@ static bool define(tl_run_log *l, const tl_log_entry *e, FILE *f, char *const *t
     put_definition(f, e);
     if (fflush(f) != 0)
         return false;
-    const uint64_t h = tl_log_hash_bytes(TL_LOG_HASH_BEGIN, *text + from,
-                                         (size_t)(ftell(f) - from));
+    const uint64_t h = tl_mix_elements(1, *text + from, (size_t)(ftell(f) - from), 1);
     const uint64_t *was = tl_key_map_find(&l->defined, e->key);
     if (was != NULL && *was == h)
         return fseek(f, from, SEEK_SET) == 0;

@@ -27,65 +27,30 @@
 
 #ifdef T
 
-static void F(eq)(int64_t n, const T *a, const T *b, unsigned char *y)
-{
-    for (int64_t i = 0; i < n; i++)
-        y[i] = a[i] == b[i];
-}
-static void F(ne)(int64_t n, const T *a, const T *b, unsigned char *y)
-{
-    for (int64_t i = 0; i < n; i++)
-        y[i] = a[i] != b[i];
-}
-static void F(lt)(int64_t n, const T *a, const T *b, unsigned char *y)
-{
-    for (int64_t i = 0; i < n; i++)
-        y[i] = a[i] < b[i];
-}
-static void F(le)(int64_t n, const T *a, const T *b, unsigned char *y)
-{
-    for (int64_t i = 0; i < n; i++)
-        y[i] = a[i] <= b[i];
-}
-static void F(gt)(int64_t n, const T *a, const T *b, unsigned char *y)
-{
-    for (int64_t i = 0; i < n; i++)
-        y[i] = a[i] > b[i];
-}
-static void F(ge)(int64_t n, const T *a, const T *b, unsigned char *y)
-{
-    for (int64_t i = 0; i < n; i++)
-        y[i] = a[i] >= b[i];
-}
+/* y[i] = value for each i. */
+#define LOOP(name, operands, value)     \
+    static void F(name) operands        \
+    {                                   \
+        for (int64_t i = 0; i < n; i++) \
+            y[i] = value;               \
+    }
+#define COMPARE(name, is) \
+    LOOP(name, (int64_t n, const T *a, const T *b, unsigned char *y), a[i] is b[i])
+COMPARE(eq, ==)
+COMPARE(ne, !=)
+COMPARE(lt, <)
+COMPARE(le, <=)
+COMPARE(gt, >)
+COMPARE(ge, >=)
 
-static void F(where)(int64_t n, const unsigned char *c, const T *a, const T *b, T *y)
-{
-    for (int64_t i = 0; i < n; i++)
-        y[i] = c[i] ? a[i] : b[i];
-}
+LOOP(where, (int64_t n, const unsigned char *c, const T *a, const T *b, T *y), c[i] ? a[i] : b[i])
 
 #ifdef M /* T is a floating type */
 
-static void F(add)(int64_t n, const T *a, const T *b, T *y)
-{
-    for (int64_t i = 0; i < n; i++)
-        y[i] = a[i] + b[i];
-}
-static void F(sub)(int64_t n, const T *a, const T *b, T *y)
-{
-    for (int64_t i = 0; i < n; i++)
-        y[i] = a[i] - b[i];
-}
-static void F(mul)(int64_t n, const T *a, const T *b, T *y)
-{
-    for (int64_t i = 0; i < n; i++)
-        y[i] = a[i] * b[i];
-}
-static void F(div)(int64_t n, const T *a, const T *b, T *y)
-{
-    for (int64_t i = 0; i < n; i++)
-        y[i] = a[i] / b[i];
-}
+LOOP(add, (int64_t n, const T *a, const T *b, T *y), a[i] + b[i])
+LOOP(sub, (int64_t n, const T *a, const T *b, T *y), a[i] - b[i])
+LOOP(mul, (int64_t n, const T *a, const T *b, T *y), a[i] * b[i])
+LOOP(div, (int64_t n, const T *a, const T *b, T *y), a[i] / b[i])
 
 /* NaN wins; +0 > -0. a + b is the NaN when either is one, and +0 when the zeros differ. */
 static void F(maximum)(int64_t n, const T *a, const T *b, T *y)
@@ -107,41 +72,13 @@ static void F(minimum)(int64_t n, const T *a, const T *b, T *y)
     }
 }
 
-static void F(neg)(int64_t n, const T *x, T *y)
-{
-    for (int64_t i = 0; i < n; i++)
-        y[i] = -x[i];
-}
-static void F(abs)(int64_t n, const T *x, T *y)
-{
-    for (int64_t i = 0; i < n; i++)
-        y[i] = x[i] == 0 ? 0 : x[i] < 0 ? -x[i] : x[i];
-}
-static void F(square)(int64_t n, const T *x, T *y)
-{
-    for (int64_t i = 0; i < n; i++)
-        y[i] = x[i] * x[i];
-}
-static void F(reciprocal)(int64_t n, const T *x, T *y)
-{
-    for (int64_t i = 0; i < n; i++)
-        y[i] = 1 / x[i];
-}
-static void F(relu)(int64_t n, const T *x, T *y)
-{
-    for (int64_t i = 0; i < n; i++)
-        y[i] = x[i] > 0 || x[i] != x[i] ? x[i] : 0;
-}
-static void F(scale)(int64_t n, const T *x, T c, T *y)
-{
-    for (int64_t i = 0; i < n; i++)
-        y[i] = x[i] * c;
-}
-static void F(shift)(int64_t n, const T *x, T c, T *y)
-{
-    for (int64_t i = 0; i < n; i++)
-        y[i] = x[i] + c;
-}
+LOOP(neg, (int64_t n, const T *x, T *y), -x[i])
+LOOP(abs, (int64_t n, const T *x, T *y), x[i] == 0 ? 0 : x[i] < 0 ? -x[i] : x[i])
+LOOP(square, (int64_t n, const T *x, T *y), x[i] * x[i])
+LOOP(reciprocal, (int64_t n, const T *x, T *y), 1 / x[i])
+LOOP(relu, (int64_t n, const T *x, T *y), x[i] > 0 || x[i] != x[i] ? x[i] : 0)
+LOOP(scale, (int64_t n, const T *x, T c, T *y), x[i] * c)
+LOOP(shift, (int64_t n, const T *x, T c, T *y), x[i] + c)
 
 static void F(clamp)(int64_t n, const T *x, T lo, T hi, T *y)
 {
@@ -272,6 +209,8 @@ static void F(gelu_tanh_grad)(int64_t n, const T *dy, const T *x, T *y)
 
 #undef M
 #endif
+#undef LOOP
+#undef COMPARE
 #undef T
 #undef F
 #endif

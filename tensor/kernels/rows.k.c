@@ -53,24 +53,7 @@ static inline vec64 widen32(half32 v)
 #define SQRT(x) sqrt(x)
 #define RSQRT(x) tl_rsqrt64(x)
 #define LOG(x) tl_log64(x)
-#include "tensor/kernels/sums.t.h"
-#include "tensor/kernels/folds.t.h"
-#include "tensor/kernels/norm.t.h"
-#include "tensor/kernels/softmax.t.h"
-#include "tensor/kernels/rotary.t.h"
-#include "tensor/kernels/swiglu.t.h"
-#include "tensor/kernels/recur.t.h"
-#include "tensor/kernels/optimize.t.h"
-#undef T
-#undef I
-#undef V
-#undef H
-#undef EPSILON
-#undef F
-#undef M
-#undef SQRT
-#undef RSQRT
-#undef LOG
+#include "tensor/kernels/rows.t.h"
 
 #define T float
 #define I int32_t
@@ -82,14 +65,7 @@ static inline vec64 widen32(half32 v)
 #define SQRT(x) sqrtf(x)
 #define RSQRT(x) tl_rsqrt32(x)
 #define LOG(x) tl_log32(x)
-#include "tensor/kernels/sums.t.h"
-#include "tensor/kernels/folds.t.h"
-#include "tensor/kernels/norm.t.h"
-#include "tensor/kernels/softmax.t.h"
-#include "tensor/kernels/rotary.t.h"
-#include "tensor/kernels/swiglu.t.h"
-#include "tensor/kernels/recur.t.h"
-#include "tensor/kernels/optimize.t.h"
+#include "tensor/kernels/rows.t.h"
 
 const tl_row_table TL_K(tl_row_table) = {
 #define X(result, name, operands) .name = name,
