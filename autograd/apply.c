@@ -25,7 +25,7 @@ typedef struct {
     bool operand;           /* the op changes an operand in place, and it is present */
     bool mutates;           /* this call does so, rather than change a copy */
     bool blank;             /* some input's memory is yet to be filled with zeros */
-    bool there;             /* the outputs were computed earlier, from the same parameters */
+    bool earlier;           /* the outputs were computed before, from the same parameters */
     unsigned changes;       /* inputs whose memory this call changes */
     unsigned regions; /* those in the tape's arena, where changes are tracked by region; tensors of
                        * the model and accumulators change as a whole */
@@ -101,7 +101,7 @@ static tl_status read_inputs(maker *k, const tl_tensor *in, const void *attrs)
     }
     k->needs_grad &= !(c->mode & TL_NO_GRAD);
     k->operand = op->traits & TL_MUTATES && k->value[op->mutates] != NULL;
-    k->mutates = k->operand && !(c->mode & TL_APART);
+    k->mutates = k->operand && !(c->mode & TL_APART) && !k->value[op->mutates]->kept;
     k->changes = k->mutates ? there & (TL_BIT(op->mutates) | op->changes) : 0;
     k->regions = k->changes & own;
     /* Blank inputs are filled with zeros, but for the accumulator that this call is the first to
@@ -126,15 +126,41 @@ static tl_status read_inputs(maker *k, const tl_tensor *in, const void *attrs)
 }
 
 /* The call may change its operand in place: nothing reads that as it was, neither a gradient nor
- * the call itself. Notes of the changes are made here: once it has begun it must not fail for want
- * of memory. */
+ * the call itself, and nothing else counts on its memory. Notes of the changes are made here: once
+ * it has begun it must not fail for want of memory. */
 static tl_status check_change(maker *k)
 {
     const tl_op *op = k->call.op;
-    const tl_tape *t = k->at.tape;
+    tl_tape *t = k->at.tape;
     const tl_value *x = k->value[op->mutates];
+    const tl_tensor leaf = tl_behind(t, k->in[op->mutates], TL_VIEW, 0);
+    tl_value *base = tl_peek(t, leaf);
+    char a[TL_SHAPE_TEXT], b[TL_SHAPE_TEXT];
+    if (!tl_array_same_shape(&k->call.out[0], &x->a))
+        return tl_tape_fail(k->at, TL_ESHAPE,
+                            "%s: changes input %d of shape %s, and its shape rule makes %s of it",
+                            op->name, op->mutates, tl_array_shape_text(a, &x->a),
+                            tl_array_shape_text(b, &k->call.out[0]));
+    if (!k->mutates)
+        return TL_OK;
+    if (base == NULL)
+        return tl_tape_fail(k->at, TL_ESTALE, "%s: what input %d shows was removed from the model",
+                            op->name, op->mutates);
+    for (int i = 0; i < x->a.ndim; i++)
+        if (x->a.dim[i] > 1 && x->a.stride[i] == 0)
+            return tl_tape_fail(k->at, TL_EINPLACE,
+                                "%s: dim %d of input %d shows one element %lld times; it cannot be "
+                                "changed in place",
+                                op->name, i, op->mutates, (long long)x->a.dim[i]);
+    const bool own = leaf.owner == t->values.owner && base->node < 0 && base->st != NULL;
+    if (own && base->st->arena != t->arena && t->phase == 0)
+        return tl_tape_fail(k->at, TL_EINPLACE,
+                            "%s: cannot change the gradient that tl_grad has lent in place",
+                            op->name);
+    if (own && base->fixed && base->print == 0 && t->recorder == NULL) /* what it was is noted */
+        base->print = tl_derived_constant(t, &base->a);
+    TL_TRY(tl_error_status(t));
     if (k->needs_grad && !(op->traits & TL_NONDIFF)) {
-        const tl_value *base = tl_peek(t, tl_behind(t, k->in[op->mutates], TL_VIEW, 0));
         if (base->node < 0 && base->needs_grad)
             return tl_tape_fail(k->at, TL_EINPLACE,
                                 "%s: cannot change a leaf that needs a gradient in place",
@@ -145,7 +171,7 @@ static tl_status check_change(maker *k)
                                 "this call changes it",
                                 op->name, op->mutates);
     }
-    for (int i = 0; i < k->call.n_in && k->regions & TL_BIT(op->mutates); i++)
+    for (int i = 0; i < k->call.n_in && k->changes & TL_BIT(op->mutates); i++)
         if (k->value[i] != NULL && k->value[i]->st == x->st &&
             !(i < 32 && k->changes & TL_BIT(i)) && tl_arrays_overlap(&k->value[i]->a, &x->a))
             return tl_tape_fail(k->at, TL_EINPLACE,
@@ -180,12 +206,14 @@ static tl_status allocate(maker *k, tl_tensor *out)
     const int first = c->n_out > 0 && (op->traits & TL_VIEW || k->mutates); /* with new memory */
     const tl_value *before[MAX_OUT];
     tl_storage *st[MAX_OUT];
-    k->there = fixed && k->needs_grad && t->lasting != NULL && !(op->traits & TL_VIEW) &&
-               !(c->mode & (TL_TRACE | TL_SHADOW | TL_WATCHED_MODES)) &&
-               tl_derived_earlier(t, c, k->in, before);
-    tl_arena *fresh = !room || k->there || c->mode & TL_TRACE ? NULL : t->arena;
-    if (tl_arrays_new(fresh, c->out + first, c->n_out - first, c->strided, st + first, c->err) !=
-        TL_OK)
+    k->earlier = fixed && k->needs_grad && t->lasting != NULL && !(op->traits & TL_VIEW) &&
+                 !(c->mode & (TL_TRACE | TL_SHADOW | TL_WATCHED_MODES)) &&
+                 tl_derived_earlier(t, c, k->in, before);
+    tl_arena *fresh = !room || k->earlier || c->mode & TL_TRACE ? NULL : t->arena;
+    const tl_shape view = c->n_out > 0 ? tl_array_shape(&c->out[0]) : TL_SCALAR;
+    if ((op->traits & TL_VIEW && tl_shape_check(&view, TL_F32, c->err) != TL_OK) ||
+        tl_arrays_new(fresh, c->out + first, c->n_out - first, c->strided, st + first, c->err) !=
+            TL_OK)
         return tl_tape_fail(k->at, c->err->status, "%s: %.300s", op->name, c->err->message);
     if (!room)
         return tl_tape_fail(k->at, TL_ENOMEM, "%s: no memory to record node %u", op->name,
@@ -199,13 +227,14 @@ static tl_status allocate(maker *k, tl_tensor *out)
         v->fixed = fixed;
         v->batch = TL_FREE;
         v->samples = -1;
-        if (k->there || i < first) {
-            const tl_value *from = k->there ? before[i] : k->value[k->mutates ? op->mutates : 0];
-            if (k->mutates || k->there) /* with its strides */
+        if (k->earlier || i < first) {
+            const tl_value *from = k->earlier ? before[i] : k->value[k->mutates ? op->mutates : 0];
+            if (k->mutates || k->earlier) /* with its strides */
                 c->out[i] = from->a;
             c->out[i].dtype = from->a.dtype;
             if (!(c->mode & TL_TRACE))
                 tl_storage_retain(v->st = from->st);
+            v->kept = k->earlier || from->kept;
         } else {
             v->st = st[i];
         }
@@ -215,7 +244,7 @@ static tl_status allocate(maker *k, tl_tensor *out)
         v->needs_grad = k->needs_grad && tl_dtype_is_float(v->a.dtype);
         carries |= v->needs_grad;
     }
-    if (first == 0 && k->operand && st[0] != NULL) { /* TL_APART: the op changes a copy instead */
+    if (k->operand && !k->mutates && st[0] != NULL) { /* the op changes a copy instead */
         tl_array_copy(&c->out[0], k->array[op->mutates]);
         k->array[op->mutates] = &c->out[0];
     }
@@ -244,25 +273,22 @@ static tl_status allocate(maker *k, tl_tensor *out)
 
 /* ---- the kernel ---- */
 
-/* Runs the kernel, if there is anything to compute. The call has succeeded then: notes what it has
- * changed, the versions of what it read and made, and counts the node. */
+/* Runs the kernel, if there is anything to compute, and notes what it has changed; then the
+ * versions of what it read and made, and counts the node. */
 static tl_status run(maker *k)
 {
     tl_tape *t = k->at.tape;
     tl_call *c = &k->call;
     const tl_op *op = c->op;
-    const bool runs = !(c->mode & TL_TRACE || op->traits & TL_VIEW || k->there);
+    const bool runs = !(c->mode & TL_TRACE || op->traits & TL_VIEW || k->earlier);
     const bool watched = runs && (t->run_watched || c->mode & TL_WATCHED_MODES);
     const tl_seen seen = {c, k->at.file, k->at.line, t->phase, t->n_nodes, 1};
     if (watched)
         tl_tell_runs(t, &seen);
     tl_status s = runs ? tl_op_run(c) : TL_OK;
-    if (s != TL_OK && c->err->message[0] == 0)
-        return tl_tape_fail(k->at, s, "%s: kernel '%.60s' has failed and does not say why",
-                            op->name, c->kernel == NULL ? "invariant" : c->kernel->name);
-    if (s != TL_OK)
-        return tl_tape_fail(k->at, s, "%.400s", c->err->message);
-    for (unsigned left = runs ? k->changes : 0; left != 0; left &= left - 1) {
+    s = s == TL_OK ? c->err->status : s;
+    /* A kernel that had no memory has not begun; any other failure may have come half way. */
+    for (unsigned left = runs && s != TL_ENOMEM ? k->changes : 0; left != 0; left &= left - 1) {
         const int i = __builtin_ctz(left);
         const tl_value *v = k->value[i];
         const tl_changer by = {op->name, k->at.file, k->at.line};
@@ -273,8 +299,22 @@ static tl_status run(maker *k)
         }
         tl_storage_note(v->st, by, note);
     }
+    if (s != TL_OK && c->err->message[0] == 0)
+        return tl_tape_fail(k->at, s, "%s: kernel '%.60s' has failed and does not say why",
+                            op->name, c->kernel == NULL ? "invariant" : c->kernel->name);
+    if (s != TL_OK)
+        return tl_tape_fail(k->at, s, "%.400s", c->err->message);
     if (watched && (s = tl_tell_ran(t, &seen)) != TL_OK)
-        return s;
+        return tl_failed(t) ? s
+                            : tl_tape_fail(k->at, s,
+                                           "%s: an observer refuses it and does not say "
+                                           "why",
+                                           op->name);
+    if (watched && t->n_nodes != seen.node)
+        return tl_tape_fail(k->at, TL_EUSAGE,
+                            "%s: an observer has recorded on the tape while it "
+                            "ran",
+                            op->name);
     for (int i = 0; i < c->n_in; i++)
         k->versions[i] = k->value[i] != NULL && k->value[i]->st != NULL ? k->value[i]->st->version
                                                                         : 0;
@@ -286,7 +326,7 @@ static tl_status run(maker *k)
     }
     if (c->begins)
         k->value[op->mutates]->st->blank = false;
-    if (k->mutates && k->in[op->mutates].owner == t->values.owner)
+    if (k->operand && !(c->mode & TL_APART) && k->in[op->mutates].owner == t->values.owner)
         k->value[op->mutates]->consumed = true;
     t->n_nodes++;
     if (t->n_watchers > 0)
@@ -318,6 +358,21 @@ static tl_status check_call(tl_at at, const tl_op *op, const void *attrs, const 
                             op->n_in == 1 ? "" : "s", n_in);
     const bool tiles = op->traits & TL_POINTWISE;
     const bool loops = tiles || op->traits & (TL_WIDENED | TL_ROWS);
+    const bool mutates = op->traits & TL_MUTATES, view = op->traits & TL_VIEW;
+    const bool noted = op->traits & TL_NONDIFF && at.tape->recorder != NULL; /* and never run */
+    const struct {
+        bool is;
+        const char *why;
+    } odd[] = {
+        {view && (n_in == 0 || op->n_out != 1 || op->optional & 1 || mutates || tiles),
+         "a view has one output, which shows its input 0, and computes nothing"},
+        {tiles && (op->optional != 0 || (op->tile != NULL && op->slot != 0)),
+         "all inputs of a pointwise op are there, and it has one kernel"},
+        {mutates && op->mutates >= 32, "an op changes one of its first 32 inputs"},
+        {op->changes != 0 && (!mutates || loops || (n_in < 32 && op->changes >> n_in != 0)),
+         "further inputs are changed by an op that changes one, has them, and converts none"},
+        {op->n_out == 0 && !noted, "an op has an output"},
+    };
     const int most_out = tiles ? 1 : MAX_OUT;
     const int most_in = loops ? TL_TILE_MAX_IN : n_in;
     if ((tiles && n_in == 0) || n_in > most_in || op->n_out > most_out)
@@ -329,9 +384,11 @@ static tl_status check_call(tl_at at, const tl_op *op, const void *attrs, const 
     if (op->traits & TL_MUTATES && (op->mutates < 0 || op->mutates >= n_in || op->n_out == 0))
         return tl_tape_fail(at, TL_EUSAGE, "%s: changes input %d of %d, and has %d outputs",
                             op->name, op->mutates, n_in, op->n_out);
+    for (unsigned i = 0; i < sizeof odd / sizeof *odd; i++)
+        if (odd[i].is)
+            return tl_tape_fail(at, TL_EUSAGE, "%s: %s", op->name, odd[i].why);
     if (tiles ? op->tile == NULL && (op->slot <= 0 || op->slot >= TL_TILE_COUNT)
-              : op->forward == NULL && !(op->traits & TL_VIEW) &&
-                    !(op->traits & TL_NONDIFF && at.tape->recorder != NULL))
+              : op->forward == NULL && !view && !noted)
         return tl_tape_fail(at, TL_EUSAGE, "%s: has neither a forward nor a kernel%s", op->name,
                             tiles ? " for tiles, as a pointwise op" : "");
     for (const tl_attr *a = op->attr; a != NULL && a->name != NULL; a++) {
@@ -367,12 +424,13 @@ void tl_apply(tl_at at, const tl_op *op, const void *attrs, const tl_tensor *in,
                         .err = &err}};
     const uint32_t first = t->values.count;
     if (read_inputs(&k, in, attrs) == TL_OK) {
-        const tl_status s = op->shape(&k.call);
+        tl_status s = op->shape(&k.call);
+        s = s == TL_OK ? err.status : s;
         if (s != TL_OK)
             tl_tape_fail(k.at, s, "%.60s%.400s", *err.message == '\0' ? op->name : "",
                          *err.message == '\0' ? ": its shape rule refuses the inputs"
                                               : err.message);
-        else if ((!k.mutates || check_change(&k) == TL_OK) && allocate(&k, out) == TL_OK &&
+        else if ((!k.operand || check_change(&k) == TL_OK) && allocate(&k, out) == TL_OK &&
                  run(&k) == TL_OK)
             return;
     }

@@ -33,7 +33,8 @@ tl_status tl_tape_need(tl_at at, const char *func, const char *what, bool there,
 /* Whether x can be an input now; if not, the error names `who`. */
 bool tl_usable(tl_at at, tl_tensor x, const char *who);
 
-/* A buffer with initial contents: fill(ctx, data) writes its row-major elements when it is made. */
+/* A buffer with initial contents: fill(ctx, data) writes its row-major elements when it is made,
+ * and asks nothing of the model, which is busy. */
 typedef tl_status tl_filler(void *ctx, void *data);
 tl_tensor tl_buffer_filled_at(tl_at at, tl_model *m, const char *name, tl_dtype dtype,
                               tl_shape shape, tl_filler *fill, void *ctx);

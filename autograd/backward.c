@@ -204,7 +204,10 @@ static tl_status call_vjp(tl_walk *w, uint32_t i, const tl_node *n, uint32_t fir
     if (any)
         TL_TRY(tl_walk_vjp(w, w->order[i], first, &g));
     for (int k = 0; k < n->n_in; k++) {
-        if (wants[k] && (tl_is_none(dx[k]) || tl_peek(t, dx[k]) == NULL))
+        const tl_value *d = wants[k] ? tl_peek(t, dx[k]) : NULL;
+        if (d != NULL && tl_deref(w->at, dx[k], n->op->name) == NULL)
+            return tl_error_status(t);
+        if (wants[k] && d == NULL)
             return tl_tape_fail(w->at, TL_ENOGRAD,
                                 "tl_backward: the vjp of %s gives no gradient for its input %d",
                                 n->op->name, k);

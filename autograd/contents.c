@@ -131,6 +131,8 @@ tl_value *tl_readable(tl_at at, tl_tensor x, const char *who)
                      x.index);
         return NULL;
     }
+    if (v != NULL)
+        tl_storage_settle(v->st);
     return v;
 }
 
@@ -266,7 +268,7 @@ bool tl_array_of(tl_tape *t, tl_tensor x, tl_array *out)
     if (v == NULL || out == NULL)
         return false;
     *out = v->a;
-    out->data = v->dropped ? NULL : out->data;
+    out->data = v->st == NULL ? NULL : out->data;
     return true;
 }
 

@@ -94,7 +94,7 @@ static tl_object *speaker(const void *object)
 {
     tl_object *o = (tl_object *)object;
     tl_model *m = o->kind == TL_KIND_TAPE ? ((tl_tape *)o)->model : NULL;
-    return m != NULL && o->err.status == TL_OK ? &m->head : o;
+    return m != NULL && __atomic_load_n(&o->err.status, __ATOMIC_ACQUIRE) == TL_OK ? &m->head : o;
 }
 
 bool tl_failed(const void *object) { return tl_error_status(object) != TL_OK; }
@@ -115,7 +115,7 @@ tl_status tl_error_status(const void *object)
 {
     if (!tl_lives(object))
         return object == NULL ? TL_ENOMEM : TL_ESTALE;
-    return speaker(object)->err.status;
+    return __atomic_load_n(&speaker(object)->err.status, __ATOMIC_ACQUIRE);
 }
 
 tl_err *tl_error_record(void *object)
@@ -386,10 +386,11 @@ bool tl_look_up(tl_at at, const char *who, tl_look *l)
         if (l->view || r->st == NULL || r->st->version == r->born ||
             r->st->arena != at.tape->arena || !tl_storage_changed(r->st, r->born, &r->a, &by))
             continue;
-        tl_tape_fail(at, TL_EINPLACE,
-                     "%s: value %u was changed in place through another view of its memory, by %s; "
-                     "use what that call returned",
-                     who, x.index, tl_changer_text(text, by));
+        tl_tape_fail(
+            at, TL_EINPLACE,
+            "%s: value %u was changed in place, perhaps through another view of its memory, by %s; "
+            "use what that call returned",
+            who, x.index, tl_changer_text(text, by));
         return false;
     }
     return true;

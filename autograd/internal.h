@@ -36,6 +36,7 @@ typedef struct {
     bool needs_grad;
     bool plain;       /* row-major, and of a dtype that is computed in */
     bool fixed;       /* made of parameters and constants alone, none of them repeated */
+    bool kept;        /* its memory is of an earlier micro-batch and for those to come */
     bool consumed;    /* changed in place: a newer handle names the result */
     bool held;        /* a backward walk owns it and releases it itself */
     bool freed;       /* backward has released its memory */

@@ -71,8 +71,10 @@ tl_dtype tl_node_dtype(const tl_tape *t, const tl_node *n)
 {
     const tl_array *in[TL_TILE_MAX_IN], *out = &tl_values_at(&t->values, n->out)->a;
     int n_in = n->n_in < TL_TILE_MAX_IN ? n->n_in : TL_TILE_MAX_IN;
-    for (int k = 0; k < n_in; k++)
-        in[k] = tl_is_none(n->in[k]) ? NULL : &tl_peek(t, n->in[k])->a;
+    for (int k = 0; k < n_in; k++) {
+        const tl_value *v = tl_peek(t, n->in[k]); /* NULL, too, once removed from the model */
+        in[k] = v == NULL ? NULL : &v->a;
+    }
     tl_array first = *out;
     return call_dtype(&(tl_call){.n_in = n_in, .in = in, .out = &first});
 }

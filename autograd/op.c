@@ -92,6 +92,8 @@ uint64_t tl_mix_attrs(uint64_t h, const tl_op *op, const void *attrs)
         h = f->kind == TL_ATTR_SHAPE   ? tl_mix_shape(h, p)
             : f->kind == TL_ATTR_DTYPE ? tl_mix(h, *(const tl_dtype *)p)
                                        : tl_mix_elements(h, &x, 1, sizeof x);
+        if (f->kind == TL_ATTR_I64 && (x >= 0x1p53 || x <= -0x1p53)) /* then x is rounded */
+            h = tl_mix(h, *(const uint64_t *)p);
     }
     return h;
 }

@@ -103,10 +103,11 @@ tl_status tl_segment_end_at(tl_at at, uint32_t begin, const tl_tensor *keep, int
         return tl_tape_fail(at, TL_ENOMEM, "tl_segment_end: no memory");
     s->first = begin;
     s->end = t->n_nodes;
+    for (uint32_t v = first; v < end && verify; v++)
+        if (tl_values_at(&t->values, v)->st != NULL)
+            TL_TRY(hash_array(&tl_values_at(&t->values, v)->a, s->hash[v - first], &t->head.err));
     for (uint32_t v = first; v < end; v++) {
         tl_value *val = tl_values_at(&t->values, v);
-        if (verify && val->st != NULL)
-            TL_TRY(hash_array(&val->a, s->hash[v - first], &t->head.err));
         if (val->node < 0 || kept(t, keep, n, v) || !repeatable(t, &t->node[val->node]))
             continue;
         tl_storage_release(val->st);

@@ -78,6 +78,10 @@ void tl_tape_reset(tl_tape *t)
 {
     if (!tl_lives(t))
         return;
+    if (t->phase & TL_PHASE_BACKWARD) {
+        tl_tape_fail(tl_nowhere(t), TL_EUSAGE, "tl_tape_reset: a backward is under way");
+        return;
+    }
     TL_TELL(t, reset, t);
     tl_check_waiting(tl_nowhere(t), "tl_tape_reset");
     tl_values_drop(&t->values, 0);
@@ -230,8 +234,11 @@ tl_tape_memory tl_memory_stats(const tl_tape *t)
                         .values = atomic_load(&t->values.count)};
     for (const tl_tape *l = t; l != NULL; l = l->lasting)
         m.records += l->n_nodes * sizeof *l->node + tl_bump_used(&l->bump);
-    if (t->model != NULL)
-        m.model = tl_arena_stats(t->model->arena);
+    if (t->model == NULL)
+        return m;
+    pthread_mutex_lock(&t->model->lock);
+    m.model = tl_arena_stats(t->model->arena);
+    pthread_mutex_unlock(&t->model->lock);
     return m;
 }
 

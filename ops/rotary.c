@@ -287,19 +287,6 @@ static tl_status gathered_run(tl_call *c, job *j)
  * gradients of tables would read x, so the engine refuses tables that need one.
  * Errors: besides, TL_EINPLACE (a leaf, a table that needs a gradient, x with repeated elements) */
 
-static tl_status inplace_shape(tl_call *c)
-{
-    const tl_array *x = c->in[0];
-    TL_TRY(rotary_shape(c));
-    for (int i = 0; i < x->ndim; i++)
-        if (x->dim[i] > 1 && x->stride[i] == 0)
-            return tl_call_fail(
-                c, TL_EINPLACE,
-                "dim %d of x shows one element %lld times; it cannot be changed in place", i,
-                (long long)x->dim[i]);
-    return TL_OK;
-}
-
 static tl_status inplace_forward(tl_call *c)
 {
     const rotary_attrs *a = c->attrs;
@@ -308,7 +295,7 @@ static tl_status inplace_forward(tl_call *c)
 }
 
 const tl_op tl_op_rotary_ = {ROTARY(rotary_), .traits = TL_MUTATES, .mutates = 0,
-                             .shape = inplace_shape, .forward = inplace_forward};
+                             .shape = rotary_shape, .forward = inplace_forward};
 
 tl_tensor tl_rotary_inplace_at(tl_at at, tl_tensor x, tl_tensor r1, tl_tensor r2,
                                tl_rotary_pairing pairing)

@@ -392,7 +392,10 @@ static tl_status sum_to_forward(tl_call *c)
 
 static void sum_to_vjp(tl_vjp *g)
 {
-    g->dx[0] = tl_expand(g->t, g->dy[0], tl_shape_of(g->t, g->in[0]));
+    if (g->wants[0])
+        g->dx[0] = tl_expand(g->t, g->dy[0], tl_shape_of(g->t, g->in[0]));
+    if (g->n_in > 1 && g->wants[1])
+        g->dx[1] = g->dy[0];
 }
 
 static const tl_attr tl_sum_to_schema[] = {TL_FIELD(tl_sum_to, shape, SHAPE),

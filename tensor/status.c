@@ -31,7 +31,6 @@ const char *tl_status_text(tl_status s)
 tl_status tl_vfail(tl_err *err, tl_status s, const char *fmt, va_list ap)
 {
     if (err != NULL && err->status == TL_OK) {
-        err->status = s;
         err->read = false;
         char said[sizeof err->message];
         size_t n = 0;
@@ -46,6 +45,7 @@ tl_status tl_vfail(tl_err *err, tl_status s, const char *fmt, va_list ap)
                 n += (size_t)sprintf(err->message + n, "%%%02x", (unsigned char)*c);
         }
         err->message[n] = '\0';
+        __atomic_store_n(&err->status, s, __ATOMIC_RELEASE); /* a model's threads all ask for it */
     }
     return s;
 }
@@ -76,6 +76,6 @@ void tl_err_clear(tl_err *err)
 {
     if (err == NULL)
         return;
-    err->status = TL_OK;
+    __atomic_store_n(&err->status, TL_OK, __ATOMIC_RELEASE);
     err->message[0] = '\0';
 }

@@ -66,6 +66,22 @@ static tl_tensor *take_map(tl_tape *src, uint32_t *n)
     return tl_calloc((size_t)*n + 1, sizeof *map);
 }
 
+/* The leaves that node i read hold what it has read. */
+static tl_status check_leaves(tl_tape *dst, tl_tape *src, uint32_t i)
+{
+    const tl_node *n = &src->node[i];
+    char text[TL_CHANGER_TEXT];
+    tl_changer by;
+    for (int k = 0; k < n->n_in; k++)
+        if (n->in[k].owner == src->values.owner && tl_maker_at(src, n->in[k]) < 0 &&
+            tl_changed_since(src, i, k, &by))
+            return tl_tape_fail((tl_at){dst, n->file, n->line, NULL}, TL_EINPLACE,
+                                "input %d of %s was changed in place by %s: the call cannot be run "
+                                "again",
+                                k, n->op->name, tl_changer_text(text, by));
+    return TL_OK;
+}
+
 tl_tensor tl_rerun(tl_tape *dst, tl_tape *src, tl_tensor y, tl_leaf_map *leaf, tl_made *made,
                    void *ctx)
 {
@@ -77,7 +93,7 @@ tl_tensor tl_rerun(tl_tape *dst, tl_tape *src, tl_tensor y, tl_leaf_map *leaf, t
         tl_free_raw(r.map);
         return TL_NONE;
     }
-    for (uint32_t i = 0; i < n && !tl_failed(dst); i++)
+    for (uint32_t i = 0; i < n && check_leaves(dst, src, order[i]) == TL_OK && !tl_failed(dst); i++)
         rerun_node(&r, &src->node[order[i]]);
     const tl_tensor again = tl_failed(dst) ? TL_NONE : tl_again_value(&r, y);
     forget(&r, y);

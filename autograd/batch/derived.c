@@ -189,8 +189,10 @@ static uint64_t below(tl_tape *t, tl_tensor in, bool reach)
     const tl_tape *l = t->lasting;
     const int32_t maker = tl_maker_at(l, in);
     const tl_value *v = tl_is_none(in) || in.owner == l->values.owner ? NULL : tl_peek(l, in);
-    if (v == NULL) /* or removed from the model since (tl_model_rollback) */
-        return maker < 0 ? 0 : l->node[maker].below;
+    if (v == NULL)
+        return maker >= 0                                     ? l->node[maker].below
+               : in.owner == 0 || in.owner == l->values.owner ? 0
+                                                              : TL_REMOVED - 1;
     tl_leaf_grad *g = reach && v->needs_grad ? tl_leaf_grad_get(t, in) : NULL;
     if (g != NULL)
         g->reached = true;
@@ -241,7 +243,7 @@ void tl_derived_drop(tl_value *v)
 /* The contents of v of the lasting tape, made after that change below it, are in memory. */
 static bool there(const tl_value *v, uint64_t last)
 {
-    return v->st != NULL && v->st->version == 0 && v->after == last;
+    return last != TL_REMOVED && v->st != NULL && v->st->version == 0 && v->after == last;
 }
 
 /* The results of n stay in memory for micro-batches to come, unless a gradient waits for what they

@@ -23,7 +23,7 @@ static bool may_be_told(const tl_tape *t, tl_tensor x, int axis)
     const tl_node *n = tl_maker(t, x);
     const tl_value *v = tl_peek(t, x);
     if (n != NULL && n->op->traits & TL_REPEATS && axis >= 0 && axis < v->a.ndim)
-        return tl_peek(t, n->in[0])->batch == TL_FREE &&
+        return tl_batch_of((tl_tape *)t, n->in[0]) == TL_FREE &&
                (v->a.stride[axis] == 0 || v->a.dim[axis] == 1);
     for (; n != NULL && n->n_in > 0; n = tl_maker(t, x)) {
         if (n->op->traits & TL_RANDOM && n->op->traits & TL_NONDIFF)
@@ -32,7 +32,8 @@ static bool may_be_told(const tl_tape *t, tl_tensor x, int axis)
             return false;
         x = n->in[0];
     }
-    return !tl_peek(t, x)->needs_grad;
+    v = tl_peek(t, x);
+    return v != NULL && !v->needs_grad; /* it may have been removed from the model */
 }
 
 /* v's only sample lies along that axis as well as along its own: all dims between them are 1. */

@@ -32,7 +32,7 @@ static tl_status reach_below(tl_tape *t, tl_tensor leaf)
     const uint64_t last = tl_derived_last_change(t, tl_derived_made(t, leaf), true);
     tl_leaf_grad *g = tl_leaf_grad_find(t, leaf);
     TL_TRY(tl_error_status(t));
-    if (g->live && g->born != 0 && g->born != last)
+    if (g->live && g->born != 0 && g->born != last && last != TL_REMOVED)
         return tl_derived_waits(t, leaf);
     g->born = last;
     if (v->after != last && t->recorder == NULL) {

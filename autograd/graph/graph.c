@@ -337,8 +337,10 @@ tl_compiled *tl_compile_at(tl_at at, tl_program *f, int n_out, void *ctx, tl_gra
         return NULL;
     tape_graphs *all = graphs_of(t);
     tl_compiled *c = all == NULL ? NULL : tl_calloc(1, sizeof *c);
-    if (c == NULL)
+    if (c == NULL) {
+        tl_tape_fail(at, TL_ENOMEM, "tl_compile: no memory");
         return NULL;
+    }
     tl_object_begin(&c->head, TL_KIND_GRAPH, compiled_destroy);
     c->tape = t;
     c->next = all->compiled;
