@@ -157,7 +157,7 @@ static tl_status check_change(maker *k)
         return tl_tape_fail(k->at, TL_EINPLACE,
                             "%s: cannot change the gradient that tl_grad has lent in place",
                             op->name);
-    if (own && base->fixed && base->print == 0 && t->recorder == NULL) /* what it was is noted */
+    if (own && base->fixed && base->st->version == base->born && t->recorder == NULL)
         base->print = tl_derived_constant(t, &base->a);
     TL_TRY(tl_error_status(t));
     if (k->needs_grad && !(op->traits & TL_NONDIFF)) {

@@ -566,7 +566,100 @@ static void test_shared_memory(void **unused)
     }
 }
 
+/* In the model's memory as in the tape's: no input lies below what changes, no element is shown
+ * twice, and a gradient that tl_grad lends stays. */
+static void test_what_others_count_on(void **unused)
+{
+    (void)unused;
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tape *t = tl_tape_new(m);
+    tl_tensor x = both_data(m, TL_F32, TL_DIMS(12), 1),
+              p = tl_reshape(t, tl_slice(t, x, 0, 0, 8, 1), TL_DIMS(2, 4)),
+              r = tl_reshape(t, tl_slice(t, x, 0, 4, 12, 1), TL_DIMS(2, 4));
+    tl_rotary_(t, p, r, r, TL_ROTARY_HALF);
+    expect_failure(t, TL_EINPLACE, "input 1 lies in memory of input 0");
+    tl_tensor one = tl_zeros(t, TL_F64, TL_DIMS(1)), three = tl_expand(t, one, TL_DIMS(3)),
+              dx = tl_data(t, ((float[]){10, 20, 30}), TL_F32, TL_DIMS(3));
+    tl_sum_to(t, dx, TL_DIMS(3), three);
+    expect_failure(t, TL_EINPLACE, "shows one element 3 times");
+    tl_tensor w = tl_param(t, m, "w", TL_F32, TL_DIMS(2, 2), .kind = TL_INIT_ONES),
+              c = tl_data(t, ((float[]){.5, .25}), TL_F32, TL_DIMS(2)),
+              y = tl_matmul(t, tl_data(t, ((float[]){1, 2, 3, 4}), TL_F32, TL_DIMS(2, 2)), w);
+    assert_int_equal(tl_backward(t, tl_sum(t, y, TL_ALL, false)), TL_OK);
+    tl_rotary_(t, tl_grad(t, w), c, c, TL_ROTARY_HALF);
+    expect_failure(t, TL_EINPLACE, "tl_grad has lent");
+    tl_free(t, m);
+}
+
+/* A view that outlives the tensor of the model that it shows. */
+static void test_a_view_of_what_was_removed(void **unused)
+{
+    (void)unused;
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tape *t = tl_tape_new(m);
+    const uint32_t mark = tl_model_mark(m);
+    tl_tensor b = tl_buffer(t, m, "b", TL_F32, TL_DIMS(2, 2)), v = tl_slice(t, b, 0, 0, 1, 1),
+              c = tl_data(t, ((float[]){.5, .25}), TL_F32, TL_DIMS(2));
+    tl_model_rollback(m, mark);
+    tl_rotary_(t, v, c, c, TL_ROTARY_HALF);
+    expect_failure(t, TL_ESTALE, "removed from the model");
+    assert_int_equal(tl_batch_axis(t, v, 0), TL_EUSAGE);
+    expect_failure(t, TL_EUSAGE, "tl_batch_axis");
+    tl_free(t, m);
+}
+
+/* The gradient of what an accumulator held passes on what comes to the sum. */
+static void test_a_sum_that_goes_on(void **unused)
+{
+    (void)unused;
+    tl_tape *t = tl_tape_new(NULL);
+    tl_tensor x = tl_data(t, ((float[]){1, 2, 3}), TL_F32, TL_DIMS(3)), a = tl_detach(t, x);
+    tl_require_grad(t, a);
+    tl_tensor acc = tl_square(t, a), y = tl_sum_to(t, x, TL_DIMS(3), acc);
+    assert_int_equal(tl_backward(t, tl_sum(t, y, TL_ALL, false)), TL_OK);
+    assert_true(element_of(t, tl_grad(t, a), 2) == 6);
+    tl_free(t);
+}
+
+/* A leaf that was changed since it was read cannot be read again for the numeric side. */
+static tl_tensor changes_a_leaf(tl_tape *t, const tl_tensor *in, int n, void *ctx)
+{
+    tl_tensor k = tl_data(t, ((float[]){10, 20}), TL_F32, TL_DIMS(1, 2)),
+              c = tl_data(t, ((float[]){.5, .25}), TL_F32, TL_DIMS(2)), d = tl_add(t, in[0], k);
+    (void)n, (void)ctx;
+    tl_rotary_(t, k, c, c, TL_ROTARY_HALF);
+    return tl_sum(t, tl_square(t, d), TL_ALL, false);
+}
+
+static void test_a_checked_leaf_that_changed(void **unused)
+{
+    (void)unused;
+    tl_tape *t = tl_tape_new(NULL);
+    tl_tensor x = tl_data(t, ((float[]){1, 2}), TL_F32, TL_DIMS(1, 2));
+    assert_int_not_equal(tl_gradcheck(t, changes_a_leaf, &x, 1, NULL), TL_RIGHT);
+    expect_failure_both(t, TL_EINPLACE, "input 1 of add was changed in place by rotary_", "again");
+    tl_free(t);
+}
+
+/* A value without memory has no data. */
+static void test_no_memory_is_shown(void **unused)
+{
+    tl_array a;
+    (void)unused;
+    tl_tape *t = tl_tape_new(NULL);
+    const int scope = tl_mode_push(t, TL_TRACE);
+    tl_tensor x = tl_data(t, ((float[]){1, 2}), TL_F32, TL_DIMS(2)), v = tl_slice(t, x, 0, 0, 1, 1);
+    tl_mode_pop(t, scope);
+    assert_true(tl_array_of(t, v, &a) && a.data == NULL);
+    tl_free(t);
+}
+
 const struct CMUnitTest tl_tests_in_place[] = {
+    cmocka_unit_test(test_what_others_count_on),
+    cmocka_unit_test(test_a_view_of_what_was_removed),
+    cmocka_unit_test(test_a_sum_that_goes_on),
+    cmocka_unit_test(test_a_checked_leaf_that_changed),
+    cmocka_unit_test(test_no_memory_is_shown),
     cmocka_unit_test(test_in_place_on_packed_qkv),
     cmocka_unit_test(test_in_place_refusals),
     cmocka_unit_test(test_in_place_of_a_saved_value),

@@ -229,8 +229,8 @@ bool tl_batch_blames(const tl_tape *t, const tl_node *n, char why[TL_MESSAGE_MAX
     }
     if (weights > 0)
         say(&s, "%s: its gradient adds finished sums, one for each micro-batch; %s",
-            apart ? " apart from the batch, with what is neither a parameter nor a tl_constant, or "
-                    "repeated"
+            apart ? " apart from the batch, with what is neither a parameter nor a tl_constant, "
+                    "or repeated, or changed in place"
                   : " repeated (tl_expand), and not once for each sample",
             apart ? "if that has an axis of samples, say so by tl_batch_axis"
                   : "let the op broadcast it, or tell its axis of samples by tl_batch_axis");

@@ -1,0 +1,288 @@
+/* Ops, kernels and observers of users that do not do what they say: each is named, and nothing is
+ * lost in silence. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <string.h>
+
+#include <tally.h>
+#include <tally_extend.h>
+
+#include "tests/support/expect.h"
+
+extern const struct CMUnitTest tl_tests_user_ops[];
+extern const size_t tl_tests_user_ops_count;
+
+static tl_tensor row(tl_tape *t) { return tl_data(t, ((float[]){1, 2, 3}), TL_F32, TL_DIMS(3)); }
+
+static tl_status like(tl_call *c)
+{
+    for (int i = 0; i < c->n_out; i++)
+        c->out[i] = tl_array_make(TL_F32, &TL_DIMS(3), NULL);
+    return TL_OK;
+}
+
+static tl_status copies(tl_call *c)
+{
+    for (int i = 0; i < c->n_out; i++)
+        for (int k = 0; k < 3; k++)
+            tl_array_put(&c->out[i], k, tl_array_get(c->in[0], k));
+    return TL_OK;
+}
+
+static void doubles(const tl_tile *t)
+{
+    for (int64_t i = 0; i < t->n; i++)
+        ((float *)t->out)[i] = 2 * ((const float *)t->in[0])[i];
+}
+
+static void odd_ops_are_refused(void **unused)
+{
+    static const struct {
+        tl_op op;
+        const char *says;
+    } odd[] = {
+        {{.n_in = 0, .n_out = 1, .traits = TL_VIEW}, "a view"},
+        {{.n_in = 1, .n_out = 2, .traits = TL_VIEW}, "a view"},
+        {{.n_in = 1, .n_out = 1, .traits = TL_VIEW, .optional = 1}, "a view"},
+        {{.n_in = 1, .n_out = 1, .traits = TL_VIEW | TL_MUTATES}, "a view"},
+        {{.n_in = 1, .n_out = 1, .traits = TL_VIEW | TL_POINTWISE, .tile = doubles}, "a view"},
+        {{.n_in = 2, .n_out = 1, .traits = TL_POINTWISE, .tile = doubles, .optional = 2},
+         "all inputs of a pointwise op"},
+        {{.n_in = 1, .n_out = 1, .traits = TL_POINTWISE, .tile = doubles, .slot = 100000},
+         "one kernel"},
+        {{.n_in = 40, .n_out = 1, .traits = TL_MUTATES, .mutates = 35, .forward = copies},
+         "first 32"},
+        {{.n_in = 1, .n_out = 1, .changes = 1, .forward = copies}, "further inputs"},
+        {{.n_in = 2, .n_out = 1, .traits = TL_MUTATES, .changes = 4, .forward = copies},
+         "further inputs"},
+        {{.n_in = 2, .n_out = 1, .traits = TL_MUTATES | TL_WIDENED, .changes = 2, .forward = copies},
+         "further inputs"},
+        {{.n_in = 1, .n_out = 0, .forward = copies}, "has an output"},
+    };
+    (void)unused;
+    for (size_t i = 0; i < sizeof odd / sizeof *odd; i++) {
+        tl_op op = odd[i].op;
+        tl_tape *t = tl_tape_new(NULL);
+        tl_tensor in[40], out[8], x = row(t);
+        for (int k = 0; k < 40; k++)
+            in[k] = x;
+        op.name = "odd";
+        op.shape = like;
+        tl_apply(TL_AT(t), &op, NULL, in, op.n_in, out);
+        expect_failure(t, TL_EUSAGE, odd[i].says);
+        tl_free(t);
+    }
+}
+
+static tl_status far(tl_call *c)
+{
+    c->out[0] = *c->in[0];
+    c->out[0].dim[0] = -4;
+    return TL_OK;
+}
+
+static tl_status longer(tl_call *c)
+{
+    c->out[0] = tl_array_make(TL_F32, &TL_DIMS(6), NULL);
+    return TL_OK;
+}
+
+static void shapes_that_cannot_be(void **unused)
+{
+    static const tl_op view = {.name = "far", .n_in = 1, .n_out = 1, .traits = TL_VIEW,
+                               .shape = far},
+                       other = {.name = "longer", .n_in = 1, .n_out = 1, .traits = TL_MUTATES,
+                                .shape = longer, .forward = copies};
+    (void)unused;
+    tl_tape *t = tl_tape_new(NULL);
+    tl_tensor x = row(t);
+    tl_apply1(TL_AT(t), &view, NULL, &x, 1);
+    expect_failure(t, TL_ESHAPE, "-4");
+    for (int apart = 0; apart < 2; apart++) {
+        const int scope = apart ? tl_mode_push(t, TL_APART) : 0;
+        tl_apply1(TL_AT(t), &other, NULL, &x, 1);
+        expect_failure_both(t, TL_ESHAPE, "[3]", "[6]");
+        if (apart)
+            tl_mode_pop(t, scope);
+    }
+    tl_tensor none = tl_zeros(t, TL_F32, TL_DIMS(0));
+    tl_reshape(t, none, TL_DIMS(0, 2, INT64_MAX / 2));
+    expect_failure(t, TL_ESHAPE, "");
+    tl_diagonal(t, tl_reshape(t, none, TL_DIMS(0, INT64_MAX)), 0, 0, 1);
+    expect_failure(t, TL_ESHAPE, "");
+    tl_free(t);
+}
+
+/* ---- failures that do not say why, or come too late ---- */
+
+static tl_status says_and_goes_on(tl_call *c)
+{
+    tl_call_fail(c, TL_EDOMAIN, "said, and gone on");
+    return like(c);
+}
+
+static tl_status forward_says(tl_call *c)
+{
+    tl_call_fail(c, TL_EDOMAIN, "said, and gone on");
+    return copies(c);
+}
+
+static void what_is_said_counts(void **unused)
+{
+    static const tl_op shape = {.name = "s", .n_in = 1, .n_out = 1, .shape = says_and_goes_on,
+                                .forward = copies},
+                       forward = {.name = "f", .n_in = 1, .n_out = 1, .shape = like,
+                                  .forward = forward_says};
+    (void)unused;
+    tl_tape *t = tl_tape_new(NULL);
+    tl_tensor x = row(t);
+    assert_true(tl_is_none(tl_apply1(TL_AT(t), &shape, NULL, &x, 1)));
+    expect_failure(t, TL_EDOMAIN, "said");
+    assert_true(tl_is_none(tl_apply1(TL_AT(t), &forward, NULL, &x, 1)));
+    expect_failure(t, TL_EDOMAIN, "said");
+    tl_free(t);
+}
+
+static tl_status half(tl_call *c)
+{
+    tl_array_put(&c->out[0], 0, 77);
+    return TL_EDOMAIN;
+}
+
+static void a_kernel_that_fails_half_way_spoils_its_operand(void **unused)
+{
+    static const tl_op op = {.name = "half", .n_in = 1, .n_out = 1, .traits = TL_MUTATES,
+                             .shape = like, .forward = half};
+    float out[3];
+    (void)unused;
+    tl_tape *t = tl_tape_new(NULL);
+    tl_tensor x = row(t);
+    tl_apply1(TL_AT(t), &op, NULL, &x, 1);
+    expect_failure(t, TL_EDOMAIN, "does not say why");
+    assert_int_equal(tl_keep(t, x, out, sizeof out), TL_EINPLACE);
+    expect_failure(t, TL_EINPLACE, "by half");
+    tl_free(t);
+}
+
+static tl_status refuses(void *ctx, tl_tape *t, const tl_seen *s)
+{
+    (void)ctx, (void)t, (void)s;
+    return TL_EUSAGE;
+}
+
+static tl_status records(void *ctx, tl_tape *t, const tl_seen *s)
+{
+    static bool inside;
+    (void)ctx;
+    if (!inside && strcmp(s->call->op->name, "square") == 0) {
+        inside = true; /* a call made here is seen as well */
+        tl_scalar(t, TL_F32, 1);
+        inside = false;
+    }
+    return TL_OK;
+}
+
+static void observers_that_break_their_promise(void **unused)
+{
+    static const tl_observer silent = {.ran = refuses}, busy = {.ran = records};
+    (void)unused;
+    tl_tape *t = tl_tape_new(NULL);
+    tl_tensor x = row(t);
+    assert_int_equal(tl_observe(t, &silent, NULL), TL_OK);
+    assert_true(tl_is_none(tl_square(t, x)));
+    expect_failure_both(t, TL_EUSAGE, "square", "observer");
+    tl_free(t);
+    t = tl_tape_new(NULL);
+    x = row(t);
+    assert_int_equal(tl_observe(t, &busy, NULL), TL_OK);
+    assert_true(tl_is_none(tl_square(t, x)));
+    expect_failure_both(t, TL_EUSAGE, "square", "recorded");
+    tl_free(t);
+}
+
+/* ---- vjps ---- */
+
+static void stale_vjp(tl_vjp *g)
+{
+    tl_tensor r = tl_data(g->t, ((float[]){2, 2}), TL_F32, TL_DIMS(2));
+    tl_rotary_(g->t, tl_reshape(g->t, tl_slice(g->t, g->dy[0], 0, 0, 2, 1), TL_DIMS(1, 2)), r, r,
+               TL_ROTARY_HALF);
+    g->dx[0] = g->dy[0];
+}
+
+static void resetting_vjp(tl_vjp *g)
+{
+    g->dx[0] = g->dy[0];
+    tl_tape_reset(g->t);
+}
+
+static void a_vjp_that_returns_what_it_may_not(void **unused)
+{
+    static const tl_op stale = {.name = "stale", .n_in = 1, .n_out = 1, .shape = like,
+                                .forward = copies, .vjp = stale_vjp},
+                       reset = {.name = "reset", .n_in = 1, .n_out = 1, .shape = like,
+                                .forward = copies, .vjp = resetting_vjp};
+    (void)unused;
+    for (int i = 0; i < 2; i++) {
+        tl_tape *t = tl_tape_new(NULL);
+        tl_tensor x = row(t);
+        tl_require_grad(t, x);
+        tl_tensor y = tl_scale(t, tl_apply1(TL_AT(t), i == 0 ? &stale : &reset, NULL, &x, 1), 3);
+        assert_int_not_equal(tl_backward(t, tl_sum(t, tl_square(t, y), TL_ALL, false)), TL_OK);
+        expect_failure(t, i == 0 ? TL_EINPLACE : TL_EUSAGE, i == 0 ? "stale" : "under way");
+        tl_free(t);
+    }
+}
+
+/* Returns an accumulator to which it has nothing to add. */
+static bool adds;
+static void idle_vjp(tl_vjp *g)
+{
+    g->dx[0] = adds ? tl_sum_to(g->t, g->dy[0], TL_DIMS(3), g->acc[0]) : g->acc[0];
+}
+
+static void an_accumulator_is_zero_however_it_is_read(void **unused)
+{
+    static const tl_op op = {.name = "idle", .n_in = 1, .n_out = 1, .shape = like,
+                             .forward = copies, .vjp = idle_vjp, .folds = 1};
+    (void)unused;
+    for (int how = 0; how < 3; how++) {
+        tl_model *m = tl_model_new(.seed = 1);
+        tl_tape *t = tl_tape_new(m);
+        adds = true;
+        for (int step = 0; step < 2; step++, adds = false) {
+            float out[3];
+            tl_array a;
+            tl_tensor w = tl_param(t, m, "w", TL_F32, TL_DIMS(3), .kind = TL_INIT_ONES);
+            tl_tensor y = tl_sum(t, tl_apply1(TL_AT(t), &op, NULL, &w, 1), TL_ALL, false);
+            assert_int_equal(tl_backward(t, y), TL_OK);
+            tl_tensor g = tl_grad(t, w);
+            if (how == 0)
+                assert_int_equal(tl_keep(t, g, out, sizeof out), TL_OK);
+            else if (how == 1)
+                out[2] = (float)tl_item(t, tl_select(t, g, 0, 2));
+            else
+                out[2] = tl_array_of(t, g, &a) ? (float)tl_array_get(&a, 2) : -1;
+            assert_true(out[2] == (step == 0));
+            tl_grad_clear(t);
+            tl_tape_reset(t);
+        }
+        expect_no_error(t);
+        tl_free(t, m);
+    }
+}
+
+const struct CMUnitTest tl_tests_user_ops[] = {
+    cmocka_unit_test(odd_ops_are_refused),
+    cmocka_unit_test(shapes_that_cannot_be),
+    cmocka_unit_test(what_is_said_counts),
+    cmocka_unit_test(a_kernel_that_fails_half_way_spoils_its_operand),
+    cmocka_unit_test(observers_that_break_their_promise),
+    cmocka_unit_test(a_vjp_that_returns_what_it_may_not),
+    cmocka_unit_test(an_accumulator_is_zero_however_it_is_read),
+};
+const size_t tl_tests_user_ops_count = sizeof tl_tests_user_ops / sizeof tl_tests_user_ops[0];
