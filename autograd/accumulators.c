@@ -156,30 +156,6 @@ void tl_grads_drop(tl_tape *t)
     }
 }
 
-tl_status tl_check_reached(tl_at at, bool partial)
-{
-    tl_model *m = at.tape->model;
-    const char *missed = NULL;
-    if (m == NULL || partial)
-        return TL_OK;
-    pthread_mutex_lock(&m->lock);
-    for (int i = 0; i < m->n_entries && missed == NULL; i++) {
-        const tl_entry *e = &m->entry[i];
-        if (!e->param || e->frozen)
-            continue;
-        const tl_leaf_grad *g = tl_leaf_grad_find(at.tape, tl_model_handle(m, e->value));
-        if (g == NULL || !g->reached)
-            missed = e->name;
-    }
-    pthread_mutex_unlock(&m->lock);
-    if (missed == NULL)
-        return TL_OK;
-    return tl_tape_fail(at, TL_ENOGRAD,
-                        "tl_backward: the output does not reach parameter '%s'; freeze it "
-                        "(tl_model_freeze), or pass .partial = true",
-                        missed);
-}
-
 tl_tensor tl_acc_value(tl_tape *t, const tl_leaf_grad *g, int k)
 {
     const tl_accumulator *u = &g->acc[k];

@@ -368,7 +368,6 @@ static tl_status check_call(tl_at at, const tl_op *op, const void *attrs, const 
          "a view has one output, which shows its input 0, and computes nothing"},
         {tiles && (op->optional != 0 || (op->tile != NULL && op->slot != 0)),
          "all inputs of a pointwise op are there, and it has one kernel"},
-        {mutates && op->mutates >= 32, "an op changes one of its first 32 inputs"},
         {op->changes != 0 && (!mutates || loops || (n_in < 32 && op->changes >> n_in != 0)),
          "further inputs are changed by an op that changes one, has them, and converts none"},
         {op->n_out == 0 && !noted, "an op has an output"},
@@ -381,8 +380,9 @@ static tl_status check_call(tl_at at, const tl_op *op, const void *attrs, const 
                             "possible%s",
                             op->name, n_in, op->n_out, tiles, most_in, most_out,
                             tiles ? " of a pointwise op (others have a forward)" : "");
-    if (op->traits & TL_MUTATES && (op->mutates < 0 || op->mutates >= n_in || op->n_out == 0))
-        return tl_tape_fail(at, TL_EUSAGE, "%s: changes input %d of %d, and has %d outputs",
+    if (mutates && (op->mutates < 0 || op->mutates >= (n_in < 32 ? n_in : 32) || op->n_out == 0))
+        return tl_tape_fail(at, TL_EUSAGE,
+                            "%s: changes input %d of %d (of the first 32), and has %d outputs",
                             op->name, op->mutates, n_in, op->n_out);
     for (unsigned i = 0; i < sizeof odd / sizeof *odd; i++)
         if (odd[i].is)

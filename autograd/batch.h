@@ -141,6 +141,10 @@ bool tl_derived_share(tl_tape *trace, tl_tape *user);
 
 /* ---- again.c: recorded nodes run again ---- */
 
+/* Calls n's op on dst, with the given inputs, in that mode. */
+void tl_again_apply(tl_tape *dst, const tl_node *n, const tl_tensor *in, unsigned mode,
+                    tl_tensor *out);
+
 /* The handle on dst that stands for a leaf of src; asked once for each. */
 typedef tl_tensor tl_leaf_map(void *ctx, tl_tensor leaf);
 /* Called after node n has run again. */

@@ -234,10 +234,8 @@ bool tl_values_push(tl_values *v, int n, tl_value **made, uint32_t *first)
 void tl_values_drop(tl_values *v, uint32_t first)
 {
     const uint32_t end = v->chunk == NULL ? first : atomic_load(&v->count);
-    for (uint32_t i = first; i < end; i++) {
-        const tl_value *x = tl_values_at(v, i);
-        tl_storage_release(x->st);
-    }
+    for (uint32_t i = first; i < end; i++)
+        tl_storage_release(tl_values_at(v, i)->st);
     atomic_store(&v->count, first);
 }
 
@@ -256,16 +254,8 @@ tl_status tl_nodes_room(tl_tape *t, uint32_t more)
 {
     if (more > INT32_MAX - t->n_nodes) /* tl_value.node is an int32_t */
         return TL_ENOMEM;
-    if (t->n_nodes + more <= t->cap_nodes)
-        return TL_OK;
-    uint32_t cap = t->cap_nodes ? 2 * t->cap_nodes : 256;
-    cap = cap < t->n_nodes + more ? t->n_nodes + more : cap;
-    tl_node *n = tl_realloc(t->node, cap * sizeof *n);
-    if (n == NULL)
-        return TL_ENOMEM;
-    t->node = n;
-    t->cap_nodes = cap;
-    return TL_OK;
+    return tl_grow_to(&t->node, &t->cap_nodes, t->n_nodes + more, sizeof *t->node) ? TL_OK
+                                                                                   : TL_ENOMEM;
 }
 
 void *tl_tape_scratch(tl_tape *t, size_t bytes)

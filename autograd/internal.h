@@ -281,8 +281,6 @@ struct tl_model {
 const char *tl_model_name_of(tl_model *m, tl_tensor x);
 /* The handle of its tensor i, which is there. */
 tl_tensor tl_model_handle(const tl_model *m, uint32_t i);
-/* TL_ENAME if a tl_model_freeze matched no parameter. */
-tl_status tl_check_freezes(tl_at at);
 
 /* ---- handle.c: from handles to records ---- */
 
@@ -507,8 +505,6 @@ tl_tensor tl_leaf_grad_sum(tl_at at, const tl_leaf_grad *g, tl_dtype dtype);
 
 /* Drops all gradients, without a note in a trace. */
 void tl_grads_drop(tl_tape *t);
-/* TL_ENOGRAD if a trained parameter was not reached by the backward being prepared. */
-tl_status tl_check_reached(tl_at at, bool partial);
 /* TL_EUSAGE if anything waits for tl_accumulate. */
 tl_status tl_check_waiting(tl_at at, const char *who);
 

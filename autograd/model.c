@@ -460,26 +460,6 @@ int tl_model_freeze(tl_model *m, const char *prefix, bool frozen)
     return n;
 }
 
-tl_status tl_check_freezes(tl_at at)
-{
-    tl_model *m = at.tape->model;
-    tl_err err = {.status = TL_OK};
-    int n = 0;
-    const char *first = "";
-    pthread_mutex_lock(&m->lock);
-    for (int i = m->n_entries; i-- > 0;)
-        if (m->entry[i].param && ++n)
-            first = m->entry[i].name;
-    for (const tl_freeze *f = m->freezes; f != NULL; f = f->next)
-        if (!f->met)
-            tl_fail(&err, TL_ENAME,
-                    "tl_backward: tl_model_freeze(\"%.100s\") means none of the model's %d "
-                    "parameters, the first of which is '%.100s'",
-                    f->prefix, n, first);
-    pthread_mutex_unlock(&m->lock);
-    return err.status == TL_OK ? TL_OK : tl_tape_fail(at, err.status, "%.400s", err.message);
-}
-
 void tl_model_changed(tl_model *m)
 {
     if (is_model(m))

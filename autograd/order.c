@@ -87,11 +87,3 @@ tl_status tl_canonical_order(tl_tape *t, tl_tensor y, tl_order_end end, uint32_t
         (*order)[i] = (uint32_t)last;
     return TL_OK;
 }
-
-void tl_again_apply(tl_tape *dst, const tl_node *n, const tl_tensor *in, unsigned mode,
-                    tl_tensor *out)
-{
-    tl_scope outer = tl_scope_of(dst, n, mode);
-    tl_apply((tl_at){dst, n->file, n->line, NULL}, n->op, n->attrs, in, n->n_in, out);
-    tl_scope_end(dst, outer);
-}

@@ -7,7 +7,7 @@
  * Source: Griewank & Walther 2000; Chen et al. 2016. */
 #include <string.h>
 
-#include "autograd/internal.h"
+#include "autograd/batch.h"
 #include "tensor/files/hash.h"
 #include "tensor/threads.h"
 

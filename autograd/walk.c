@@ -190,6 +190,41 @@ static tl_status find_root(tl_walk *w)
     return tl_error_status(t);
 }
 
+/* Each tl_model_freeze has met a parameter, and the walk reaches all that are trained. */
+static tl_status check_parameters(const tl_walk *w)
+{
+    tl_model *m = w->t->model;
+    const char *first = "", *missed = NULL;
+    int n = 0;
+    if (m == NULL || (w->opt.partial && m->freezes == NULL))
+        return TL_OK;
+    pthread_mutex_lock(&m->lock);
+    for (int i = m->n_entries; i-- > 0;) {
+        const tl_entry *e = &m->entry[i];
+        const bool trained = e->param && !e->frozen && !w->opt.partial;
+        const tl_leaf_grad *g = trained ? tl_leaf_grad_find(w->t, tl_model_handle(m, e->value))
+                                        : NULL;
+        n += e->param;
+        first = e->param ? e->name : first;
+        missed = trained && (g == NULL || !g->reached) ? e->name : missed;
+    }
+    const tl_freeze *f = m->freezes;
+    while (f != NULL && f->met)
+        f = f->next;
+    pthread_mutex_unlock(&m->lock);
+    if (f != NULL)
+        return tl_tape_fail(w->at, TL_ENAME,
+                            "tl_backward: tl_model_freeze(\"%.100s\") means none of the model's %d "
+                            "parameters, the first of which is '%.100s'",
+                            f->prefix, n, first);
+    if (missed != NULL)
+        return tl_tape_fail(w->at, TL_ENOGRAD,
+                            "tl_backward: the output does not reach parameter '%s'; freeze it "
+                            "(tl_model_freeze), or pass .partial = true",
+                            missed);
+    return TL_OK;
+}
+
 tl_status tl_walk_check(tl_walk *w)
 {
     tl_tape *t = w->t;
@@ -221,9 +256,7 @@ tl_status tl_walk_check(tl_walk *w)
         return TL_OK;
     if (t->lasting != NULL)
         TL_TRY(tl_derived_reach(t));
-    if (t->model != NULL && t->model->freezes != NULL)
-        TL_TRY(tl_check_freezes(w->at));
-    return tl_check_reached(w->at, w->opt.partial);
+    return check_parameters(w);
 }
 
 tl_status tl_walk_prepare(tl_walk *w)

@@ -31,10 +31,6 @@ typedef enum { TL_TO_ALL, TL_TO_GRAD, TL_TO_LEAVES } tl_order_end;
 tl_status tl_canonical_order(tl_tape *t, tl_tensor y, tl_order_end end, uint32_t **order,
                              uint32_t *n);
 
-/* Calls n's op on dst, with the given inputs. */
-void tl_again_apply(tl_tape *dst, const tl_node *n, const tl_tensor *in, unsigned mode,
-                    tl_tensor *out);
-
 /* ---- walk.c, backward.c: the walk of a backward ----
  *
  * That of tl_backward adds to the accumulators of leaves and may release values as it goes. The

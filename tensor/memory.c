@@ -90,13 +90,13 @@ bool tl_grow_to(void *table, uint32_t *cap, uint32_t i, size_t size)
     if (i < *cap)
         return true;
     memcpy(&old, table, sizeof old);
-    const uint32_t more = 2 * i + 64;
-    grown = tl_realloc(old, more * size);
+    const size_t more = 2 * (size_t)i + 64;
+    grown = more > UINT32_MAX ? NULL : tl_realloc(old, more * size);
     if (grown == NULL)
         return false;
     memset(grown + *cap * size, 0, (more - *cap) * size);
     memcpy(table, &grown, sizeof grown);
-    *cap = more;
+    *cap = (uint32_t)more;
     return true;
 }
 

@@ -8,7 +8,6 @@
 
 #include <string.h>
 
-
 #include <tally.h>
 #include <tally_extend.h>
 
@@ -79,8 +78,8 @@ static void twins_of_which_one_changes(void **unused)
 typedef struct {
     int64_t k;
 } wide_attrs;
-static const tl_attr wide_schema[] = {
-    {"k", offsetof(wide_attrs, k), TL_ATTR_I64}, {NULL, 0, TL_ATTR_I64}};
+static const tl_attr wide_schema[] = {{"k", offsetof(wide_attrs, k), TL_ATTR_I64},
+                                      {NULL, 0, TL_ATTR_I64}};
 
 static tl_status same(tl_call *c)
 {
@@ -101,9 +100,14 @@ static void passes(tl_vjp *g) { g->dx[0] = g->dy[0]; }
 /* 2^53 and 2^53 + 1 are one double. */
 static void attributes_beyond_a_double(void **unused)
 {
-    static const tl_op op = {.name = "digit", .n_in = 1, .n_out = 1, .attr = wide_schema,
-                             .attr_size = sizeof(wide_attrs), .shape = same,
-                             .forward = adds_last_digit, .vjp = passes};
+    static const tl_op op = {.name = "digit",
+                             .n_in = 1,
+                             .n_out = 1,
+                             .attr = wide_schema,
+                             .attr_size = sizeof(wide_attrs),
+                             .shape = same,
+                             .forward = adds_last_digit,
+                             .vjp = passes};
     const int64_t large = (int64_t)1 << 53;
     (void)unused;
     tl_model *m = tl_model_new(.seed = 1);

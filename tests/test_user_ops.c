@@ -59,7 +59,11 @@ static void odd_ops_are_refused(void **unused)
         {{.n_in = 1, .n_out = 1, .changes = 1, .forward = copies}, "further inputs"},
         {{.n_in = 2, .n_out = 1, .traits = TL_MUTATES, .changes = 4, .forward = copies},
          "further inputs"},
-        {{.n_in = 2, .n_out = 1, .traits = TL_MUTATES | TL_WIDENED, .changes = 2, .forward = copies},
+        {{.n_in = 2,
+          .n_out = 1,
+          .traits = TL_MUTATES | TL_WIDENED,
+          .changes = 2,
+          .forward = copies},
          "further inputs"},
         {{.n_in = 1, .n_out = 0, .forward = copies}, "has an output"},
     };
@@ -93,10 +97,17 @@ static tl_status longer(tl_call *c)
 
 static void shapes_that_cannot_be(void **unused)
 {
-    static const tl_op view = {.name = "far", .n_in = 1, .n_out = 1, .traits = TL_VIEW,
+    static const tl_op view = {.name = "far",
+                               .n_in = 1,
+                               .n_out = 1,
+                               .traits = TL_VIEW,
                                .shape = far},
-                       other = {.name = "longer", .n_in = 1, .n_out = 1, .traits = TL_MUTATES,
-                                .shape = longer, .forward = copies};
+                       other = {.name = "longer",
+                                .n_in = 1,
+                                .n_out = 1,
+                                .traits = TL_MUTATES,
+                                .shape = longer,
+                                .forward = copies};
     (void)unused;
     tl_tape *t = tl_tape_new(NULL);
     tl_tensor x = row(t);
@@ -133,10 +144,9 @@ static tl_status forward_says(tl_call *c)
 
 static void what_is_said_counts(void **unused)
 {
-    static const tl_op shape = {.name = "s", .n_in = 1, .n_out = 1, .shape = says_and_goes_on,
-                                .forward = copies},
-                       forward = {.name = "f", .n_in = 1, .n_out = 1, .shape = like,
-                                  .forward = forward_says};
+    static const tl_op
+        shape = {.name = "s", .n_in = 1, .n_out = 1, .shape = says_and_goes_on, .forward = copies},
+        forward = {.name = "f", .n_in = 1, .n_out = 1, .shape = like, .forward = forward_says};
     (void)unused;
     tl_tape *t = tl_tape_new(NULL);
     tl_tensor x = row(t);
@@ -155,8 +165,12 @@ static tl_status half(tl_call *c)
 
 static void a_kernel_that_fails_half_way_spoils_its_operand(void **unused)
 {
-    static const tl_op op = {.name = "half", .n_in = 1, .n_out = 1, .traits = TL_MUTATES,
-                             .shape = like, .forward = half};
+    static const tl_op op = {.name = "half",
+                             .n_in = 1,
+                             .n_out = 1,
+                             .traits = TL_MUTATES,
+                             .shape = like,
+                             .forward = half};
     float out[3];
     (void)unused;
     tl_tape *t = tl_tape_new(NULL);
@@ -222,10 +236,18 @@ static void resetting_vjp(tl_vjp *g)
 
 static void a_vjp_that_returns_what_it_may_not(void **unused)
 {
-    static const tl_op stale = {.name = "stale", .n_in = 1, .n_out = 1, .shape = like,
-                                .forward = copies, .vjp = stale_vjp},
-                       reset = {.name = "reset", .n_in = 1, .n_out = 1, .shape = like,
-                                .forward = copies, .vjp = resetting_vjp};
+    static const tl_op stale = {.name = "stale",
+                                .n_in = 1,
+                                .n_out = 1,
+                                .shape = like,
+                                .forward = copies,
+                                .vjp = stale_vjp},
+                       reset = {.name = "reset",
+                                .n_in = 1,
+                                .n_out = 1,
+                                .shape = like,
+                                .forward = copies,
+                                .vjp = resetting_vjp};
     (void)unused;
     for (int i = 0; i < 2; i++) {
         tl_tape *t = tl_tape_new(NULL);
@@ -247,8 +269,13 @@ static void idle_vjp(tl_vjp *g)
 
 static void an_accumulator_is_zero_however_it_is_read(void **unused)
 {
-    static const tl_op op = {.name = "idle", .n_in = 1, .n_out = 1, .shape = like,
-                             .forward = copies, .vjp = idle_vjp, .folds = 1};
+    static const tl_op op = {.name = "idle",
+                             .n_in = 1,
+                             .n_out = 1,
+                             .shape = like,
+                             .forward = copies,
+                             .vjp = idle_vjp,
+                             .folds = 1};
     (void)unused;
     for (int how = 0; how < 3; how++) {
         tl_model *m = tl_model_new(.seed = 1);

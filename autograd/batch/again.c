@@ -5,6 +5,14 @@
  * tape. */
 #include "autograd/batch/internal.h"
 
+void tl_again_apply(tl_tape *dst, const tl_node *n, const tl_tensor *in, unsigned mode,
+                    tl_tensor *out)
+{
+    tl_scope outer = tl_scope_of(dst, n, mode);
+    tl_apply((tl_at){dst, n->file, n->line, NULL}, n->op, n->attrs, in, n->n_in, out);
+    tl_scope_end(dst, outer);
+}
+
 tl_tensor tl_again_value(tl_again *r, tl_tensor x)
 {
     if (tl_is_none(x))
