@@ -306,8 +306,8 @@ uint64_t tl_accumulated(const tl_tape *t)
 {
     uint64_t sum = 0;
     for (int i = 0; tl_lives(t) && i < t->n_grads; i++)
-        for (int k = 0; k < t->grad[i].n_accs; k++)
-            sum += t->grad[i].acc[k].st != NULL ? 1u + t->grad[i].acc[k].st->version : 0;
+        for (int k = 0; k < t->grad[i].n_accs && t->grad[i].leaf.owner != t->values.owner; k++)
+            sum += t->grad[i].acc[k].st != NULL ? t->grad[i].acc[k].st->version : 0;
     return sum;
 }
 

@@ -135,8 +135,12 @@ static tl_status deliver(tl_walk *w, tl_edge *e, const tl_value *x, tl_tensor dx
 {
     tl_tape *t = w->t;
     const tl_array *a = &tl_peek(t, dx)->a;
-    if (!tl_array_same_shape(&x->a, a) || a->dtype != x->a.dtype)
+    /* What comes to x from samples is a total over them, be it of one. */
+    const bool total = w->target != NULL && x->batch == TL_FREE && tl_peek(t, dx)->batch >= 0;
+    if (total || !tl_array_same_shape(&x->a, a) || a->dtype != x->a.dtype)
         dx = tl_folded(w->at, dx, TL_NONE, &x->a, x->a.dtype);
+    if (total && tl_peek(t, dx) != NULL && tl_peek(t, dx)->batch >= 0)
+        tl_peek(t, dx)->batch = TL_TOTAL;
     /* tl_gradients keeps the value, which can be differentiated again. tl_backward takes a record
      * of its own: dx may be in several inboxes, or be a tensor of the model. */
     dx = w->target != NULL ? dx : tl_hold(t, dx);
@@ -357,8 +361,8 @@ tl_status tl_gradients_at(tl_at at, tl_tensor y, const tl_tensor *x, int n, tl_t
     for (int i = 0; i < n && s == TL_OK; i++) {
         dx[i] = collect(&w, tl_walk_box(&w, x[i]));
         const tl_array *a = &tl_peek(t, x[i])->a;
-        if (tl_is_none(dx[i])) /* y does not depend on it */
-            dx[i] = tl_filled(at, a, a->dtype, 0);
+        if (tl_is_none(dx[i]) && !tl_is_none(dx[i] = tl_filled(at, a, a->dtype, 0)))
+            tl_batch_like(tl_peek(t, dx[i]), tl_peek(t, x[i])); /* y does not depend on it */
         s = tl_error_status(t);
     }
     tl_scope_end(t, outer);

@@ -27,12 +27,20 @@ const tl_op tl_op_contiguous = {TL_NAMED(contiguous, 1, 1), .traits = TL_COPY,
                                 .shape = contiguous_shape,  .forward = contiguous_forward,
                                 .vjp = contiguous_vjp,      .batch = tl_batch_linear};
 
+/* x itself, if it is row-major however many samples there are. Where it is so since there is one,
+ * it is a view of x: as with more of them, a value of its own to which cotangents come. */
 tl_tensor tl_contiguous_at(tl_at at, tl_tensor x)
 {
     tl_array a;
-    if (tl_usable(at, x, "contiguous") && tl_array_of(at.tape, x, &a) && tl_array_contiguous(&a))
-        return x;
-    return tl_apply1(at, &tl_op_contiguous, NULL, &x, 1);
+    if (!tl_usable(at, x, "contiguous") || !tl_array_of(at.tape, x, &a) || !tl_array_contiguous(&a))
+        return tl_apply1(at, &tl_op_contiguous, NULL, &x, 1);
+    const int axis = tl_batch_of(at.tape, x);
+    int64_t each = 1;
+    for (int i = a.ndim; axis >= 0 && --i > axis;)
+        each *= a.dim[i];
+    if (axis >= 0 && a.dim[axis] == 1 && a.stride[axis] != each)
+        return tl_reshape_at(at, x, tl_array_shape(&a));
+    return x;
 }
 
 /* ---- concat ---- */

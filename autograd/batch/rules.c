@@ -133,13 +133,17 @@ static tl_tensor adds_sums(const tl_tape *t, const tl_op *op, int i, tl_tensor x
     const tl_value *v = tl_peek(t, x);
     const tl_tensor leaf = tl_behind(t, x, TL_VIEW, 0);
     const tl_node *n = tl_maker(t, tl_behind(t, x, TL_VIEW, TL_REPEATS));
+    const bool repeats = n != NULL && n->op->traits & TL_REPEATS;
+    const tl_node *below = repeats ? tl_maker(t, tl_behind(t, n->in[0], TL_VIEW, TL_REPEATS))
+                                   : NULL;
+    const bool twice = below != NULL && below->op->traits & TL_REPEATS;
     const int end = v->a.ndim - (op->folds & TL_BIT(i) ? 2 : 0); /* a product sums the last two */
     const bool aligned = y->batch >= 0 && v->a.ndim == y->a.ndim;
     if (!v->needs_grad || (tl_maker(t, leaf) != NULL && !tl_peek(t, leaf)->fixed))
         return TL_NONE;
-    if (!apart && (n == NULL || !(n->op->traits & TL_REPEATS) || v->batch != TL_FREE))
+    if (!apart && (!repeats || (v->batch != TL_FREE && !twice)))
         return TL_NONE;
-    for (int k = 0; k < end && !apart; k++)
+    for (int k = 0; k < end && !apart && !twice; k++)
         if (v->a.dim[k] == samples && (v->a.stride[k] == 0 || v->a.dim[k] == 1) &&
             (!aligned || k == y->batch))
             return TL_NONE;

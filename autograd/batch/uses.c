@@ -202,6 +202,47 @@ static bool has_samples_of(const tl_array *leaf, const tl_saved *x)
     return x->axis >= 0 && i >= 0 && leaf->dim[i] > 1;
 }
 
+/* With their samples along a new first axis, the operands are some of n's op, whose output has them
+ * there, too: as the op itself says of that many samples. (Operands of which one has more dims than
+ * another may be aligned at their last dims: then only one of them has its samples in front.) */
+static bool fit_in_front(const tl_node *n, const tl_use *u)
+{
+    enum { MOST = 32, MOST_OUT = 8 };
+    tl_array a[MOST + MOST_OUT];
+    const tl_array *in[MOST];
+    tl_batch axis[MOST], out[MOST_OUT];
+    bool fit = n->n_in <= MOST && n->op->batch != NULL;
+    for (int j = 0; j < n->n_in + n->n_out && fit; j++) {
+        const tl_saved *s = &u->saved[j];
+        const bool splits = s->like != NULL && s->axis >= 0;
+        if (s->like != NULL)
+            a[j] = s->like->a;
+        if (splits) {
+            memmove(a[j].dim + 1, a[j].dim, (size_t)a[j].ndim++ * sizeof *a[j].dim);
+            a[j].dim[0] = u->samples;
+            a[j].dim[s->axis + 1] = u->each;
+            tl_array_set_contiguous(&a[j]);
+        }
+        if (j < n->n_in) {
+            in[j] = s->like == NULL ? NULL : &a[j];
+            axis[j] = splits ? 0 : TL_FREE;
+        }
+    }
+    const tl_call c = {.op = n->op,
+                       .attrs = n->attrs,
+                       .mode = n->mode,
+                       .n_in = n->n_in,
+                       .n_out = n->n_out,
+                       .in = in,
+                       .out = a + n->n_in,
+                       .samples = u->samples};
+    if (fit)
+        n->op->batch(&c, axis, out);
+    for (int j = 0; j < n->n_out && fit; j++)
+        fit = u->saved[n->n_in + j].axis < 0 || out[j] == 0;
+    return fit;
+}
+
 /* Elements of each of u->samples samples, and how they are stacked; or u->samples is -1, as they
  * cannot be told apart in all that the gradient is made of. */
 static void split_samples(const tl_node *n, const tl_value *leaf, tl_use *u)
@@ -222,7 +263,7 @@ static void split_samples(const tl_node *n, const tl_value *leaf, tl_use *u)
     }
     /* Where the leaf has samples itself, the gradient of each is its own. */
     u->to_front = leaf->batch == TL_FREE && !samples_lead(u, &leaf->a);
-    u->one_by_one = u->to_front && full;
+    u->one_by_one = u->to_front && (full || (u->by_op && !fit_in_front(n, u)));
     if (leaf->batch != TL_FREE || (!u->by_op && has_samples_of(&leaf->a, &u->saved[0])))
         u->samples = -1;
 }

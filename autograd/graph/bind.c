@@ -261,7 +261,7 @@ static void leave_records(tl_graph *g, fate which)
 tl_status tl_bind_gradients_over(tl_graph *g)
 {
     for (const tl_root *r = g->outside; r != NULL; r = r->next)
-        if (tl_bind_theirs(g, r) && !r->later)
+        if (tl_bind_theirs(g, r) && !r->later && r->used) /* else nothing came */
             tl_graph_storage(g, r)->version++;
     leave_records(g, GOES_ON);
     tl_derived_unsettle(g->user);
