@@ -679,6 +679,69 @@ static void what_strays_is_named(void **unused)
     assert_int_equal(bad, 0);
 }
 
+/* Data that wants a gradient, which is of no other rank; and a weight that is reached and given
+ * nothing, called and compiled. */
+static void only_rstd(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out,
+                      void *model)
+{
+    tl_model *m = model;
+    tl_tensor w = tl_param(t, m, "w", TL_F32, TL_DIMS(3, 2), .kind = TL_INIT_NORMAL, .scale = 1),
+              gamma = tl_param(t, m, "gamma", TL_F32, TL_DIMS(2), .kind = TL_INIT_ONES), rstd;
+    (void)n_in, (void)n_out;
+    tl_rms_norm_rstd(t, tl_matmul(t, in[0], w), gamma, 1e-3, &rstd);
+    out[0] = tl_detach(t, rstd);
+    tl_backward(t, tl_sum(t, rstd, TL_ALL, false), .put_off = true, .partial = true);
+}
+
+static void train_beside(void *ctx, tl_link link, char out[GROUPED_HASH])
+{
+    static const float x[4][3] = {{1, 2, 3}, {.5f, -1, 2}, {-.25f, .75f, 1}, {2, 1, -1}};
+    const int how = *(int *)ctx; /* marked data; a weight given nothing; the same compiled */
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tape *t = tl_tape_new(m);
+    tl_opt *o = tl_sgd_new(m, .lr = 0.1);
+    tl_group *g = tl_group_new(t, link);
+    tl_compiled *c = tl_compile(t, only_rstd, 1, m);
+    const tl_group_part p = tl_group_take(g, 4);
+    tl_tensor in = tl_data(t, x[p.first], TL_F32, TL_DIMS(p.n, 3)), y;
+    if (how == 0) {
+        tl_require_grad(t, in);
+        tl_tensor w = tl_param(t, m, "w", TL_F32, TL_DIMS(3, 2), .kind = TL_INIT_NORMAL,
+                               .scale = 1);
+        tl_group_backward(g, t, tl_sum(t, tl_tanh(t, tl_matmul(t, in, w)), TL_ALL, false));
+    } else if (how == 1) {
+        only_rstd(t, &in, 1, &y, 1, m);
+    } else {
+        tl_run(c, &in, 1, &y);
+    }
+    tl_group_fold(g);
+    tl_tape_reset(t);
+    tl_group_share(g);
+    tl_step(o, t);
+    snprintf(out, GROUPED_HASH, "%s", tl_error(t));
+    if (!tl_failed(t))
+        tl_model_sha256(m, out);
+    tl_group_free(g);
+    tl_free(c);
+    tl_free(o, t, m);
+}
+
+static void what_is_no_parameters_sum_is_left_alone(void **unused)
+{
+    char want[GROUPED_HASH] = "";
+    (void)unused;
+    for (int how = 0; how < 3; how++)
+        for (int size = how == 2 ? 2 : 1; size <= 3; size++) { /* one rank: called */
+            ring r;
+            train_all(&r, size, train_beside, &how);
+            if (size == 1)
+                memcpy(want, r.r[0].out, sizeof want);
+            for (int i = 0; i < size; i++)
+                assert_string_equal(r.r[i].out, want);
+            assert_int_equal(strlen(want), 64);
+        }
+}
+
 /* ---- processes ---- */
 
 /* Of a build with MPI, where mpirun is. */
@@ -715,6 +778,7 @@ const struct CMUnitTest tl_tests_group[] = {
     cmocka_unit_test_setup_teardown(logs_of_updates_tell_where_a_rank_parts, logged_begin,
                                     logged_end),
     cmocka_unit_test(what_strays_is_named),
+    cmocka_unit_test(what_is_no_parameters_sum_is_left_alone),
     cmocka_unit_test(processes_end_with_the_same_hash),
 };
 const size_t tl_tests_group_count = sizeof tl_tests_group / sizeof *tl_tests_group;

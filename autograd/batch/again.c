@@ -25,7 +25,7 @@ tl_tensor tl_again_value(tl_again *r, tl_tensor x)
         return *m;
     if (tl_is_none(v->source))
         return *m = r->leaf(r->ctx, x);
-    *m = tl_detach(r->dst, tl_again_value(r, v->source));
+    *m = tl_detach_at(tl_nowhere(r->dst), tl_again_value(r, v->source));
     if (!tl_is_none(*m))
         tl_peek(r->dst, *m)->needs_grad = v->needs_grad;
     return *m;

@@ -231,6 +231,8 @@ static void begin(tl_graph *g, const tl_root *r, tl_storage *st)
 tl_status tl_bind_accumulator(tl_graph *g, tl_root *r)
 {
     tl_accumulator *acc;
+    if (g->tracing->put_off && !r->used && !r->later) /* nothing comes to it */
+        return TL_OK;
     if (!tl_bind_theirs(g, r)) { /* of the graph, blank */
         TL_TRY(bind_own(g, r));
         r->st->blank = true;
@@ -261,7 +263,7 @@ static void leave_records(tl_graph *g, fate which)
 tl_status tl_bind_gradients_over(tl_graph *g)
 {
     for (const tl_root *r = g->outside; r != NULL; r = r->next)
-        if (tl_bind_theirs(g, r) && !r->later && r->used) /* else nothing came */
+        if (tl_bind_theirs(g, r) && !r->later && (r->used || !g->tracing->put_off))
             tl_graph_storage(g, r)->version++;
     leave_records(g, GOES_ON);
     tl_derived_unsettle(g->user);

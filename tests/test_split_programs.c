@@ -1,0 +1,226 @@
+/* Programs whose operands are laid out so that one sample looks like none, or like all of them: any
+ * split gives one hash, or TL_STRICT refuses each. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <string.h>
+
+#include <tally.h>
+
+#include "tests/support/expect.h"
+#include "tests/temp_dir.h"
+
+extern const struct CMUnitTest tl_tests_split_programs[];
+extern const size_t tl_tests_split_programs_count;
+
+enum { N = 8 };
+static float data[N][4][6];
+
+static void fill(void)
+{
+    for (int i = 0; i < N * 4 * 6; i++)
+        (&data[0][0][0])[i] = (float)((i * 37) % 101 - 50) / 37;
+}
+
+static tl_tensor normal(tl_tape *t, tl_model *m, tl_shape s)
+{
+    return tl_param(t, m, "w", TL_F32, s, .kind = TL_INIT_NORMAL, .scale = 1);
+}
+
+static tl_tensor total(tl_tape *t, tl_tensor x) { return tl_sum(t, x, TL_ALL, false); }
+
+typedef tl_tensor program(tl_tape *t, tl_model *m, tl_tensor x);
+
+/* Weights of heads times columns, each of which is a sample: the weights have more dims. */
+static tl_tensor columns(tl_tape *t, tl_model *m, tl_tensor x)
+{
+    tl_tensor w = normal(t, m, TL_DIMS(2, 4, 6)), rows = tl_select(t, x, 1, 0);
+    return total(t, tl_tanh(t, tl_matmul(t, w, tl_transpose(t, rows, 0, 1))));
+}
+
+/* As many heads as there are samples in some splits, and one. */
+static tl_tensor more_columns(tl_tape *t, tl_model *m, tl_tensor x)
+{
+    tl_tensor rows = tl_transpose(t, tl_select(t, x, 1, 0), 0, 1), y = tl_scalar(t, TL_F32, 0);
+    for (int heads = 1; heads <= N; heads *= 2) {
+        char name[8] = {'w', (char)('0' + heads)};
+        tl_tensor w = tl_param(t, m, name, TL_F32, TL_DIMS(heads, 4, 6), .kind = TL_INIT_NORMAL,
+                               .scale = 1);
+        y = tl_add(t, y, total(t, tl_tanh(t, tl_matmul(t, w, rows))));
+    }
+    return y;
+}
+
+/* The weights on the right, of one dim more. */
+static tl_tensor on_the_right(tl_tape *t, tl_model *m, tl_tensor x)
+{
+    tl_tensor w = normal(t, m, TL_DIMS(3, 1, 6, 2)), y = tl_transpose(t, x, 0, 1);
+    return total(t, tl_tanh(t, tl_matmul(t, y, w)));
+}
+
+/* Time before samples: an embedding's indices have a dim less than its rows. */
+static tl_tensor words(tl_tape *t, tl_model *m, tl_tensor x)
+{
+    tl_tensor w = normal(t, m, TL_DIMS(6, 3)), ids = tl_argmax(t, x, 2, false);
+    ids = tl_transpose(t, ids, 0, 1);
+    return total(t, tl_tanh(t, tl_embedding(t, w, ids)));
+}
+
+/* Of one sample a transpose is row-major already. */
+static tl_tensor copies(tl_tape *t, tl_model *m, tl_tensor x)
+{
+    tl_tensor y = tl_transpose(t, tl_linear(t, m, "l", x, 6), 0, 1), c = tl_contiguous(t, y);
+    return total(t, tl_add(t, tl_add(t, tl_tanh(t, c), tl_sin(t, y)), tl_exp(t, c)));
+}
+
+/* What comes from one sample to a parameter of one row is a total, too. */
+static tl_tensor gradient(tl_tape *t, tl_model *m, tl_tensor x)
+{
+    tl_tensor p = normal(t, m, TL_DIMS(1, 6)), rows = tl_select(t, x, 1, 0), g;
+    tl_gradients(t, total(t, tl_tanh(t, tl_mul(t, rows, p))), &p, 1, TL_NONE, &g);
+    return total(t, g);
+}
+
+static tl_tensor squared_gradient(tl_tape *t, tl_model *m, tl_tensor x)
+{
+    tl_tensor p = normal(t, m, TL_DIMS(1, 6)), rows = tl_select(t, x, 1, 0), g;
+    tl_gradients(t, total(t, tl_tanh(t, tl_mul(t, rows, p))), &p, 1, TL_NONE, &g);
+    return total(t, tl_square(t, g));
+}
+
+/* Repeated within a sample, and then once for each. */
+static tl_tensor repeated_twice(tl_tape *t, tl_model *m, tl_tensor x)
+{
+    tl_tensor p = normal(t, m, TL_DIMS(4, 1)), e = tl_expand(t, p, TL_DIMS(4, 6));
+    e = tl_expand(t, e, tl_shape_of(t, x));
+    tl_batch_axis(t, e, 0);
+    return total(t, tl_tanh(t, tl_mul(t, x, e)));
+}
+
+static const struct {
+    const char *name;
+    program *f;
+    bool refused;
+} programs[] = {
+    {"columns", columns, false},
+    {"more_columns", more_columns, false},
+    {"on_the_right", on_the_right, false},
+    {"words", words, false},
+    {"copies", copies, false},
+    {"gradient", gradient, false},
+    {"squared_gradient", squared_gradient, true},
+    {"repeated_twice", repeated_twice, true},
+};
+
+static void any_split_gives_one_hash(void **unused)
+{
+    static const int split[][2] = {{8, 8}, {4, 4}, {2, 2}, {1, 1}, {7, 1}, {3, 5}};
+    (void)unused;
+    fill();
+    for (size_t k = 0; k < sizeof programs / sizeof *programs; k++) {
+        char first[65] = "", hex[65];
+        for (size_t s = 0; s < sizeof split / sizeof *split; s++) {
+            tl_model *m = tl_model_new(.seed = 1);
+            tl_tape *t = tl_tape_new(m);
+            tl_opt *o = tl_sgd_new(m, .lr = 0.1);
+            tl_mode_push(t, TL_STRICT);
+            for (int at = 0, b; at < N; at += b, tl_tape_reset(t)) {
+                b = split[s][at > 0];
+                tl_tensor x = tl_data(t, data[at], TL_F32, TL_DIMS(b, 4, 6));
+                tl_backward(t, programs[k].f(t, m, x));
+            }
+            tl_step(o, t);
+            if (programs[k].refused) {
+                expect_failure(t, TL_EUSAGE, "TL_STRICT");
+            } else {
+                if (tl_failed(t))
+                    fail_msg("%s by %d: %s", programs[k].name, split[s][0], tl_error(t));
+                tl_model_sha256(m, s == 0 ? first : hex);
+                if (s > 0 && strcmp(first, hex) != 0)
+                    fail_msg("%s by %d, then %d: another hash", programs[k].name, split[s][0],
+                             split[s][1]);
+            }
+            tl_free(o, t, m);
+        }
+    }
+}
+
+static tl_tensor checked(tl_tape *t, const tl_tensor *in, int n, void *ctx)
+{
+    const int *which = ctx;
+    (void)n;
+    tl_tensor w = in[1];
+    return total(t, tl_tanh(t, *which == 0 ? tl_matmul(t, w, tl_transpose(t, in[0], 0, 1))
+                                           : tl_matmul(t, in[0], w)));
+}
+
+/* The fold's own gradients are those of the op. */
+static void their_gradients_are_right(void **unused)
+{
+    (void)unused;
+    fill();
+    for (int which = 0; which < 2; which++)
+        for (int b = 1; b <= 4; b++) {
+            tl_model *m = tl_model_new(.seed = 1);
+            tl_tape *t = tl_tape_new(m);
+            tl_tensor in[2] = {tl_data(m, data, TL_F32, TL_DIMS(b, 6)),
+                               normal(t, m, which == 0 ? TL_DIMS(2, 4, 6) : TL_DIMS(2, 3, 6, 4))};
+            if (tl_gradcheck(t, checked, in, 2, &which) != TL_RIGHT)
+                fail_msg("%d, %d samples: %s", which, b, tl_error(t));
+            tl_free(t, m);
+        }
+}
+
+/* A value made of parameters that is broadcast in one backward and multiplied in the next; the step
+ * is stopped between its micro-batches. */
+static void two_backwards(tl_tape *t, tl_model *m, int at)
+{
+    tl_tensor x = tl_data(t, data[at], TL_F32, TL_DIMS(1, 4, 6)), rows = tl_select(t, x, 1, 0),
+              v = tl_tanh(t, normal(t, m, TL_DIMS(1, 6)));
+    tl_backward(t, total(t, tl_mul(t, rows, v)), .retain = true);
+    tl_backward(t, total(t, tl_tanh(t, tl_matmul(t, v, tl_reshape(t, rows, TL_DIMS(1, 6, 1))))));
+    tl_tape_reset(t);
+}
+
+static void stopped_between_micro_batches(void **unused)
+{
+    char hex[2][65], path[1024];
+    temp_dir dir;
+    (void)unused;
+    fill();
+    assert_true(temp_dir_make(&dir));
+    temp_dir_file(path, &dir, "step");
+    for (int stop = 0; stop < 2; stop++) {
+        tl_model *m = tl_model_new(.seed = 1);
+        tl_tape *t = tl_tape_new(m);
+        tl_opt *o = tl_sgd_new(m, .lr = 0.1);
+        two_backwards(t, m, 0);
+        if (stop) {
+            assert_int_equal(tl_checkpoint_save_tape(t, o, path, NULL, 0), TL_OK);
+            tl_grad_clear(t);
+            tl_free(o, t, m);
+            t = tl_tape_new(m = tl_model_new(.seed = 1));
+            o = tl_sgd_new(m, .lr = 0.1);
+            normal(t, m, TL_DIMS(1, 6));
+            assert_int_equal(tl_checkpoint_load_tape(t, o, path, NULL, NULL, 0), TL_OK);
+        }
+        for (int at = 1; at < 3; at++)
+            two_backwards(t, m, at);
+        assert_int_equal(tl_step(o, t), TL_OK);
+        tl_model_sha256(m, hex[stop]);
+        tl_free(o, t, m);
+    }
+    temp_dir_remove(&dir);
+    assert_string_equal(hex[0], hex[1]);
+}
+
+const struct CMUnitTest tl_tests_split_programs[] = {
+    cmocka_unit_test(any_split_gives_one_hash),
+    cmocka_unit_test(their_gradients_are_right),
+    cmocka_unit_test(stopped_between_micro_batches),
+};
+const size_t tl_tests_split_programs_count = sizeof tl_tests_split_programs /
+                                             sizeof *tl_tests_split_programs;
