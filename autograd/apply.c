@@ -7,8 +7,6 @@
 #include "autograd/pointwise.h"
 #include "tensor/isa.h"
 
-enum { MAX_OUT = 8 };
-
 /* A call while it is being made. Sets of inputs are bit masks. */
 typedef struct {
     tl_at at;
@@ -29,7 +27,7 @@ typedef struct {
     unsigned changes;       /* inputs whose memory this call changes */
     unsigned regions; /* those in the tape's arena, where changes are tracked by region; tensors of
                        * the model and accumulators change as a whole */
-    tl_value *made[MAX_OUT]; /* records of the outputs */
+    tl_value *made[TL_OUTS]; /* records of the outputs */
     uint32_t first;          /* index of made[0]; the others follow */
     tl_change *change;       /* reserved notes of the changes to come */
 } maker;
@@ -204,8 +202,8 @@ static tl_status allocate(maker *k, tl_tensor *out)
     /* Output 0 may use the memory of the input that it views or changes in place; all outputs that
      * of the same values as computed earlier. */
     const int first = c->n_out > 0 && (op->traits & TL_VIEW || k->mutates); /* with new memory */
-    const tl_value *before[MAX_OUT];
-    tl_storage *st[MAX_OUT];
+    const tl_value *before[TL_OUTS];
+    tl_storage *st[TL_OUTS];
     k->earlier = fixed && k->needs_grad && t->lasting != NULL && !(op->traits & TL_VIEW) &&
                  !(c->mode & (TL_TRACE | TL_SHADOW | TL_WATCHED_MODES)) &&
                  tl_derived_earlier(t, c, k->in, before);
@@ -372,7 +370,7 @@ static tl_status check_call(tl_at at, const tl_op *op, const void *attrs, const 
          "further inputs are changed by an op that changes one, has them, and converts none"},
         {op->n_out == 0 && !noted, "an op has an output"},
     };
-    const int most_out = tiles ? 1 : MAX_OUT;
+    const int most_out = tiles ? 1 : TL_OUTS;
     const int most_in = loops ? TL_TILE_MAX_IN : n_in;
     if ((tiles && n_in == 0) || n_in > most_in || op->n_out > most_out)
         return tl_tape_fail(at, TL_EUSAGE,
@@ -404,11 +402,11 @@ void tl_apply(tl_at at, const tl_op *op, const void *attrs, const tl_tensor *in,
               tl_tensor *out)
 {
     tl_tape *t = at.tape;
-    for (int i = 0; op != NULL && out != NULL && i < op->n_out && i < MAX_OUT; i++)
+    for (int i = 0; op != NULL && out != NULL && i < op->n_out && i < TL_OUTS; i++)
         out[i] = TL_NONE;
     if (check_call(at, op, attrs, in, n_in, out) != TL_OK)
         return;
-    tl_array arrays[MAX_OUT];
+    tl_array arrays[TL_OUTS];
     tl_err err;
     err.status = TL_OK;
     err.message[0] = '\0';
@@ -453,7 +451,7 @@ tl_tensor tl_folded(tl_at at, tl_tensor x, tl_tensor acc, const tl_array *a, tl_
 
 tl_tensor tl_apply1(tl_at at, const tl_op *op, const void *attrs, const tl_tensor *in, int n_in)
 {
-    tl_tensor out[MAX_OUT];
+    tl_tensor out[TL_OUTS];
     out[0] = TL_NONE; /* in case the call is refused before outputs are touched */
     tl_apply(at, op, attrs, in, n_in, out);
     return out[0];

@@ -162,11 +162,6 @@ void tl_object_end(void *object)
     tl_object_release(object);
 }
 
-static const char *name_of(tl_kind kind)
-{
-    return kind == TL_KIND_TAPE ? "tape" : kind == TL_KIND_MODEL ? "model" : "optimizer";
-}
-
 void tl_free_objects(void *const *objects, size_t n)
 {
     for (size_t i = 0; objects != NULL && i < n; i++) {
@@ -183,8 +178,11 @@ void tl_free_objects(void *const *objects, size_t n)
         }
         if (o->err.status != TL_OK && !o->err.read && o->kind != TL_KIND_GRAPH &&
             atomic_load(&warn))
-            fprintf(stderr, "tally: %s %s is freed, and nobody has read its error: %s\n",
-                    o->kind == TL_KIND_OPT ? "an" : "a", name_of(o->kind), o->err.message);
+            fprintf(stderr, "tally: %s is freed, and nobody has read its error: %s\n",
+                    o->kind == TL_KIND_TAPE    ? "a tape"
+                    : o->kind == TL_KIND_MODEL ? "a model"
+                                               : "an optimizer",
+                    o->err.message);
         tl_object_release(o);
     }
 }

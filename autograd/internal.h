@@ -71,6 +71,8 @@ tl_value *tl_values_at(const tl_values *v, uint32_t i);
 
 /* ---- nodes ---- */
 
+enum { TL_OUTS = 8 }; /* outputs of an op, at most */
+
 /* The kernel selections in force (kernel.h); NULL: none. */
 typedef struct tl_choice tl_choice;
 
@@ -106,7 +108,7 @@ tl_status tl_nodes_room(tl_tape *t, uint32_t more);
  * micro-batch (NUMERICS 10.3). */
 typedef struct {
     char *kind; /* tl_use_kind; owned */
-    int call;   /* which tl_backward since the reset, from 0; TL_BELOW and up: see derived.c */
+    int call;   /* which tl_backward since the reset, from 0; TL_BELOW and up: see settle.c */
     tl_storage *st;
     tl_array sum;          /* in the leaf's shape */
     bool open;             /* it holds part of the gradient that is being accumulated */

@@ -169,7 +169,7 @@ static tl_status run_again(tl_tape *t, const tl_segment *s, uint32_t i)
 {
     const tl_node n = t->node[i]; /* a copy: nodes may move */
     const uint32_t nodes = t->n_nodes, values = atomic_load(&t->values.count);
-    tl_tensor out[8] = {TL_NONE};
+    tl_tensor out[TL_OUTS] = {TL_NONE};
     TL_TRY(check_inputs(t, i));
     tl_again_apply(t, &n, n.in, n.mode | TL_NO_GRAD, out);
     if (!tl_failed(t))

@@ -57,7 +57,7 @@ typedef struct {
     tl_tape *t;
     tl_at at;
     tl_tensor y;
-    tl_tensor asked; /* y as the caller named it, before tl_walk_root */
+    tl_tensor asked; /* y as the caller named it, before a node that sums it (find_root) */
     tl_backward_options opt;
     const tl_tensor *target; /* functional: the values whose gradients are wanted; else NULL */
     int n_targets;

@@ -61,6 +61,7 @@ typedef struct tl_storage {
 tl_arena *tl_arena_new(void);
 /* Frees the arena and everything in it. NULL is fine. */
 void tl_arena_free(tl_arena *a);
+tl_memory_stats_t tl_arena_stats(const tl_arena *a);
 
 /* A block with one reference, its contents undefined or zeroed; NULL when out of memory, or for
  * more bytes than the machine has. */
@@ -73,6 +74,8 @@ size_t tl_machine_memory(void);
 void tl_storage_settle(tl_storage *s);
 void tl_storage_retain(tl_storage *s);  /* NULL is fine */
 void tl_storage_release(tl_storage *s); /* NULL is fine */
+
+/* ---- arrays in memory (array.c) ---- */
 
 /* Checks a shape as tl_shape_check does, and describes it as a row-major array without memory that
  * needs so many bytes. */
@@ -92,8 +95,6 @@ bool tl_array_plain(const tl_array *a, bool rows);
 bool tl_dims_expand(int n, const int64_t *dim, int m, const int64_t *to);
 /* n elements of a along a dim: start, start + step, ... (no data in a trace). */
 tl_array tl_part_of(const tl_array *a, int dim, int64_t start, int64_t step, int64_t n);
-
-tl_memory_stats_t tl_arena_stats(const tl_arena *a);
 
 /* ---- changes in place ---- */
 

@@ -44,7 +44,7 @@ static const struct {
                          "tensor/files "},
     {"examples/course",  " autograd/log/read "},
 };
-/* Declared in a lower room and filled in an upper one: the engine's five ops, the lists of what
+/* Declared in a lower room and filled in an upper one: the engine's six ops, the lists of what
  * there is, the table of kernels, what the engine asks about samples (autograd/batch.h), and the
  * pass over a graph that puts replacements into it. */
 static const char sockets[] = " tl_op_add tl_op_fill tl_op_assign tl_op_sum_to "

@@ -41,7 +41,7 @@ const tl_tensor *tl_again_inputs(tl_again *r, const tl_node *n)
 
 static void rerun_node(tl_again *r, const tl_node *n)
 {
-    tl_tensor out[8] = {TL_NONE};
+    tl_tensor out[TL_OUTS] = {TL_NONE};
     const tl_tensor *in = tl_again_inputs(r, n); /* NULL: dst has failed, and nothing is applied */
     tl_again_apply(r->dst, n, in, r->dst->mode | (n->mode & ~(unsigned)TL_TRACE) | TL_APART, out);
     for (int i = 0; i < n->n_out; i++)

@@ -148,7 +148,7 @@ static tl_status hand_up(tl_tape *t, tl_tape *l)
 static tl_status note_node(tl_tape *t, const tl_node *n)
 {
     tl_tape *l = t->lasting;
-    tl_tensor out[8], *in = tl_tape_room(t, (size_t)n->n_in, sizeof *in);
+    tl_tensor out[TL_OUTS], *in = tl_tape_room(t, (size_t)n->n_in, sizeof *in);
     TL_TRY(tl_error_status(t));
     for (int k = 0; k < n->n_in; k++) {
         if (!tl_is_none(n->in[k]))

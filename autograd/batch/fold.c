@@ -1,6 +1,6 @@
 /* fold.c: what comes to a leaf is added to its accumulators (NUMERICS 10.3).
  *
- *     tl_fold_deal      before the walk: each use of a leaf gets its fold, and its number there
+ *     tl_fold_deal      before the walk (uses.c): each use of a leaf gets its fold, and a number
  *     tl_fold_asks      a node is visited: may its vjp add to the accumulator at once?
  *     tl_fold_deliver   the vjp has done so; or the engine adds dx; or the use is deferred
  *     tl_fold_visited   the last use of a fold: the deferred ones are added now, by tl_fold_uses,

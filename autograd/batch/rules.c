@@ -357,7 +357,7 @@ void tl_batch_infer(tl_call *c, tl_value *const *value, tl_batch *in, tl_value *
     bool mixed = false, total = false, free_grad = false;
     int64_t samples = -1;
     uint32_t part = 0;
-    tl_batch out[8];
+    tl_batch out[TL_OUTS];
     for (int i = 0; i < c->n_in; i++) {
         const tl_value *v = value[i];
         in[i] = v == NULL || (op->traits & TL_RANDOM && is_number(v)) ? TL_FREE : v->batch;

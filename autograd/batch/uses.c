@@ -207,10 +207,10 @@ static bool has_samples_of(const tl_array *leaf, const tl_saved *x)
  * another may be aligned at their last dims: then only one of them has its samples in front.) */
 static bool fit_in_front(const tl_node *n, const tl_use *u)
 {
-    enum { MOST = 32, MOST_OUT = 8 };
-    tl_array a[MOST + MOST_OUT];
+    enum { MOST = 32 };
+    tl_array a[MOST + TL_OUTS];
     const tl_array *in[MOST];
-    tl_batch axis[MOST], out[MOST_OUT];
+    tl_batch axis[MOST], out[TL_OUTS];
     bool fit = n->n_in <= MOST && n->op->batch != NULL;
     for (int j = 0; j < n->n_in + n->n_out && fit; j++) {
         const tl_saved *s = &u->saved[j];

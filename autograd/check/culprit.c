@@ -92,7 +92,7 @@ typedef struct {
 static tl_tensor op_alone(tl_tape *t, const tl_tensor *given, int n, void *ctx)
 {
     const alone *k = ctx;
-    tl_tensor out[8] = {TL_NONE};
+    tl_tensor out[TL_OUTS] = {TL_NONE};
     tl_tensor *in = tl_tape_scratch(t, (size_t)(k->node.n_in + 1) * sizeof *in);
     piece_attrs join = {0, {.ndim = 1}};
     int at = 0, n_out = 0;

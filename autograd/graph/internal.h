@@ -174,8 +174,8 @@ struct tl_graph {
     tl_decision *rest;     /* by node: kept from forward to backward, or computed again */
     tl_plan_step **step;
     uint32_t n_steps, n_now; /* steps from n_now on are put off */
-    struct tl_later *fold;   /* accumulators that these add to (later.c) */
-    uint32_t n_folds;
+    struct tl_later *later;  /* accumulators that these add to (later.c) */
+    uint32_t n_later;
     tl_array *result_array; /* outputs, then watches: where they lie after a run */
     tl_spot *result_spot;
     tl_storage *slab;
@@ -183,7 +183,7 @@ struct tl_graph {
     tl_graph_stats stats;
 
     int call_shift;     /* in a run: a backward has so much higher a number than in the trace */
-    uint32_t n_waiting; /* in a run: the first so many of fold[] may be asked for */
+    uint32_t n_waiting; /* in a run: the first so many of later[] may be asked for */
     int *pass;          /* in a run: by pass of the trace's log, that of the user's */
     tl_err run_err;     /* of the step that runs */
 };

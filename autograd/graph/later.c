@@ -162,7 +162,7 @@ static tl_status group(tl_graph *g, tl_plan_step **later, uint32_t n, uint32_t l
             more++;
         if (more < n)
             continue; /* a later step adds to it, too */
-        tl_later *l = &g->fold[g->n_folds++];
+        tl_later *l = &g->later[g->n_later++];
         *l = (tl_later){.sums = sums, .from = from > least ? from : least, .first = at};
         for (uint32_t i = 0; i <= k; i++)
             if (sums_of(g, later[i]) == sums)
@@ -183,7 +183,7 @@ tl_status tl_later_order(tl_graph *g)
     if (!g->tracing->put_off)
         return TL_OK;
     tl_plan_step **later = tl_graph_room(g, g->n_steps, sizeof *later);
-    g->fold = tl_graph_room(g, g->n_steps, sizeof *g->fold);
+    g->later = tl_graph_room(g, g->n_steps, sizeof *g->later);
     if (g->head.err.status != TL_OK)
         return g->head.err.status;
     for (uint32_t i = 0; i < g->n_steps; i++) {
@@ -281,7 +281,7 @@ static tl_status wait_for(tl_graph *g, const tl_later *l)
     theirs->waiting = &w->f;
     u->waiting++;
     note_versions(g, l);
-    for (const tl_later *more = l + 1; more < g->fold + g->n_folds; more++)
+    for (const tl_later *more = l + 1; more < g->later + g->n_later; more++)
         if (g->roots[more->sums].at == r->at)
             return TL_OK; /* the parameter is not complete yet */
     const char *param = u->n_watchers > 0 ? tl_leaf_grad_name(u, theirs) : NULL;
@@ -292,15 +292,15 @@ static tl_status wait_for(tl_graph *g, const tl_later *l)
 
 tl_status tl_later_wait(tl_graph *g, uint32_t n)
 {
-    for (; g->n_waiting < g->n_folds && g->fold[g->n_waiting].from <= n; g->n_waiting++)
-        TL_TRY(wait_for(g, &g->fold[g->n_waiting]));
+    for (; g->n_waiting < g->n_later && g->later[g->n_waiting].from <= n; g->n_waiting++)
+        TL_TRY(wait_for(g, &g->later[g->n_waiting]));
     return TL_OK;
 }
 
 tl_status tl_later_over(tl_graph *g)
 {
-    for (uint32_t i = 0; i < g->n_folds; i++)
-        note_versions(g, &g->fold[i]); /* the run itself has changed some of that */
+    for (uint32_t i = 0; i < g->n_later; i++)
+        note_versions(g, &g->later[i]); /* the run itself has changed some of that */
     return tl_later_wait(g, g->n_now);
 }
 

@@ -43,7 +43,7 @@ static void rebuild_node(copier *c, const tl_node *n)
     tl_tape *dst = c->to.dst;
     const tl_tape *src = c->to.src;
     const tl_at at = {dst, n->file, n->line, NULL};
-    tl_tensor out[8] = {TL_NONE};
+    tl_tensor out[TL_OUTS] = {TL_NONE};
     const tl_tensor *in = tl_again_inputs(&c->to, n);
     if (in == NULL)
         return;

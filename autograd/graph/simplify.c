@@ -79,7 +79,7 @@ static bool fold(simplifier *s, const tl_node *n)
 {
     tl_graph *g = s->g;
     const tl_array *in[TL_TILE_MAX_IN] = {NULL};
-    tl_array out[8] = {{0}};
+    tl_array out[TL_OUTS] = {{0}};
     tl_err err = {.status = TL_OK};
     if (n->n_in > TL_TILE_MAX_IN)
         return false;
