@@ -334,6 +334,21 @@ static tl_status run(maker *k)
 
 /* ---- the call ---- */
 
+/* What an op says of itself and cannot be; NULL: nothing. */
+static const char *oddity(const tl_op *op, int n_in, bool noted)
+{
+    const bool mutates = op->traits & TL_MUTATES, tiles = op->traits & TL_POINTWISE;
+    if (op->traits & TL_VIEW &&
+        (n_in == 0 || op->n_out != 1 || op->optional & 1 || mutates || tiles))
+        return "a view has one output, which shows its input 0, and computes nothing";
+    if (tiles && (op->optional != 0 || (op->tile != NULL && op->slot != 0)))
+        return "all inputs of a pointwise op are there, and it has one kernel";
+    if (op->changes != 0 && (!mutates || tiles || op->traits & (TL_WIDENED | TL_ROWS) ||
+                             (n_in < 32 && op->changes >> n_in != 0)))
+        return "further inputs are changed by an op that changes one, has them, and converts none";
+    return op->n_out == 0 && !noted ? "an op has an output" : NULL;
+}
+
 /* Nothing is missing. An op may be a user's: something computes it (of views nothing does, nor of
  * what a trace notes), and where that is a loop of the engine there are not too many operands. */
 static tl_status check_call(tl_at at, const tl_op *op, const void *attrs, const tl_tensor *in,
@@ -355,38 +370,25 @@ static tl_status check_call(tl_at at, const tl_op *op, const void *attrs, const 
         return tl_tape_fail(at, TL_EUSAGE, "%s: takes %d input%s, given %d", op->name, op->n_in,
                             op->n_in == 1 ? "" : "s", n_in);
     const bool tiles = op->traits & TL_POINTWISE;
-    const bool loops = tiles || op->traits & (TL_WIDENED | TL_ROWS);
-    const bool mutates = op->traits & TL_MUTATES, view = op->traits & TL_VIEW;
     const bool noted = op->traits & TL_NONDIFF && at.tape->recorder != NULL; /* and never run */
-    const struct {
-        bool is;
-        const char *why;
-    } odd[] = {
-        {view && (n_in == 0 || op->n_out != 1 || op->optional & 1 || mutates || tiles),
-         "a view has one output, which shows its input 0, and computes nothing"},
-        {tiles && (op->optional != 0 || (op->tile != NULL && op->slot != 0)),
-         "all inputs of a pointwise op are there, and it has one kernel"},
-        {op->changes != 0 && (!mutates || loops || (n_in < 32 && op->changes >> n_in != 0)),
-         "further inputs are changed by an op that changes one, has them, and converts none"},
-        {op->n_out == 0 && !noted, "an op has an output"},
-    };
     const int most_out = tiles ? 1 : TL_OUTS;
-    const int most_in = loops ? TL_TILE_MAX_IN : n_in;
+    const int most_in = op->traits & (TL_POINTWISE | TL_WIDENED | TL_ROWS) ? TL_TILE_MAX_IN : n_in;
     if ((tiles && n_in == 0) || n_in > most_in || op->n_out > most_out)
         return tl_tape_fail(at, TL_EUSAGE,
                             "%s: has %d inputs and %d outputs; %d to %d and at most %d are "
                             "possible%s",
                             op->name, n_in, op->n_out, tiles, most_in, most_out,
                             tiles ? " of a pointwise op (others have a forward)" : "");
-    if (mutates && (op->mutates < 0 || op->mutates >= (n_in < 32 ? n_in : 32) || op->n_out == 0))
+    if (op->traits & TL_MUTATES &&
+        (op->mutates < 0 || op->mutates >= (n_in < 32 ? n_in : 32) || op->n_out == 0))
         return tl_tape_fail(at, TL_EUSAGE,
                             "%s: changes input %d of %d (of the first 32), and has %d outputs",
                             op->name, op->mutates, n_in, op->n_out);
-    for (unsigned i = 0; i < sizeof odd / sizeof *odd; i++)
-        if (odd[i].is)
-            return tl_tape_fail(at, TL_EUSAGE, "%s: %s", op->name, odd[i].why);
+    const char *odd = oddity(op, n_in, noted);
+    if (odd != NULL)
+        return tl_tape_fail(at, TL_EUSAGE, "%s: %s", op->name, odd);
     if (tiles ? op->tile == NULL && (op->slot <= 0 || op->slot >= TL_TILE_COUNT)
-              : op->forward == NULL && !view && !noted)
+              : op->forward == NULL && !(op->traits & TL_VIEW) && !noted)
         return tl_tape_fail(at, TL_EUSAGE, "%s: has neither a forward nor a kernel%s", op->name,
                             tiles ? " for tiles, as a pointwise op" : "");
     for (const tl_attr *a = op->attr; a != NULL && a->name != NULL; a++) {

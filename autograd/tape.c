@@ -300,8 +300,6 @@ tl_at tl_place(tl_at at)
     return open ? t->places[t->place_base].at : at;
 }
 
-static bool same(tl_at a, tl_at b) { return a.line == b.line && tl_same_text(a.file, b.file); }
-
 /* A layer is identified by the places of the calls that are open around the lookup. A lookup
  * outside any call, or under TL_NO_GRAD, belongs to no layer. */
 tl_status tl_site_check(tl_at at, const char *name, uint32_t index)
@@ -327,7 +325,8 @@ tl_status tl_site_check(tl_at at, const char *name, uint32_t index)
     if (s == NULL)
         return tl_tape_fail(at, TL_ENOMEM, "no memory for the place of '%.100s'", name);
     s->shared |= shared;
-    while (k < n && k < s->n && same(open[k].at, s->open[k].at))
+    while (k < n && k < s->n && open[k].at.line == s->open[k].at.line &&
+           tl_same_text(open[k].at.file, s->open[k].at.file))
         k++;
     if (s->shared || (k == n && k == s->n))
         return TL_OK;
