@@ -129,10 +129,10 @@ static tl_status read_inputs(maker *k, const tl_tensor *in, const void *attrs)
 static tl_status check_change(maker *k)
 {
     const tl_op *op = k->call.op;
-    tl_tape *t = k->at.tape;
+    const tl_tape *t = k->at.tape;
     const tl_value *x = k->value[op->mutates];
     const tl_tensor leaf = tl_behind(t, k->in[op->mutates], TL_VIEW, 0);
-    tl_value *base = tl_peek(t, leaf);
+    const tl_value *base = tl_peek(t, leaf);
     char a[TL_SHAPE_TEXT], b[TL_SHAPE_TEXT];
     if (!tl_array_same_shape(&k->call.out[0], &x->a))
         return tl_tape_fail(k->at, TL_ESHAPE,
@@ -155,9 +155,6 @@ static tl_status check_change(maker *k)
         return tl_tape_fail(k->at, TL_EINPLACE,
                             "%s: cannot change the gradient that tl_grad has lent in place",
                             op->name);
-    if (own && base->fixed && base->st->version == base->born && t->recorder == NULL)
-        base->print = tl_derived_constant(t, &base->a);
-    TL_TRY(tl_error_status(t));
     if (k->needs_grad && !(op->traits & TL_NONDIFF)) {
         if (base->node < 0 && base->needs_grad)
             return tl_tape_fail(k->at, TL_EINPLACE,
@@ -204,9 +201,9 @@ static tl_status allocate(maker *k, tl_tensor *out)
     const int first = c->n_out > 0 && (op->traits & TL_VIEW || k->mutates); /* with new memory */
     const tl_value *before[TL_OUTS];
     tl_storage *st[TL_OUTS];
-    k->earlier = fixed && k->needs_grad && t->lasting != NULL && !(op->traits & TL_VIEW) &&
+    k->earlier = fixed && k->needs_grad && t->earlier != NULL && !(op->traits & TL_VIEW) &&
                  !(c->mode & (TL_TRACE | TL_SHADOW | TL_WATCHED_MODES)) &&
-                 tl_derived_earlier(t, c, k->in, before);
+                 t->earlier(t, c, k->in, before);
     tl_arena *fresh = !room || k->earlier || c->mode & TL_TRACE ? NULL : t->arena;
     const tl_shape view = c->n_out > 0 ? tl_array_shape(&c->out[0]) : TL_SCALAR;
     if ((op->traits & TL_VIEW && tl_shape_check(&view, TL_F32, c->err) != TL_OK) ||
@@ -303,11 +300,7 @@ static tl_status run(maker *k)
     if (s != TL_OK)
         return tl_tape_fail(k->at, s, "%.400s", c->err->message);
     if (watched && (s = tl_tell_ran(t, &seen)) != TL_OK)
-        return tl_failed(t) ? s
-                            : tl_tape_fail(k->at, s,
-                                           "%s: an observer refuses it and does not say "
-                                           "why",
-                                           op->name);
+        return s;
     if (watched && t->n_nodes != seen.node)
         return tl_tape_fail(k->at, TL_EUSAGE,
                             "%s: an observer has recorded on the tape while it "
@@ -335,7 +328,7 @@ static tl_status run(maker *k)
 /* ---- the call ---- */
 
 /* What an op says of itself and cannot be; NULL: nothing. */
-static const char *oddity(const tl_op *op, int n_in, bool noted)
+static const char *oddity(const tl_op *op, int n_in)
 {
     const bool mutates = op->traits & TL_MUTATES, tiles = op->traits & TL_POINTWISE;
     if (op->traits & TL_VIEW &&
@@ -346,7 +339,7 @@ static const char *oddity(const tl_op *op, int n_in, bool noted)
     if (op->changes != 0 && (!mutates || tiles || op->traits & (TL_WIDENED | TL_ROWS) ||
                              (n_in < 32 && op->changes >> n_in != 0)))
         return "further inputs are changed by an op that changes one, has them, and converts none";
-    return op->n_out == 0 && !noted ? "an op has an output" : NULL;
+    return NULL;
 }
 
 /* Nothing is missing. An op may be a user's: something computes it (of views nothing does, nor of
@@ -384,7 +377,7 @@ static tl_status check_call(tl_at at, const tl_op *op, const void *attrs, const 
         return tl_tape_fail(at, TL_EUSAGE,
                             "%s: changes input %d of %d (of the first 32), and has %d outputs",
                             op->name, op->mutates, n_in, op->n_out);
-    const char *odd = oddity(op, n_in, noted);
+    const char *odd = op->n_out == 0 && !noted ? "an op has an output" : oddity(op, n_in);
     if (odd != NULL)
         return tl_tape_fail(at, TL_EUSAGE, "%s: %s", op->name, odd);
     if (tiles ? op->tile == NULL && (op->slot <= 0 || op->slot >= TL_TILE_COUNT)

@@ -130,10 +130,6 @@ tl_status tl_derived_settle(tl_at at);
 /* More is about to come. */
 void tl_derived_unsettle(tl_tape *t);
 
-/* What the call would make of these inputs has been made before and is in memory: before[j], on the
- * lasting tape, which is there. */
-bool tl_derived_earlier(tl_tape *t, const tl_call *c, const tl_tensor *in, const tl_value **before);
-
 /* At a reset of the tape: forgets derived values, if no gradient waits in them. */
 void tl_derived_reset(tl_tape *t);
 /* A trace has the user's lasting tape; false without memory. */

@@ -224,7 +224,10 @@ struct tl_tape {
     tl_prints prints;
 
     /* Derived values (batch/derived.c). */
-    tl_tape *lasting;    /* how they were made; NULL: there are none */
+    tl_tape *lasting; /* how they were made; NULL: there are none */
+    /* What the call would make of these inputs has been made before and is in memory: before[j], on
+     * the lasting tape. NULL: nothing has been. */
+    bool (*earlier)(tl_tape *t, const tl_call *c, const tl_tensor *in, const tl_value **before);
     tl_tape_mark traced; /* of a lasting tape: graphs refer to nothing after this ... */
     bool shared;         /* ... unless one has been traced since the reset */
     tl_key_map found;    /* of a lasting tape: print -> its values of that print (derived.c) */

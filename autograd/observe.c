@@ -83,6 +83,9 @@ tl_status tl_tell_ran(tl_tape *t, const tl_seen *s)
     for (int i = 0; i < t->n_watchers && status == TL_OK; i++)
         if (t->watcher[i].o->ran != NULL && hears(t->watcher[i].o, s->call))
             status = t->watcher[i].o->ran(t->watcher[i].ctx, t, s);
+    if (status != TL_OK && !tl_failed(t))
+        tl_tape_fail((tl_at){t, s->file, s->line, NULL}, status,
+                     "%s: an observer refuses it and does not say why", s->call->op->name);
     return status;
 }
 

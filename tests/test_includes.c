@@ -58,7 +58,7 @@ static const char sockets[] = " tl_op_add tl_op_fill tl_op_assign tl_op_sum_to "
                               "tl_derived_leaf "
                               "tl_derived_reach tl_derived_settle tl_derived_unsettle "
                               "tl_derived_reset tl_derived_name tl_derived_named "
-                              "tl_derived_agree tl_derived_forget tl_derived_earlier tl_derived_constant tl_again_apply ";
+                              "tl_derived_agree tl_derived_forget tl_again_apply ";
 /* clang-format on */
 enum { ROOMS = sizeof room / sizeof *room };
 

@@ -21,24 +21,31 @@ static tl_tensor ones(tl_tape *t, tl_model *m, tl_shape s)
     return tl_param(t, m, "w", TL_F32, s, .kind = TL_INIT_ONES);
 }
 
-/* A constant is changed in place after it was read: what was made of it goes by what it was. */
+/* A constant is changed in place after it was read. What was made of it and of parameters is not
+ * found by what it has become, and has a way back only if another micro-batch has noted what it
+ * was.
+ */
 static void a_constant_changed_in_place(void **unused)
 {
+    static const bool changes[] = {true, false, true, true, false}, fails[] = {1, 0, 0, 1, 0};
     float k[4] = {10, 20, 30, 40}, got[4], want[4];
     (void)unused;
     tl_model *m = tl_model_new(.seed = 1);
     tl_tape *t = tl_tape_new(m);
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 5; i++) {
         tl_tensor w = ones(t, m, TL_DIMS(1, 4)),
                   r = tl_data(t, ((float[]){.5f, .25f, .5f, .25f}), TL_F32, TL_DIMS(4)),
                   x = tl_constant(t, k, TL_F32, TL_DIMS(1, 4)), y = tl_add(t, w, x);
         for (int e = 0; e < 4; e++)
-            want[e] = k[e] + 1;
-        tl_keep(t, y, got, sizeof got);
+            want[e] = -(k[e] + 1);
+        if (changes[i])
+            tl_keep(t, tl_rotary_(t, x, r, r, TL_ROTARY_HALF), k, sizeof k);
+        tl_keep(t, tl_neg(t, y), got, sizeof got);
         assert_memory_equal(got, want, sizeof got);
-        tl_keep(t, tl_rotary_(t, x, r, r, TL_ROTARY_HALF), k, sizeof k);
-        assert_int_equal(tl_backward(t, tl_sum(t, tl_mul(t, r, y), TL_ALL, false), .ragged = true),
-                         TL_OK);
+        y = tl_sum(t, tl_mul(t, r, y), TL_ALL, false);
+        assert_int_equal(tl_backward(t, y, .ragged = true), fails[i] ? TL_EINPLACE : TL_OK);
+        if (fails[i])
+            expect_failure(t, TL_EINPLACE, "tl_constant");
         tl_tape_reset(t);
     }
     tl_free(t, m);

@@ -92,12 +92,15 @@ static tl_tensor twin(const tl_tape *t, tl_tensor x)
     return tl_is_none(x) || x.owner != t->values.owner ? x : tl_derived_made(t, x);
 }
 
+static bool made_earlier(tl_tape *, const tl_call *, const tl_tensor *, const tl_value **);
+
 static tl_tape *lasting(tl_tape *t)
 {
     if (t->lasting == NULL && (t->lasting = tl_tape_bare(t->model)) == NULL) {
         tl_fail(&t->head.err, TL_ENOMEM, "no memory for a tape");
         return NULL;
     }
+    t->earlier = made_earlier;
     if (t->lasting->found.cap == 0) /* a checkpoint may name prints that were chosen to meet */
         t->lasting->found.salt = tl_mix(1, (uintptr_t)t->lasting);
     return t->lasting;
@@ -126,10 +129,21 @@ uint64_t tl_derived_constant(tl_tape *t, const tl_array *a)
     return print;
 }
 
+/* The leaf, a constant, does not hold any more what was read of it. */
+static bool has_changed(const tl_tape *t, const tl_value *v)
+{
+    return t->recorder == NULL && v->st != NULL && v->st->version != v->born;
+}
+
 /* Gives x a print and a place on the lasting tape, if it is a constant. */
 static tl_status note_leaf(tl_tape *t, tl_tensor x)
 {
     tl_value *v = tl_peek(t, x);
+    if (x.owner == t->values.owner && v->node < 0 && has_changed(t, v))
+        return tl_tape_fail(tl_nowhere(t), TL_EINPLACE,
+                            "tl_backward: value %u, a tl_constant, has been changed in place, and "
+                            "what was made of it and of parameters goes back through what it was",
+                            x.index);
     if (x.owner == t->values.owner && v->node < 0 && (v->print == 0 || tl_is_none(twin(t, x))))
         v->print = t->recorder == NULL ? tl_derived_constant(t, &v->a)
                                        : t->recorder->constant(t->recorder_ctx, t, x);
@@ -311,12 +325,13 @@ void tl_derived_forget(tl_tape *t)
         tl_derived_drop(tl_values_at(v, i));
 }
 
-/* Gives a constant of the tape its print. */
+/* Gives a constant of the tape its print: one of its own, if it has changed since it was read. */
 static void print_leaf(tl_tape *t, tl_tensor x)
 {
     tl_value *v = tl_is_none(x) || x.owner != t->values.owner ? NULL : tl_peek(t, x);
     if (v != NULL && v->node < 0 && v->print == 0)
-        v->print = print_constant(&v->a);
+        v->print = has_changed(t, v) ? tl_mix(tl_mix(5, x.index), x.generation) | 1
+                                     : print_constant(&v->a);
 }
 
 /* The node that makes x of the tape, if x has no print yet; else -1. */
@@ -342,7 +357,7 @@ static void print_all(tl_tape *t, tl_tensor x)
     }
 }
 
-bool tl_derived_earlier(tl_tape *t, const tl_call *c, const tl_tensor *in, const tl_value **before)
+static bool made_earlier(tl_tape *t, const tl_call *c, const tl_tensor *in, const tl_value **before)
 {
     tl_tape *l = t->lasting;
     const tl_node n = {.op = c->op,
