@@ -173,42 +173,31 @@ static void say_inputs(text *s, const tl_tape *t, const tl_node *n)
 /* One number for all samples. */
 static bool is_number(const tl_value *v) { return v != NULL && v->a.ndim == 0 && !v->needs_grad; }
 
-/* Samples draw by a number that is not their own, and is the same in each micro-batch. */
-static bool draws_again(const tl_tape *t, const tl_node *n, tl_batch b)
-{
-    bool again = false;
-    for (int i = 0; i < n->n_in && b >= 0 && n->op->traits & TL_RANDOM; i++) {
-        const tl_value *v = tl_peek(t, n->in[i]);
-        again |= is_number(v) && v->batch == TL_MIXED;
-    }
-    return again;
-}
-
-/* TL_MIXED if any output is, else as output 0 is; TL_FREE if there is none. */
-static tl_batch outputs_of(const tl_tape *t, const tl_node *n)
-{
-    tl_batch b = TL_FREE;
-    for (int j = n->n_out; j-- > 0 && b != TL_MIXED;)
-        b = tl_values_at(&t->values, n->out + (uint32_t)j)->batch;
-    return b;
-}
-
 bool tl_batch_blames(const tl_tape *t, const tl_node *n, char why[TL_MESSAGE_MAX])
 {
     const tl_op *op = n->op;
-    const tl_value *y = tl_values_at(&t->values, n->out);
-    const tl_batch b = outputs_of(t, n);
+    const tl_value *y = NULL;
     text s = {why, why + TL_MESSAGE_MAX};
+    tl_batch b = TL_FREE; /* TL_MIXED if any output is, else as output 0 is */
+    bool by_number = false;
     int weights = 0;
     int64_t samples = -1;
     *why = 0;
+    for (int j = n->n_out; j-- > 0;) {
+        y = tl_values_at(&t->values, n->out + (uint32_t)j);
+        b = b == TL_MIXED ? b : y->batch;
+    }
     for (int i = 0; i < n->n_in; i++) {
         const tl_value *v = tl_peek(t, n->in[i]);
         if (v != NULL && v->needs_grad && v->batch == TL_MIXED)
             return false; /* an op before this one is to blame */
         if (v != NULL && v->samples > samples)
             samples = v->samples;
+        by_number |= is_number(v) && v->batch == TL_MIXED; /* the same in each micro-batch */
     }
+    const bool draws = op->traits & TL_RANDOM && b >= 0;
+    if (y == NULL || (!draws && (!n->needs_grad || op->traits & TL_NONDIFF)))
+        return false;
     if (b == TL_MIXED) {
         say(&s, op->batch == NULL && !(op->traits & TL_POINTWISE)
                     ? "states no rule for the batch:"
@@ -217,7 +206,7 @@ bool tl_batch_blames(const tl_tape *t, const tl_node *n, char why[TL_MESSAGE_MAX
         say(&s, "; gradients behind it depend on the split");
         return true;
     }
-    if (draws_again(t, n, b)) {
+    if (draws && by_number) {
         say(&s,
             "gives samples without a number of their own (.sample) the same draws again in each "
             "micro-batch");
@@ -247,9 +236,7 @@ tl_status tl_batch_strict(tl_at at, const tl_node *n)
     if (n->kernel != NULL && n->kernel->mode & TL_FAST)
         return tl_tape_fail(at, TL_EUSAGE, "%s: TL_STRICT: kernel '%.60s' promises no bits",
                             n->op->name, n->kernel->name);
-    const bool draws = n->op->traits & TL_RANDOM && outputs_of(at.tape, n) >= 0;
-    if ((draws || (n->needs_grad && !(n->op->traits & TL_NONDIFF))) && n->n_out > 0 &&
-        tl_batch_blames(at.tape, n, why))
+    if (tl_batch_blames(at.tape, n, why))
         return tl_tape_fail(at, TL_EUSAGE, "%s: TL_STRICT: %.360s", n->op->name, why);
     return TL_OK;
 }
