@@ -74,14 +74,15 @@ static tl_tensor *take_map(tl_tape *src, uint32_t *n)
     return tl_calloc((size_t)*n + 1, sizeof *map);
 }
 
-/* The leaves that node i read hold what it has read. */
+/* The leaves whose elements node i read hold what it has read. */
 static tl_status check_leaves(tl_tape *dst, tl_tape *src, uint32_t i)
 {
     const tl_node *n = &src->node[i];
     char text[TL_CHANGER_TEXT];
     tl_changer by;
-    for (int k = 0; k < n->n_in; k++)
-        if (n->in[k].owner == src->values.owner && tl_maker_at(src, n->in[k]) < 0 &&
+    for (int k = 0; k < n->n_in && !(n->op->traits & TL_VIEW); k++)
+        if (n->in[k].owner == src->values.owner &&
+            tl_maker_at(src, tl_behind(src, n->in[k], TL_VIEW, 0)) < 0 &&
             tl_changed_since(src, i, k, &by))
             return tl_tape_fail((tl_at){dst, n->file, n->line, NULL}, TL_EINPLACE,
                                 "input %d of %s was changed in place by %s: the call cannot be run "
