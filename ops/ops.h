@@ -12,8 +12,7 @@
  *   reciprocal(x)  1/x                log(x)                         silu(x)      x*sigmoid(x)
  *   sqrt(x)                           log1p(x)    log(1 + x)         gelu(x)      x*Phi(x), by erf
  *   rsqrt(x)       1/sqrt(x)          log2(x)                        gelu_tanh(x) gelu, by tanh
- *   sin(x)                            cos(x)                         tanh(x)
- *   erf(x)                            pow(x, c)   x^c                swiglu(a, b) silu(a)*b
+ *   sin(x) cos(x) tanh(x) erf(x)      pow(x, c)   x^c                swiglu(a, b) silu(a)*b
  *   add(a, b)      a + b              sub(a, b)   a - b              mul(a, b)    a*b
  *   div(a, b)      a/b                maximum(a, b)                  minimum(a, b)
  *   scale(x, c)    x*c                shift(x, c) x + c              cast(x, dtype)
