@@ -288,7 +288,51 @@ static void it_stands_among_the_examples(void **unused)
     free(example);
 }
 
+/* The lines of a hunk that begin with ' ' or '-' stand so in the file. */
+static void hunk_fits(const char *path, const char *hunk)
+{
+    char *file = read_file(path), *old = calloc(1, strlen(hunk) + 1);
+    size_t n = 0;
+    for (const char *end; *hunk == ' ' || *hunk == '-' || *hunk == '+'; hunk = end + 1) {
+        end = strchr(hunk, '\n');
+        if (*hunk == '+' && strncmp(hunk, "+++", 3) == 0)
+            break;
+        if (*hunk == '-' && strncmp(hunk, "---", 3) == 0)
+            break;
+        if (*hunk != '+') {
+            memcpy(old + n, hunk + 1, (size_t)(end - hunk));
+            n += (size_t)(end - hunk);
+        }
+    }
+    if (n == 0 || strstr(file, old) == NULL)
+        fail_msg("%s is not what the diff in ops/README.md changes:\n%s", path, old);
+    free(file);
+    free(old);
+}
+
+/* The op that ops/README.md adds is still added by that diff. */
+static void the_diff_applies(void **unused)
+{
+    char *text = read_file(TL_ROOT "/ops/README.md"), path[1024] = "";
+    char *at = strstr(text, "\n```diff\n"), *end = at == NULL ? NULL : strstr(at + 9, "\n```\n");
+    int hunks = 0;
+    (void)unused;
+    assert_non_null(end);
+    end[1] = '\0';
+    for (char *line = at + 9; line < end; line = strchr(line, '\n') + 1) {
+        if (strncmp(line, "+++ b/", 6) == 0)
+            snprintf(path, sizeof path, "%s/%.*s", TL_ROOT, (int)strcspn(line + 6, "\n"), line + 6);
+        if (strncmp(line, "@@ ", 3) == 0) {
+            hunk_fits(path, strchr(line, '\n') + 1);
+            hunks++;
+        }
+    }
+    assert_true(hunks > 8);
+    free(text);
+}
+
 const struct CMUnitTest tl_tests_readme[] = {
+    cmocka_unit_test(the_diff_applies),
     cmocka_unit_test(it_is_short),
     cmocka_unit_test(other_flags_build_anew),
     cmocka_unit_test(the_printed_program),
