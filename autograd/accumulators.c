@@ -255,18 +255,6 @@ const char *tl_leaf_grad_name(const tl_tape *t, const tl_leaf_grad *g)
     return g->name != NULL ? g->name : tl_leaf_name(t, g->leaf);
 }
 
-tl_tensor tl_grad_named(tl_tape *t, const char *param, tl_dtype dtype, const tl_shape *shape)
-{
-    tl_tensor leaf = tl_model_find(t->model, param);
-    const bool derived = tl_is_none(leaf) && param != NULL && *param == '=';
-    leaf = derived ? tl_derived_named(t, param, dtype, shape) : leaf;
-    if (!tl_is_none(leaf) && (derived || tl_model_value(t->model, leaf)->needs_grad))
-        return leaf;
-    tl_tape_fail(tl_nowhere(t), TL_ENAME, "'%.100s' is no parameter that is trained",
-                 param == NULL ? "NULL" : param);
-    return TL_NONE;
-}
-
 const char *tl_waiting_at(const tl_tape *t, int i)
 {
     for (int k = 0; i >= 0 && tl_lives(t) && k < t->n_grads; k++)
@@ -309,31 +297,4 @@ uint64_t tl_accumulated(const tl_tape *t)
         for (int k = 0; k < t->grad[i].n_accs && t->grad[i].leaf.owner != t->values.owner; k++)
             sum += t->grad[i].acc[k].st != NULL ? t->grad[i].acc[k].st->version : 0;
     return sum;
-}
-
-tl_status tl_accumulator_open(tl_tape *t, const char *param, int call, const char *kind,
-                              tl_dtype dtype, tl_shape shape, tl_array *out)
-{
-    if (!tl_lives(t))
-        return tl_error_status(t);
-    TL_TRY(TL_NEED_AT(tl_nowhere(t), kind));
-    TL_TRY(TL_NEED_N_AT(tl_nowhere(t), out, *kind != '\0'));
-    TL_TRY(*kind == '\0' ? TL_OK : tl_shape_check(&shape, dtype, &t->head.err));
-    if (t->recorder != NULL)
-        return tl_tape_fail(tl_nowhere(t), TL_ETRACED, "tl_accumulator_open: not inside a trace");
-    tl_derived_unsettle(t);
-    const tl_tensor leaf = tl_grad_named(t, param, dtype, *kind == '\0' ? NULL : &shape);
-    TL_TRY(tl_error_status(t));
-    if (call < 0 || call >= TL_BELOW)
-        return tl_tape_fail(tl_nowhere(t), TL_EUSAGE, "backward %d of '%.100s'", call, param);
-    tl_leaf_grad *g = tl_leaf_grad_get(t, leaf);
-    int k = g == NULL || *kind == '\0' ? -1 : tl_acc_get(t, g, call, kind);
-    TL_TRY(tl_error_status(t));
-    if (k >= 0) {
-        TL_TRY(tl_acc_open(t, g, k, dtype));
-        tl_storage_settle(g->acc[k].st);
-        *out = g->acc[k].sum;
-    }
-    g->live = true;
-    return TL_OK;
 }

@@ -99,7 +99,8 @@ static tl_status read_inputs(maker *k, const tl_tensor *in, const void *attrs)
     }
     k->needs_grad &= !(c->mode & TL_NO_GRAD);
     k->operand = op->traits & TL_MUTATES && k->value[op->mutates] != NULL;
-    k->mutates = k->operand && !(c->mode & TL_APART) && !k->value[op->mutates]->kept;
+    k->mutates = k->operand && !(c->mode & TL_APART) &&
+                 !(k->value[op->mutates]->kept && op->changes == 0);
     k->changes = k->mutates ? there & (TL_BIT(op->mutates) | op->changes) : 0;
     k->regions = k->changes & own;
     /* Blank inputs are filled with zeros, but for the accumulator that this call is the first to
@@ -123,6 +124,17 @@ static tl_status read_inputs(maker *k, const tl_tensor *in, const void *attrs)
     return TL_OK;
 }
 
+/* Input i has its elements in the memory of the operand. In a trace only the model has memory. */
+static bool shares(const maker *k, int i)
+{
+    const int m = k->call.op->mutates;
+    if (!(k->call.mode & TL_TRACE))
+        return k->value[i]->st == k->value[m]->st;
+    const tl_tensor x = tl_bottom(k->at.tape, k->in[i]);
+    return tl_same_handle(x, tl_bottom(k->at.tape, k->in[m])) &&
+           x.owner != k->at.tape->values.owner;
+}
+
 /* The call may change its operand in place: nothing reads that as it was, neither a gradient nor
  * the call itself, and nothing else counts on its memory. Notes of the changes are made here: once
  * it has begun it must not fail for want of memory. */
@@ -133,6 +145,7 @@ static tl_status check_change(maker *k)
     const tl_value *x = k->value[op->mutates];
     const tl_tensor leaf = tl_behind(t, k->in[op->mutates], TL_VIEW, 0);
     const tl_value *base = tl_peek(t, leaf);
+    const unsigned changes = TL_BIT(op->mutates) | op->changes;
     char a[TL_SHAPE_TEXT], b[TL_SHAPE_TEXT];
     if (!tl_array_same_shape(&k->call.out[0], &x->a))
         return tl_tape_fail(k->at, TL_ESHAPE,
@@ -150,8 +163,8 @@ static tl_status check_change(maker *k)
                                 "%s: dim %d of input %d shows one element %lld times; it cannot be "
                                 "changed in place",
                                 op->name, i, op->mutates, (long long)x->a.dim[i]);
-    const bool own = leaf.owner == t->values.owner && base->node < 0 && base->st != NULL;
-    if (own && base->st->arena != t->arena && t->phase == 0)
+    uint32_t at, use;
+    if (t->phase == 0 && tl_acc_holding(t, leaf, &at, &use))
         return tl_tape_fail(k->at, TL_EINPLACE,
                             "%s: cannot change the gradient that tl_grad has lent in place",
                             op->name);
@@ -166,9 +179,9 @@ static tl_status check_change(maker *k)
                                 "this call changes it",
                                 op->name, op->mutates);
     }
-    for (int i = 0; i < k->call.n_in && k->changes & TL_BIT(op->mutates); i++)
-        if (k->value[i] != NULL && k->value[i]->st == x->st &&
-            !(i < 32 && k->changes & TL_BIT(i)) && tl_arrays_overlap(&k->value[i]->a, &x->a))
+    for (int i = 0; i < k->call.n_in && op != &tl_op_assign; i++) /* that copies before it writes */
+        if (k->value[i] != NULL && (i >= 32 || !(changes & TL_BIT(i))) && shares(k, i) &&
+            tl_arrays_overlap(&k->value[i]->a, &x->a))
             return tl_tape_fail(k->at, TL_EINPLACE,
                                 "%s: input %d lies in memory of input %d, which the call changes",
                                 op->name, i, op->mutates);
@@ -183,6 +196,12 @@ static tl_status check_change(maker *k)
 }
 
 /* ---- outputs ---- */
+
+static tl_status view_check(const tl_array *a, tl_err *err)
+{
+    const tl_shape s = tl_array_shape(a);
+    return tl_shape_check(&s, a->dtype, err);
+}
 
 /* Fills in the outputs' records and the node, with all the memory that the rest of the call needs.
  * The node counts only once the call has succeeded. */
@@ -205,8 +224,7 @@ static tl_status allocate(maker *k, tl_tensor *out)
                  !(c->mode & (TL_TRACE | TL_SHADOW | TL_WATCHED_MODES)) &&
                  t->earlier(t, c, k->in, before);
     tl_arena *fresh = !room || k->earlier || c->mode & TL_TRACE ? NULL : t->arena;
-    const tl_shape view = c->n_out > 0 ? tl_array_shape(&c->out[0]) : TL_SCALAR;
-    if ((op->traits & TL_VIEW && tl_shape_check(&view, TL_F32, c->err) != TL_OK) ||
+    if ((op->traits & TL_VIEW && view_check(&c->out[0], c->err) != TL_OK) ||
         tl_arrays_new(fresh, c->out + first, c->n_out - first, c->strided, st + first, c->err) !=
             TL_OK)
         return tl_tape_fail(k->at, c->err->status, "%s: %.300s", op->name, c->err->message);
@@ -230,11 +248,12 @@ static tl_status allocate(maker *k, tl_tensor *out)
             if (!(c->mode & TL_TRACE))
                 tl_storage_retain(v->st = from->st);
             v->kept = k->earlier || from->kept;
+            v->plain = tl_array_plain(&c->out[i], false);
         } else {
             v->st = st[i];
+            v->plain = !c->strided && c->out[i].dtype != TL_F16 && c->out[i].dtype != TL_BF16;
         }
         v->a = c->out[i];
-        v->plain = tl_array_plain(&v->a, false);
         c->plain &= v->plain;
         v->needs_grad = k->needs_grad && tl_dtype_is_float(v->a.dtype);
         carries |= v->needs_grad;

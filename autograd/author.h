@@ -72,7 +72,7 @@ typedef struct {
 } tl_accumulating;
 int tl_accumulating_count(const tl_tape *t);
 tl_accumulating tl_accumulating_at(const tl_tape *t, int i);
-uint64_t tl_accumulated(const tl_tape *t); /* changes when one of them is added to */
+uint64_t tl_accumulated(const tl_tape *t); /* changes when one, but of a leaf of t, is added to */
 uint64_t tl_programs(const tl_tape *t); /* what the step's backwards ran, as a hash; 0: nothing */
 /* *out (borrowed) becomes that accumulator, made with zeros if there is none; kind "": none is
  * made. A parameter's accumulator has the parameter's shape, whatever `shape` is. TL_ENAME;

@@ -68,6 +68,10 @@ int tl_axis_of_view(const tl_array *x, const tl_array *leaf, int axis);
 /* In a trace: records all that waits, parameter by parameter. */
 tl_status tl_fold_recorded(tl_tape *t);
 
+/* The leaf of that name in checkpoints; TL_NONE, with an error, if there is none. With a shape, a
+ * derived value is made for it if need be. */
+tl_tensor tl_grad_named(tl_tape *t, const char *name, tl_dtype dtype, const tl_shape *shape);
+
 /* ---- prints.c: micro-batches of a step run the same program ---- */
 
 /* n only shows or copies its input: whether a program has it may depend on sizes. */

@@ -299,6 +299,7 @@ tl_tensor tl_detach_at(tl_at at, tl_tensor x)
         return leaf;
     tl_value *d = tl_peek(t, leaf);
     tl_batch_like(d, v);
+    d->kept = v->kept;
     if (x.owner == t->values.owner) /* a tensor of the model is taken as it is now */
         d->born = v->born;
     if (t->phase & TL_PHASE_BACKWARD || t->recorder != NULL)

@@ -218,7 +218,9 @@ tl_value *tl_values_at(const tl_values *v, uint32_t i)
 bool tl_values_push(tl_values *v, int n, tl_value **made, uint32_t *first)
 {
     *first = atomic_load_explicit(&v->count, memory_order_relaxed);
-    if (!tl_values_room(v, (uint32_t)n))
+    const uint32_t last = *first + (uint32_t)n - 1; /* most chunks are there */
+    if ((last / TL_CHUNK >= TL_CHUNKS || v->chunk[last / TL_CHUNK] == NULL) &&
+        !tl_values_room(v, (uint32_t)n))
         return false;
     for (int k = 0; k < n; k++) {
         made[k] = tl_values_at(v, *first + (uint32_t)k);

@@ -491,9 +491,6 @@ tl_leaf_grad *tl_leaf_grad_get(tl_tape *t, tl_tensor leaf);
 void tl_leaf_grads_drop(tl_tape *t, uint32_t owner, uint32_t first);
 /* The name in checkpoints, of parameters and derived values. */
 const char *tl_leaf_grad_name(const tl_tape *t, const tl_leaf_grad *g);
-/* The leaf of that name in checkpoints; TL_NONE, with an error, if there is none. With a shape, a
- * derived value is made for it if need be. */
-tl_tensor tl_grad_named(tl_tape *t, const char *name, tl_dtype dtype, const tl_shape *shape);
 
 /* The accumulator of a kind of use and a call: its index, or -1. get makes it on demand; -1, with
  * an error, is then lack of memory. */

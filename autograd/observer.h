@@ -51,7 +51,8 @@ typedef struct {
     bool follows;  /* also attached to tapes that recompute parts of this one (tl_gradcheck) */
     unsigned mode; /* runs() and ran() are told only of calls in these modes; 0: of all */
 
-    /* Before and after an op's kernel. ran() may put an error on t and return it: the call fails */
+    /* Before and after an op's kernel. ran() may put an error on t and return it: the call fails.
+     * They read, and record nothing. */
     void (*runs)(void *ctx, tl_tape *t, const tl_seen *c);
     tl_status (*ran)(void *ctx, tl_tape *t, const tl_seen *c);
     /* A node has been recorded: also a view, or a value that had been computed before. */

@@ -80,8 +80,8 @@ tl_tensor tl_layer_norm_at(tl_at at, tl_tensor x, tl_tensor gamma, tl_tensor bet
  * Bits:   NUMERICS 6.7
  * VJP:    in primitives (norm_twice.c)
  * Errors: TL_ESHAPE TL_EDTYPE
- * Both norms share its shape rule and forward (norm.c): dx by the rows of kernels/norm.t.h, dgamma
- * by the columns of kernels/folds.t.h.
+ * Both norms share its shape rule and forward (norm.c): dx by the rows of tensor/kernels/norm.t.h,
+ * dgamma by the columns of tensor/kernels/folds.t.h.
  */
 const tl_op tl_op_layer_norm_grad = {TL_NAMED(layer_norm_grad, 6, 2),
                                      .optional = TL_BIT(2) | TL_BIT(5),

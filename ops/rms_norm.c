@@ -4,7 +4,7 @@
  * Dtype:  f16 bf16 f32 f64; gamma of x's dtype or f32; rstd f32 (f64 for f64).
  * Bits:   sum of squares by lanes (NUMERICS 6.1), one rounding into y; the weight may be 1 + gamma,
  *         rounded in the compute type (NUMERICS 6.8).
- * VJP:    dx = rstd*(dy*gamma - xhat*mean(dy*gamma*xhat)),  dgamma = fold over rows of dy*xhat, by
+ * VJP:    with xhat = x*rstd: dx = rstd*(dy*gamma - xhat*mean(dy*gamma*xhat)),  dgamma = fold over rows of dy*xhat, by
  *         rms_norm_grad; of rstd: dx += -drstd*rstd^2*xhat/n (NUMERICS 6.12).   Saves x, gamma,
  *         rstd.
  * Errors: TL_ESHAPE TL_EDTYPE TL_EDOMAIN (eps < 0)
@@ -154,8 +154,8 @@ tl_tensor tl_add_rms_norm_at(tl_at at, tl_tensor x1, tl_tensor x2, tl_tensor gam
  * Bits:   NUMERICS 6.2
  * VJP:    in primitives (norm_twice.c)
  * Errors: TL_ESHAPE TL_EDTYPE
- * Both norms share its shape rule and forward (norm.c): dx by the rows of kernels/norm.t.h, dgamma
- * by the columns of kernels/folds.t.h.
+ * Both norms share its shape rule and forward (norm.c): dx by the rows of tensor/kernels/norm.t.h,
+ * dgamma by the columns of tensor/kernels/folds.t.h.
  */
 const tl_op tl_op_rms_norm_grad = {TL_NAMED(rms_norm_grad, 5, 2),
                                    .optional = TL_BIT(2) | TL_BIT(4),

@@ -88,10 +88,11 @@ tl_status tl_isa_environment(tl_err *err)
         snprintf(here + strlen(here), sizeof here - strlen(here), "%s%s", i > 0 ? ", " : "",
                  tl_isa_at(i)->name);
     }
-    return tl_fail(err, TL_EUSAGE,
-                   "TL_ISA=%.60s in the environment is no vector level of this processor; it has "
-                   "%s",
-                   env, here);
+    return tl_fail(
+        err, TL_EUSAGE,
+        "TL_ISA=%.60s in the environment is not a vector level of this processor; it has "
+        "%s",
+        env, here);
 }
 
 const tl_isa *tl_isa_now(void)

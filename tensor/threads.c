@@ -67,7 +67,7 @@ tl_status tl_threads_environment(tl_err *err)
         (strspn(env, "0123456789") == strlen(env) && strtol(env, NULL, 10) <= TL_POOL_MOST))
         return TL_OK;
     return tl_fail(err, TL_EUSAGE,
-                   "TL_THREADS=%.60s in the environment is no number of threads; 1 to %d are "
+                   "TL_THREADS=%.60s in the environment is not a number of threads; 1 to %d are "
                    "possible, 0 means one a core",
                    env, TL_POOL_MOST);
 }

@@ -591,6 +591,50 @@ static void test_what_others_count_on(void **unused)
     tl_free(t, m);
 }
 
+/* A compiled program is refused what a called one is, and may do as much. */
+typedef struct {
+    int what;
+    tl_model *m;
+} twisting;
+
+static void twists(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int n_out, void *ctx)
+{
+    const twisting *how = ctx;
+    tl_tensor c = tl_constant(t, ((float[]){.5, .25}), TL_F32, TL_DIMS(2));
+    (void)n, (void)n_out;
+    if (how->what == 0) { /* a gradient that was lent */
+        tl_tensor w = tl_param(t, how->m, "w", TL_F32, TL_DIMS(2, 2), .kind = TL_INIT_ONES);
+        tl_backward(t, tl_sum(t, tl_matmul(t, in[0], w), TL_ALL, false));
+        out[0] = tl_rotary_(t, tl_grad(t, w), c, c, TL_ROTARY_HALF);
+    } else if (how->what == 1) { /* memory of another input */
+        out[0] = tl_rotary_(t, in[0], tl_select(t, in[0], 0, 1), c, TL_ROTARY_HALF);
+    } else { /* the model's, detached */
+        out[0] = tl_rotary_(t, tl_detach(t, in[0]), c, c, TL_ROTARY_HALF);
+    }
+}
+
+static void test_called_and_compiled_agree(void **unused)
+{
+    (void)unused;
+    for (int what = 0; what < 3; what++)
+        for (int compiled = 0; compiled < 2; compiled++) {
+            tl_model *m = tl_model_new(.seed = 1);
+            tl_tape *t = tl_tape_new(m);
+            twisting how = {what, m};
+            tl_tensor in = both_data(m, TL_F32, TL_DIMS(2, 2), 1), out;
+            tl_compiled *g = tl_compile(t, twists, 1, &how);
+            if (compiled)
+                tl_run(g, &in, 1, &out);
+            else
+                twists(t, &in, 1, &out, 1, &how);
+            if (what < 2)
+                expect_failure(t, TL_EINPLACE, what == 0 ? "lent" : "input 1 lies in memory");
+            else
+                expect_no_error(t);
+            tl_free(g, t, m);
+        }
+}
+
 /* A view that outlives the tensor of the model that it shows. */
 static void test_a_view_of_what_was_removed(void **unused)
 {
@@ -656,6 +700,7 @@ static void test_no_memory_is_shown(void **unused)
 
 const struct CMUnitTest tl_tests_in_place[] = {
     cmocka_unit_test(test_what_others_count_on),
+    cmocka_unit_test(test_called_and_compiled_agree),
     cmocka_unit_test(test_a_view_of_what_was_removed),
     cmocka_unit_test(test_a_sum_that_goes_on),
     cmocka_unit_test(test_a_checked_leaf_that_changed),

@@ -156,7 +156,42 @@ static void another_parameter_of_that_name(void **unused)
     tl_free(t, m);
 }
 
+static tl_status adds_to_both(tl_call *c)
+{
+    for (int i = 0; i < 2; i++)
+        for (int k = 0; k < 2; k++)
+            tl_array_put(c->in[i], k, tl_array_get(c->in[i], k) + 100);
+    return TL_OK;
+}
+
+/* An op changes two kept values in place: neither is found as it was. */
+static void two_that_change(void **unused)
+{
+    static const tl_op op = {.name = "both",
+                             .n_in = 2,
+                             .n_out = 1,
+                             .changes = 2,
+                             .traits = TL_MUTATES | TL_NONDIFF,
+                             .shape = same,
+                             .forward = adds_to_both};
+    (void)unused;
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tape *t = tl_tape_new(m);
+    for (int i = 0; i < 4; i++) {
+        tl_tensor w = ones(t, m, TL_DIMS(2)), x = tl_data(t, ((float[]){1, 2}), TL_F32, TL_DIMS(2)),
+                  in[] = {tl_scale(t, w, 2), tl_scale(t, w, 3)};
+        tl_apply1(TL_AT(t), &op, NULL, in, 2);
+        tl_tensor again = tl_scale(t, w, 3);
+        assert_true(element_of(t, again, 0) == 3);
+        tl_tensor loss = tl_sum(t, tl_mul(t, x, again), TL_ALL, false);
+        assert_int_equal(tl_backward(t, loss, .ragged = true), TL_OK);
+        tl_tape_reset(t);
+    }
+    tl_free(t, m);
+}
+
 const struct CMUnitTest tl_tests_kept[] = {
+    cmocka_unit_test(two_that_change),
     cmocka_unit_test(a_constant_changed_in_place),
     cmocka_unit_test(twins_of_which_one_changes),
     cmocka_unit_test(attributes_beyond_a_double),

@@ -74,10 +74,10 @@ static void settings_that_mean_nothing(void **unused)
         const char *name, *value, *words;
     } wrong[] = {
         {"TL_ISA", "foo",
-         "TL_ISA=foo in the environment is no vector level of this processor; it has scalar"},
+         "TL_ISA=foo in the environment is not a vector level of this processor; it has scalar"},
         {"TL_ISA", "V3", "TL_ISA=V3"},
         {"TL_THREADS", "abc",
-         "TL_THREADS=abc in the environment is no number of threads; 1 to 256"},
+         "TL_THREADS=abc in the environment is not a number of threads; 1 to 256"},
         {"TL_THREADS", "-2", "TL_THREADS=-2"},
         {"TL_THREADS", "2x", "TL_THREADS=2x"},
         {"TL_THREADS", "257", "TL_THREADS=257"},

@@ -178,8 +178,8 @@ static tl_status fold_chunk(tl_walk *w, const chunk *c)
     return TL_OK;
 }
 
-/* Samples [from, from + n) of use u, which has no room for a new first axis: one element at a time,
- * in the order in which the others are folded. */
+/* Samples [from, from + n) of use u, which takes no new first axis: one element at a time, in the
+ * order in which the others are folded. */
 static tl_status fold_one_by_one(tl_walk *w, tl_fold *f, int u, int64_t from, int64_t n)
 {
     const int64_t each = f->use[u].each;

@@ -27,7 +27,7 @@ typedef struct tl_use {
     int64_t samples; /* how many it has; -1: it is added as a whole */
     int64_t each;    /* elements of a sample along its axis */
     bool to_front;   /* samples move to a new first axis, lest something be summed before them */
-    bool one_by_one; /* to_front, but there is no room for one more dim */
+    bool one_by_one; /* to_front, but there is no room for one more dim, or the op would pair it */
     int leaf_axis;   /* which axis of the input the axis of the fold's parts is */
 } tl_use;
 

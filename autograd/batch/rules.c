@@ -70,7 +70,7 @@ tl_status tl_batch_axis_tape_at(tl_tape *t, tl_tensor x, int axis, const char *f
     if (v == NULL)
         return tl_error_status(t);
     const bool own = x.owner == t->values.owner, told = own && may_be_told(t, x, axis);
-    if (own && !told && lies_along(v, axis)) {
+    if (own && !told && (v->batch == axis || lies_along(v, axis))) {
         tl_batch_set(v, axis);
         return TL_OK;
     }

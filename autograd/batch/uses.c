@@ -209,23 +209,28 @@ static bool fit_in_front(const tl_node *n, const tl_use *u)
 {
     enum { MOST = 32 };
     tl_array a[MOST + TL_OUTS];
-    const tl_array *in[MOST];
-    tl_batch axis[MOST], out[TL_OUTS];
+    const tl_array *in[MOST + TL_OUTS];
+    tl_batch axis[MOST + TL_OUTS], out[TL_OUTS];
     bool fit = n->n_in <= MOST && n->op->batch != NULL;
     for (int j = 0; j < n->n_in + n->n_out && fit; j++) {
         const tl_saved *s = &u->saved[j];
         const bool splits = s->like != NULL && s->axis >= 0;
+        in[j] = s->like == NULL ? NULL : &a[j];
+        axis[j] = splits ? 0 : TL_FREE;
         if (s->like != NULL)
             a[j] = s->like->a;
         if (splits) {
-            memmove(a[j].dim + 1, a[j].dim, (size_t)a[j].ndim++ * sizeof *a[j].dim);
-            a[j].dim[0] = u->samples;
-            a[j].dim[s->axis + 1] = u->each;
+            tl_err e = {.status = TL_OK};
+            tl_stack_samples_attrs front = {s->axis, 0, 0, u->samples, u->each};
+            tl_call c = {.op = &tl_op_stack_samples,
+                         .attrs = &front,
+                         .n_in = 1,
+                         .n_out = 1,
+                         .in = (const tl_array *[]){&s->like->a},
+                         .out = &a[j],
+                         .err = &e};
+            fit = c.op->shape(&c) == TL_OK;
             tl_array_set_contiguous(&a[j]);
-        }
-        if (j < n->n_in) {
-            in[j] = s->like == NULL ? NULL : &a[j];
-            axis[j] = splits ? 0 : TL_FREE;
         }
     }
     const tl_call c = {.op = n->op,

@@ -1,5 +1,5 @@
 /* waiting.c: folds that wait for tl_accumulate (tl_backward with .put_off), which adds them as a
- * whole or in parts.
+ * whole or in parts; and gradients that come from elsewhere.
  *
  * A part is some elements of the parameter along one axis. It can be added alone where that needs
  * only a part of each saved tensor. The op's rule for the batch tells: if elements of the parameter
@@ -264,4 +264,45 @@ tl_status tl_accumulate_part(tl_tape *t, const char *param, int i, int of)
 tl_status tl_accumulate(tl_tape *t, const char *param)
 {
     return tl_accumulate_part(t, param, 0, 1);
+}
+
+/* ---- gradients that come from elsewhere: a checkpoint, another process ---- */
+
+tl_tensor tl_grad_named(tl_tape *t, const char *param, tl_dtype dtype, const tl_shape *shape)
+{
+    tl_tensor leaf = tl_model_find(t->model, param);
+    const bool derived = tl_is_none(leaf) && param != NULL && *param == '=';
+    leaf = derived ? tl_derived_named(t, param, dtype, shape) : leaf;
+    if (!tl_is_none(leaf) && (derived || tl_model_value(t->model, leaf)->needs_grad))
+        return leaf;
+    tl_tape_fail(tl_nowhere(t), TL_ENAME, "'%.100s' is no parameter that is trained",
+                 param == NULL ? "NULL" : param);
+    return TL_NONE;
+}
+
+tl_status tl_accumulator_open(tl_tape *t, const char *param, int call, const char *kind,
+                              tl_dtype dtype, tl_shape shape, tl_array *out)
+{
+    if (!tl_lives(t))
+        return tl_error_status(t);
+    TL_TRY(TL_NEED_AT(tl_nowhere(t), kind));
+    TL_TRY(TL_NEED_N_AT(tl_nowhere(t), out, *kind != '\0'));
+    TL_TRY(*kind == '\0' ? TL_OK : tl_shape_check(&shape, dtype, &t->head.err));
+    if (t->recorder != NULL)
+        return tl_tape_fail(tl_nowhere(t), TL_ETRACED, "tl_accumulator_open: not inside a trace");
+    tl_derived_unsettle(t);
+    const tl_tensor leaf = tl_grad_named(t, param, dtype, *kind == '\0' ? NULL : &shape);
+    TL_TRY(tl_error_status(t));
+    if (call < 0 || call >= TL_BELOW)
+        return tl_tape_fail(tl_nowhere(t), TL_EUSAGE, "backward %d of '%.100s'", call, param);
+    tl_leaf_grad *g = tl_leaf_grad_get(t, leaf);
+    int k = g == NULL || *kind == '\0' ? -1 : tl_acc_get(t, g, call, kind);
+    TL_TRY(tl_error_status(t));
+    if (k >= 0) {
+        TL_TRY(tl_acc_open(t, g, k, dtype));
+        tl_storage_settle(g->acc[k].st);
+        *out = g->acc[k].sum;
+    }
+    g->live = true;
+    return TL_OK;
 }

@@ -1,4 +1,4 @@
-/* gradcheck.h: are the gradients right? Public.
+/* gradcheck.h: whether gradients are right. Public.
  *
  * The function is run once as it was written. Its nodes are then run again in f64, with every
  * floating leaf widened. The f64 run is differentiated numerically, along random directions and at
