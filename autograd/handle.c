@@ -41,7 +41,7 @@ void tl_object_begin(tl_object *o, tl_kind kind, void (*destroy)(void *))
     pthread_mutex_unlock(&lock);
 }
 
-bool tl_lives(const void *object)
+static inline bool lives(const void *object)
 {
     const uint64_t hash = (uint64_t)(uintptr_t)object * 0x9e3779b97f4a7c15u;
     _Atomic(const void *) *known = &met[hash >> (64 - MET_BITS)];
@@ -54,6 +54,8 @@ bool tl_lives(const void *object)
     pthread_mutex_unlock(&lock);
     return found;
 }
+
+bool tl_lives(const void *object) { return lives(object); }
 
 static void end(tl_object *o)
 {
@@ -113,7 +115,7 @@ const char *tl_error(const void *object)
 
 tl_status tl_error_status(const void *object)
 {
-    if (!tl_lives(object))
+    if (!lives(object))
         return object == NULL ? TL_ENOMEM : TL_ESTALE;
     return __atomic_load_n(&speaker(object)->err.status, __ATOMIC_ACQUIRE);
 }
