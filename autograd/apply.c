@@ -199,8 +199,11 @@ static tl_status check_change(maker *k)
 
 static tl_status view_check(const tl_array *a, tl_err *err)
 {
-    const tl_shape s = tl_array_shape(a);
-    return tl_shape_check(&s, a->dtype, err);
+    bool fits = a->ndim >= 0 && a->ndim <= TL_MAX_DIMS;
+    for (int i = 0; fits && i < a->ndim; i++)
+        fits = a->dim[i] >= 0;
+    const tl_shape s = fits ? TL_SCALAR : tl_array_shape(a);
+    return fits ? TL_OK : tl_shape_check(&s, a->dtype, err);
 }
 
 /* Fills in the outputs' records and the node, with all the memory that the rest of the call needs.

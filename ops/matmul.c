@@ -20,6 +20,8 @@ static const tl_attr tl_matmul_schema[] = {TL_FIELD(tl_matmul, batch, SHAPE),
 /* Broadcasts the batch dims of a (all but the last two) and s into s; false if they do not fit. */
 static bool widen_batch(tl_shape *s, const tl_array *a)
 {
+    if (a->ndim <= 2)
+        return true;
     const tl_array was = tl_array_make(a->dtype, s, NULL);
     tl_array lead = *a;
     tl_shape out;
