@@ -79,8 +79,8 @@ enum {
 tl_batch tl_batch_of(tl_tape *t, tl_tensor x);
 /* Declares something else, before x is used: samples along that axis, TL_FREE or TL_MIXED. x must
  * be data, a random draw, the result of an op without inputs, or a view of one of these; or what
- * tl_expand repeats along that axis; or one sample, along an axis of size 1. TL_EUSAGE for other
- * values; TL_ESHAPE: no such axis. */
+ * tl_expand repeats along that axis; or one sample, of which nothing tells along which axis it
+ * lies; or already so. TL_EUSAGE for other values; TL_ESHAPE: no such axis. */
 #define tl_batch_axis(owner, x, axis) tl_batch_axis_at(owner, x, axis, __FILE__, __LINE__)
 
 tl_tensor tl_data_tape_at(tl_tape *t, const void *data, const char *c_type, tl_dtype dtype,

@@ -100,6 +100,17 @@ static tl_tensor repeated_twice(tl_tape *t, tl_model *m, tl_tensor x)
     return total(t, tl_tanh(t, tl_mul(t, x, e)));
 }
 
+/* Samples merged with rows, beside a dim of 1 in front: of one sample the axis is told. */
+static tl_tensor merged(tl_tape *t, tl_model *m, tl_tensor x)
+{
+    const tl_shape s = tl_shape_of(t, x);
+    tl_tensor h = normal(t, m, TL_DIMS(8, 1, 1, 6)),
+              r = tl_reshape(t, x, TL_DIMS(1, s.dim[0] * 4, 6)),
+              w = tl_param(t, m, "v", TL_F32, TL_DIMS(6, 2), .kind = TL_INIT_NORMAL, .scale = 1);
+    tl_batch_axis(t, r, 1);
+    return total(t, tl_tanh(t, tl_matmul(t, tl_mul(t, r, h), w)));
+}
+
 static const struct {
     const char *name;
     program *f;
@@ -110,6 +121,7 @@ static const struct {
     {"on_the_right", on_the_right, false},
     {"words", words, false},
     {"copies", copies, false},
+    {"merged", merged, false},
     {"gradient", gradient, false},
     {"squared_gradient", squared_gradient, true},
     {"repeated_twice", repeated_twice, true},

@@ -36,13 +36,11 @@ static bool may_be_told(const tl_tape *t, tl_tensor x, int axis)
     return v != NULL && !v->needs_grad; /* it may have been removed from the model */
 }
 
-/* v's only sample lies along that axis as well as along its own: all dims between them are 1. */
-static bool lies_along(const tl_value *v, int axis)
+/* x is a result along that axis, or may be: of one sample nothing tells which axis it lies along.
+ */
+static bool may_lie_along(const tl_value *v, int axis)
 {
-    bool ones = v->batch >= 0 && axis >= 0 && axis < v->a.ndim && axis != v->batch;
-    for (int i = 0; i < v->a.ndim && ones; i++)
-        ones = (i < axis && i < v->batch) || (i > axis && i > v->batch) || v->a.dim[i] == 1;
-    return ones;
+    return v->batch == axis || (v->batch >= 0 && v->samples == 1 && axis >= 0 && axis < v->a.ndim);
 }
 
 static tl_status set_axis(tl_value *v, int axis, bool told, tl_err *e)
@@ -70,8 +68,8 @@ tl_status tl_batch_axis_tape_at(tl_tape *t, tl_tensor x, int axis, const char *f
     if (v == NULL)
         return tl_error_status(t);
     const bool own = x.owner == t->values.owner, told = own && may_be_told(t, x, axis);
-    if (own && !told && (v->batch == axis || lies_along(v, axis))) {
-        tl_batch_set(v, axis);
+    if (own && !told && may_lie_along(v, axis)) {
+        v->batch = (tl_batch)axis;
         return TL_OK;
     }
     if (set_axis(v, axis, told, &e) == TL_OK)
