@@ -197,6 +197,7 @@ static tl_status check_change(maker *k)
 
 /* ---- outputs ---- */
 
+/* A view's shape, which may be a user's rule's, can be one. */
 static tl_status view_check(const tl_array *a, tl_err *err)
 {
     bool fits = a->ndim >= 0 && a->ndim <= TL_MAX_DIMS;
@@ -325,9 +326,7 @@ static tl_status run(maker *k)
         return s;
     if (watched && t->n_nodes != seen.node)
         return tl_tape_fail(k->at, TL_EUSAGE,
-                            "%s: an observer has recorded on the tape while it "
-                            "ran",
-                            op->name);
+                            "%s: an observer has recorded on the tape while it ran", op->name);
     for (int i = 0; i < c->n_in; i++)
         k->versions[i] = k->value[i] != NULL && k->value[i]->st != NULL ? k->value[i]->st->version
                                                                         : 0;

@@ -4,9 +4,9 @@
  * Dtype:  f16 bf16 f32 f64; gamma of x's dtype or f32; rstd f32 (f64 for f64).
  * Bits:   sum of squares by lanes (NUMERICS 6.1), one rounding into y; the weight may be 1 + gamma,
  *         rounded in the compute type (NUMERICS 6.8).
- * VJP:    with xhat = x*rstd: dx = rstd*(dy*gamma - xhat*mean(dy*gamma*xhat)),  dgamma = fold over rows of dy*xhat, by
- *         rms_norm_grad; of rstd: dx += -drstd*rstd^2*xhat/n (NUMERICS 6.12).   Saves x, gamma,
- *         rstd.
+ * VJP:    with xhat = x*rstd: dx = rstd*(dy*gamma - xhat*mean(dy*gamma*xhat)),  dgamma = fold over
+ *         rows of dy*xhat, by rms_norm_grad; of rstd: dx += -drstd*rstd^2*xhat/n (NUMERICS 6.12).
+ *         Saves x, gamma, rstd.
  * Errors: TL_ESHAPE TL_EDTYPE TL_EDOMAIN (eps < 0)
  * Source: Zhang & Sennrich 2019, eq. 4
  */

@@ -104,18 +104,10 @@ static tl_tensor part_of(tl_walk *w, const tl_fold *f, const tl_saved *s)
 }
 
 /* The shape of n tensors like x, stacked. */
-static tl_tensor stacked_shape(tl_walk *w, tl_tensor x, tl_stack_samples_attrs *at, int n)
+static tl_tensor stacked_shape(tl_walk *w, tl_tensor x, const tl_stack_samples_attrs *at, int n)
 {
-    const tl_array *in = tl_is_none(x) ? NULL : &tl_peek(w->t, x)->a;
     tl_array out = {.ndim = 0};
-    tl_call c = {.op = &tl_op_stack_samples,
-                 .attrs = at,
-                 .n_in = 1,
-                 .n_out = 1,
-                 .in = &in,
-                 .out = &out,
-                 .err = &w->t->head.err};
-    if (in == NULL || c.op->shape(&c) != TL_OK)
+    if (tl_is_none(x) || tl_stacked(&tl_peek(w->t, x)->a, at, &out, &w->t->head.err) != TL_OK)
         return TL_NONE;
     out.dim[at->to] *= n;
     return shape_only(w->t, &out);

@@ -33,6 +33,10 @@ typedef struct tl_use {
 
 /* ---- uses.c ---- */
 
+/* The shape of what tl_op_stack_samples makes of x alone. */
+tl_status tl_stacked(const tl_array *x, const tl_stack_samples_attrs *at, tl_array *out,
+                     tl_err *err);
+
 /* Describes input k of n as a use, whose node the caller adds. Nothing is held yet. dy: cotangents
  * of the node's outputs, if they are known (else NULL). dx: what the vjp gave, where the engine
  * adds it. */

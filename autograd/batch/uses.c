@@ -202,6 +202,20 @@ static bool has_samples_of(const tl_array *leaf, const tl_saved *x)
     return x->axis >= 0 && i >= 0 && leaf->dim[i] > 1;
 }
 
+tl_status tl_stacked(const tl_array *x, const tl_stack_samples_attrs *at, tl_array *out,
+                     tl_err *err)
+{
+    tl_stack_samples_attrs attrs = *at;
+    tl_call c = {.op = &tl_op_stack_samples,
+                 .attrs = &attrs,
+                 .n_in = 1,
+                 .n_out = 1,
+                 .in = &x,
+                 .out = out,
+                 .err = err};
+    return c.op->shape(&c);
+}
+
 /* With their samples along a new first axis, the operands are some of n's op, whose output has them
  * there, too: as the op itself says of that many samples. (Operands of which one has more dims than
  * another may be aligned at their last dims: then only one of them has its samples in front.) */
@@ -220,16 +234,9 @@ static bool fit_in_front(const tl_node *n, const tl_use *u)
         if (s->like != NULL)
             a[j] = s->like->a;
         if (splits) {
+            const tl_stack_samples_attrs front = {s->axis, 0, 0, u->samples, u->each};
             tl_err e = {.status = TL_OK};
-            tl_stack_samples_attrs front = {s->axis, 0, 0, u->samples, u->each};
-            tl_call c = {.op = &tl_op_stack_samples,
-                         .attrs = &front,
-                         .n_in = 1,
-                         .n_out = 1,
-                         .in = (const tl_array *[]){&s->like->a},
-                         .out = &a[j],
-                         .err = &e};
-            fit = c.op->shape(&c) == TL_OK;
+            fit = tl_stacked(&s->like->a, &front, &a[j], &e) == TL_OK;
             tl_array_set_contiguous(&a[j]);
         }
     }
