@@ -126,16 +126,18 @@ LOOP_JOB(rms_norm, rms_norm, w->x, w->gamma, NULL,
 LOOP_JOB(layer_norm, layer_norm, w->x, w->gamma, w->beta,
          fast_layer_norm(ROW, w->x + at, w->gamma, w->beta, 1e-5f, w->y + at))
 
-#define NORM_JOB(name, free)                                                           \
-    static void own_##name(const work *w)                                              \
-    {                                                                                  \
-        static float mean[ROWS], rstd[ROWS];                                           \
-        tl_norm_rows j = {ROW, ROWS, w->x, w->grad, w->gamma, mean, rstd, w->y, NULL}; \
-        w->isa->row->name##32(&j, 0, ROWS, 0);                                         \
-    }                                                                                  \
+/* The gradient of a norm; of rms_norm there is no mean. */
+#define NORM_JOB(name, mean, free)                                                        \
+    static void own_##name(const work *w)                                                 \
+    {                                                                                     \
+        static float stat[2][ROWS];                                                       \
+        tl_norm_rows j = {ROW, ROWS, w->x, w->grad, w->gamma, mean, stat[1], w->y, NULL}; \
+        w->isa->row->norm_grad32(&j, 0, ROWS, 0);                                         \
+    }                                                                                     \
     static void free_##name(const work *w) { EACH_ROW free; }
-NORM_JOB(rms_norm_grad, fast_rms_norm_grad(ROW, w->grad + at, w->x + at, w->gamma, 0.4f, w->y + at))
-NORM_JOB(layer_norm_grad,
+NORM_JOB(rms_norm_grad, NULL,
+         fast_rms_norm_grad(ROW, w->grad + at, w->x + at, w->gamma, 0.4f, w->y + at))
+NORM_JOB(layer_norm_grad, stat[0],
          fast_layer_norm_grad(ROW, w->grad + at, w->x + at, w->gamma, 0.1f, 0.4f, w->y + at))
 
 /* ---- the rest ---- */
