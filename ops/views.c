@@ -6,6 +6,7 @@
  *         expand passes dy on and the engine folds it down
  * Errors: TL_ESHAPE TL_EINDEX
  */
+#include "autograd/batch/samples.h"
 #include "ops/build.h"
 
 /* ---- reshape: attrs.shape may hold one -1, which takes what is left ---- */
@@ -96,6 +97,15 @@ tl_tensor tl_reshape_at(tl_at at, tl_tensor x, tl_shape shape)
         !tl_array_reshape_view(&a, &shape, &out))
         x = tl_contiguous_at(at, x);
     return tl_apply1(at, &tl_op_reshape, &(shape_attrs){shape}, &x, 1);
+}
+
+tl_tensor tl_kept_dims(tl_vjp *g, tl_tensor y, tl_shape kept)
+{
+    const tl_tensor z = tl_reshape(g->t, y, kept);
+    const tl_batch axis = tl_batch_of(g->t, g->in[0]), told = tl_batch_of(g->t, z);
+    if (axis >= 0 && told >= 0 && told != axis) /* reshape takes the first that one sample allows */
+        tl_batch_samples_of(g->t, z, y, axis);
+    return z;
 }
 
 /* ---- permute: out dim i is in dim dims[i] ---- */
@@ -252,7 +262,7 @@ static void select_vjp(tl_vjp *g)
     tl_shape in = tl_shape_of(g->t, g->in[0]), one = in;
     int d = tl_dim_from_front(s->dim, in.ndim);
     one.dim[d] = 1;
-    g->dx[0] = tl_slice_grad(g->t, tl_reshape(g->t, g->dy[0], one), in.dim[d], d,
+    g->dx[0] = tl_slice_grad(g->t, tl_kept_dims(g, g->dy[0], one), in.dim[d], d,
                              s->index < 0 ? s->index + in.dim[d] : s->index, 1);
 }
 

@@ -111,6 +111,28 @@ static tl_tensor merged(tl_tape *t, tl_model *m, tl_tensor x)
     return total(t, tl_tanh(t, tl_matmul(t, tl_mul(t, r, h), w)));
 }
 
+/* A dim in front of the samples goes, and its vjp puts it back. */
+static tl_tensor in_front(tl_tape *t, tl_model *m, tl_tensor x)
+{
+    tl_tensor w = normal(t, m, TL_DIMS(6, 6));
+    return tl_tanh(t, tl_matmul(t, tl_transpose(t, x, 0, 1), w));
+}
+
+static tl_tensor selected(tl_tape *t, tl_model *m, tl_tensor x)
+{
+    return total(t, tl_tanh(t, tl_select(t, in_front(t, m, x), 0, 2)));
+}
+
+static tl_tensor summed(tl_tape *t, tl_model *m, tl_tensor x)
+{
+    return total(t, tl_tanh(t, tl_sum(t, in_front(t, m, x), TL_DIMS(0), false)));
+}
+
+static tl_tensor greatest(tl_tape *t, tl_model *m, tl_tensor x)
+{
+    return total(t, tl_tanh(t, tl_max(t, in_front(t, m, x), TL_DIMS(0), false)));
+}
+
 static const struct {
     const char *name;
     program *f;
@@ -122,6 +144,9 @@ static const struct {
     {"words", words, false},
     {"copies", copies, false},
     {"merged", merged, false},
+    {"selected", selected, false},
+    {"summed", summed, false},
+    {"greatest", greatest, false},
     {"gradient", gradient, false},
     {"squared_gradient", squared_gradient, true},
     {"repeated_twice", repeated_twice, true},
