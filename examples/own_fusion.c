@@ -55,6 +55,8 @@ int main(int argc, char **argv)
     int64_t width = argc > 1 ? strtoll(argv[1], &end, 10) : 7168;
     bool help = argc == 2 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0);
     if (width < 1 || *end != '\0' || argc > 2) {
+        if (!help && argc == 2)
+            fprintf(stderr, "own_fusion: '%s' is not a width; it is a number from 1 up\n", argv[1]);
         fprintf(help ? stdout : stderr, "usage: own_fusion [WIDTH]      rows of so many (7168)\n");
         return help ? 0 : 2;
     }

@@ -666,8 +666,8 @@ int main(int argc, char **argv)
                i + 1 < n_wrong ? ""
                                : "\n  (an op's gradient is the .vjp of tl_op_NAME in ops/; make "
                                  "gradcheck ARGS=NAME checks it alone)\n");
-    printf("%d kinds of damage change nothing (ARGS=OP says why), %d could be done in no case\n",
-           equivalent, impossible);
+    printf("%d kinds of damage change nothing%s, %d could be done in no case\n", equivalent,
+           n_ops == 0 && equivalent > 0 ? " (ARGS=OP says why)" : "", impossible);
     printf("%d mutants, %d caught, %d named\n", mutants, caught, named);
     printf("%d passed, %d failed, %d skipped\n", passed, failed, skipped);
     if (*first != '\0')

@@ -459,7 +459,7 @@ static void the_counts_say_what_they_count(void **state)
     assert_int_equal(s.needed, lines);
     assert_int_equal(s.views, 1);
     assert_int_equal(s.steps, 1);
-    if (strstr(text, "6 nodes recorded, 4 needed, run in 1 steps, slab 0 bytes") == NULL)
+    if (strstr(text, "6 nodes recorded, 4 needed, run in 1 step, slab 0 bytes") == NULL)
         fail_msg("%s", text);
     free(text);
     f = open_memstream(&text, &size);

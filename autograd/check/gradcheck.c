@@ -434,11 +434,11 @@ static void describe(tl_checker *c)
     else
         snprintf(r->text, sizeof r->text,
                  "%s: %s: %s%s, %s: numeric %.10g (error about %.2g), analytic %.10g, in f64 "
-                 "%.10g: %.2g relative%s; %d comparisons of %d leaves",
+                 "%.10g: %.2g relative%s; %d comparisons of %d %s",
                  name, tl_verdict_name(r->verdict),
                  tl_culprit_text(&r->culprit, none, culprit, sizeof culprit), r->leaf, where,
                  r->numeric, r->error, r->analytic, r->analytic_f64, r->relative, ulps, r->compared,
-                 r->leaves);
+                 r->leaves, r->leaves == 1 ? "leaf" : "leaves");
     tl_textenv_leave(saved);
 }
 

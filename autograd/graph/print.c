@@ -114,16 +114,20 @@ static void print_node(const tl_graph *g, FILE *f, uint32_t i)
             tl_inlined(g, i) ? "  inlined" : "", short_file(n->file), n->line);
 }
 
+static const char *plural(int n) { return n == 1 ? "" : "s"; }
+
 tl_status tl_graph_print(tl_graph *g, FILE *f)
 {
     TL_TRY(tl_graph_there(g, __func__));
     TL_TRY(TL_NEED(&g->head.err, f));
     char text[TEXT], shape[TL_SHAPE_TEXT];
     number_results(g);
-    fprintf(
-        f, "graph: %d inputs, %d outputs, %d nodes recorded, %d needed, run in %d steps, slab %s\n",
-        g->n_in, g->n_out, g->stats.nodes, g->stats.needed, g->stats.steps,
-        bytes_text(g->stats.slab, text));
+    fprintf(f,
+            "graph: %d input%s, %d output%s, %d node%s recorded, %d needed, run in %d step%s, slab "
+            "%s\n",
+            g->n_in, plural(g->n_in), g->n_out, plural(g->n_out), g->stats.nodes,
+            plural(g->stats.nodes), g->stats.needed, g->stats.steps, plural(g->stats.steps),
+            bytes_text(g->stats.slab, text));
     for (int i = 0; i < g->n_in; i++) {
         const tl_array *a = tl_graph_array(g, g->in[i]);
         fprintf(f, "  in%d : %s %s\n", i, tl_dtype_name(a->dtype), tl_array_shape_text(shape, a));
