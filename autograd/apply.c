@@ -3,34 +3,9 @@
  * outputs, run the kernel and record the node. If any phase fails nothing is recorded. */
 #include <string.h>
 
+#include "autograd/apply.h"
 #include "autograd/batch.h"
-#include "autograd/pointwise.h"
 #include "tensor/isa.h"
-
-/* A call while it is being made. Sets of inputs are bit masks. */
-typedef struct {
-    tl_at at;
-    tl_call call;
-    const tl_tensor *in;
-    tl_value **value;       /* records of the inputs; NULL where absent */
-    const tl_array **array; /* their arrays */
-    uint32_t *versions;     /* of storages, for the node */
-    tl_batch *batch;        /* how the inputs depend on the batch */
-    unsigned wanted;        /* inputs that need a gradient */
-    bool needs_grad;        /* one of them does, and gradients are recorded */
-    bool depends;           /* some input depends on the batch */
-    bool fixed;             /* parameters and constants give what it makes, and are not repeated */
-    bool operand;           /* the op changes an operand in place, and it is present */
-    bool mutates;           /* this call does so, rather than change a copy */
-    bool blank;             /* some input's memory is yet to be filled with zeros */
-    bool earlier;           /* the outputs were computed before, from the same parameters */
-    unsigned changes;       /* inputs whose memory this call changes */
-    unsigned regions; /* those in the tape's arena, where changes are tracked by region; tensors of
-                       * the model and accumulators change as a whole */
-    tl_value *made[TL_OUTS]; /* records of the outputs */
-    uint32_t first;          /* index of made[0]; the others follow */
-    tl_change *change;       /* reserved notes of the changes to come */
-} maker;
 
 tl_status tl_call_fail(tl_call *c, tl_status s, const char *fmt, ...)
 {
@@ -45,8 +20,8 @@ tl_status tl_call_fail(tl_call *c, tl_status s, const char *fmt, ...)
 /* ---- inputs ---- */
 
 /* Copies the attributes and the handles into memory that the node will keep, finds the inputs'
- * records, and derives the facts of `maker` from them. */
-static tl_status read_inputs(maker *k, const tl_tensor *in, const void *attrs)
+ * records, and derives what stands in k from them. */
+static tl_status read_inputs(tl_making *k, const tl_tensor *in, const void *attrs)
 {
     tl_call *c = &k->call;
     const tl_op *op = c->op;
@@ -124,92 +99,11 @@ static tl_status read_inputs(maker *k, const tl_tensor *in, const void *attrs)
     return TL_OK;
 }
 
-/* Input i has its elements in the memory of the operand. In a trace only the model has memory. */
-static bool shares(const maker *k, int i)
-{
-    const int m = k->call.op->mutates;
-    if (!(k->call.mode & TL_TRACE))
-        return k->value[i]->st == k->value[m]->st;
-    const tl_tensor x = tl_bottom(k->at.tape, k->in[i]);
-    return tl_same_handle(x, tl_bottom(k->at.tape, k->in[m])) &&
-           x.owner != k->at.tape->values.owner;
-}
-
-/* The call may change its operand in place: nothing reads that as it was, neither a gradient nor
- * the call itself, and nothing else counts on its memory. Notes of the changes are made here: once
- * it has begun it must not fail for want of memory. */
-static tl_status check_change(maker *k)
-{
-    const tl_op *op = k->call.op;
-    const tl_tape *t = k->at.tape;
-    const tl_value *x = k->value[op->mutates];
-    const tl_tensor leaf = tl_behind(t, k->in[op->mutates], TL_VIEW, 0);
-    const tl_value *base = tl_peek(t, leaf);
-    const unsigned changes = TL_BIT(op->mutates) | op->changes;
-    char a[TL_SHAPE_TEXT], b[TL_SHAPE_TEXT];
-    if (!tl_array_same_shape(&k->call.out[0], &x->a))
-        return tl_tape_fail(k->at, TL_ESHAPE,
-                            "%s: changes input %d of shape %s, and its shape rule makes %s of it",
-                            op->name, op->mutates, tl_array_shape_text(a, &x->a),
-                            tl_array_shape_text(b, &k->call.out[0]));
-    if (!k->mutates)
-        return TL_OK;
-    if (base == NULL)
-        return tl_tape_fail(k->at, TL_ESTALE, "%s: what input %d shows was removed from the model",
-                            op->name, op->mutates);
-    for (int i = 0; i < x->a.ndim; i++)
-        if (x->a.dim[i] > 1 && x->a.stride[i] == 0)
-            return tl_tape_fail(k->at, TL_EINPLACE,
-                                "%s: dim %d of input %d shows one element %lld times; it cannot be "
-                                "changed in place",
-                                op->name, i, op->mutates, (long long)x->a.dim[i]);
-    uint32_t at, use;
-    if (t->phase == 0 && tl_acc_holding(t, leaf, &at, &use))
-        return tl_tape_fail(k->at, TL_EINPLACE,
-                            "%s: cannot change the gradient that tl_grad has lent in place",
-                            op->name);
-    if (k->needs_grad && !(op->traits & TL_NONDIFF)) {
-        if (base->node < 0 && base->needs_grad)
-            return tl_tape_fail(k->at, TL_EINPLACE,
-                                "%s: cannot change a leaf that needs a gradient in place",
-                                op->name);
-        if (tl_op_reads(op, k->wanted) & TL_BIT(op->mutates))
-            return tl_tape_fail(k->at, TL_EINPLACE,
-                                "%s: a gradient that is wanted reads input %d as it was before "
-                                "this call changes it",
-                                op->name, op->mutates);
-    }
-    for (int i = 0; i < k->call.n_in && op != &tl_op_assign; i++) /* that copies before it writes */
-        if (k->value[i] != NULL && (i >= 32 || !(changes & TL_BIT(i))) && shares(k, i) &&
-            tl_arrays_overlap(&k->value[i]->a, &x->a))
-            return tl_tape_fail(k->at, TL_EINPLACE,
-                                "%s: input %d lies in memory of input %d, which the call changes",
-                                op->name, i, op->mutates);
-    for (unsigned left = k->call.mode & TL_TRACE ? 0 : k->regions; left != 0; left &= left - 1) {
-        tl_change *c = tl_calloc(1, sizeof *c);
-        if (c == NULL)
-            return tl_tape_fail(k->at, TL_ENOMEM, "%s: no memory to note a change", op->name);
-        c->next = k->change;
-        k->change = c;
-    }
-    return TL_OK;
-}
-
 /* ---- outputs ---- */
-
-/* A view's shape, which may be a user's rule's, can be one. */
-static tl_status view_check(const tl_array *a, tl_err *err)
-{
-    bool fits = a->ndim >= 0 && a->ndim <= TL_MAX_DIMS;
-    for (int i = 0; fits && i < a->ndim; i++)
-        fits = a->dim[i] >= 0;
-    const tl_shape s = fits ? TL_SCALAR : tl_array_shape(a);
-    return fits ? TL_OK : tl_shape_check(&s, a->dtype, err);
-}
 
 /* Fills in the outputs' records and the node, with all the memory that the rest of the call needs.
  * The node counts only once the call has succeeded. */
-static tl_status allocate(maker *k, tl_tensor *out)
+static tl_status allocate(tl_making *k, tl_tensor *out)
 {
     tl_tape *t = k->at.tape;
     tl_call *c = &k->call;
@@ -228,7 +122,7 @@ static tl_status allocate(maker *k, tl_tensor *out)
                  !(c->mode & (TL_TRACE | TL_SHADOW | TL_WATCHED_MODES)) &&
                  t->earlier(t, c, k->in, before);
     tl_arena *fresh = !room || k->earlier || c->mode & TL_TRACE ? NULL : t->arena;
-    if ((op->traits & TL_VIEW && view_check(&c->out[0], c->err) != TL_OK) ||
+    if ((op->traits & TL_VIEW && tl_view_check(&c->out[0], c->err) != TL_OK) ||
         tl_arrays_new(fresh, c->out + first, c->n_out - first, c->strided, st + first, c->err) !=
             TL_OK)
         return tl_tape_fail(k->at, c->err->status, "%s: %.300s", op->name, c->err->message);
@@ -237,7 +131,6 @@ static tl_status allocate(maker *k, tl_tensor *out)
                             t->n_nodes);
     for (int i = 0; i < c->n_out; i++) {
         tl_value *v = k->made[i];
-        out[i] = tl_tape_handle(t, k->first + (uint32_t)i);
         v->generation = t->generation;
         v->node = (int32_t)t->n_nodes;
         v->out = (uint8_t)i;
@@ -261,6 +154,7 @@ static tl_status allocate(maker *k, tl_tensor *out)
         c->plain &= v->plain;
         v->needs_grad = k->needs_grad && tl_dtype_is_float(v->a.dtype);
         carries |= v->needs_grad;
+        out[i] = tl_tape_handle(t, k->first + (uint32_t)i);
     }
     if (k->operand && !k->mutates && st[0] != NULL) { /* the op changes a copy instead */
         tl_array_copy(&c->out[0], k->array[op->mutates]);
@@ -286,24 +180,28 @@ static tl_status allocate(maker *k, tl_tensor *out)
                                     .kernel = c->kernel,
                                     .level = tl_isa_now()->name,
                                     .choice = t->choice};
-    return c->mode & TL_STRICT ? tl_batch_strict(k->at, &t->node[t->n_nodes]) : TL_OK;
+    return TL_OK;
 }
 
 /* ---- the kernel ---- */
 
 /* Runs the kernel, if there is anything to compute, and notes what it has changed; then the
  * versions of what it read and made, and counts the node. */
-static tl_status run(maker *k)
+static tl_status run(tl_making *k)
 {
     tl_tape *t = k->at.tape;
     tl_call *c = &k->call;
     const tl_op *op = c->op;
     const bool runs = !(c->mode & TL_TRACE || op->traits & TL_VIEW || k->earlier);
-    const bool watched = runs && (t->run_watched || c->mode & TL_WATCHED_MODES);
+    const bool heard = t->run_watched || c->mode & (TL_WATCHED_MODES | TL_STRICT);
+    const bool watched = runs && heard;
     const tl_seen seen = {c, k->at.file, k->at.line, t->phase, t->n_nodes, 1};
+    tl_status s = heard ? tl_tell_records(t, &seen) : TL_OK;
+    if (s != TL_OK)
+        return s;
     if (watched)
         tl_tell_runs(t, &seen);
-    tl_status s = runs ? tl_op_run(c) : TL_OK;
+    s = runs ? tl_op_run(c) : TL_OK;
     s = s == TL_OK ? c->err->status : s;
     /* A kernel that had no memory has not begun; any other failure may have come half way. */
     for (unsigned left = runs && s != TL_ENOMEM ? k->changes : 0; left != 0; left &= left - 1) {
@@ -324,9 +222,6 @@ static tl_status run(maker *k)
         return tl_tape_fail(k->at, s, "%.400s", c->err->message);
     if (watched && (s = tl_tell_ran(t, &seen)) != TL_OK)
         return s;
-    if (watched && t->n_nodes != seen.node)
-        return tl_tape_fail(k->at, TL_EUSAGE,
-                            "%s: an observer has recorded on the tape while it ran", op->name);
     for (int i = 0; i < c->n_in; i++)
         k->versions[i] = k->value[i] != NULL && k->value[i]->st != NULL ? k->value[i]->st->version
                                                                         : 0;
@@ -348,94 +243,28 @@ static tl_status run(maker *k)
 
 /* ---- the call ---- */
 
-/* What an op says of itself and cannot be; NULL: nothing. */
-static const char *oddity(const tl_op *op, int n_in)
-{
-    const bool mutates = op->traits & TL_MUTATES, tiles = op->traits & TL_POINTWISE;
-    if (op->traits & TL_VIEW &&
-        (n_in == 0 || op->n_out != 1 || op->optional & 1 || mutates || tiles))
-        return "a view has one output, which shows its input 0, and computes nothing";
-    if (tiles && (op->optional != 0 || (op->tile != NULL && op->slot != 0)))
-        return "all inputs of a pointwise op are there, and it has one kernel";
-    if (op->changes != 0 && (!mutates || tiles || op->traits & (TL_WIDENED | TL_ROWS) ||
-                             (n_in < 32 && op->changes >> n_in != 0)))
-        return "further inputs are changed by an op that changes one, has them, and converts none";
-    return NULL;
-}
-
-/* Nothing is missing. An op may be a user's: something computes it (of views nothing does, nor of
- * what a trace notes), and where that is a loop of the engine there are not too many operands. */
-static tl_status check_call(tl_at at, const tl_op *op, const void *attrs, const tl_tensor *in,
-                            int n_in, const tl_tensor *out)
-{
-    TL_TRY(tl_error_status(at.tape));
-    if (op == NULL)
-        return tl_tape_need(at, "tl_apply", "op", false, 1);
-    if (op->n_out < 0 || (out == NULL && op->n_out > 0))
-        return tl_tape_need(at, "tl_apply", "out", out != NULL, op->n_out);
-    if (op->name == NULL || op->shape == NULL)
-        return tl_tape_fail(at, TL_EUSAGE, "%s: an op needs a name and a shape rule",
-                            op->name == NULL ? "(no name)" : op->name);
-    if (attrs == NULL && op->attr_size > 0)
-        return tl_tape_need(at, op->name, "its attributes", false, 1);
-    if (n_in < 0 || (in == NULL && n_in > 0))
-        return tl_tape_need(at, op->name, "the list of inputs", in != NULL, n_in);
-    if (op->n_in >= 0 && n_in != op->n_in)
-        return tl_tape_fail(at, TL_EUSAGE, "%s: takes %d input%s, given %d", op->name, op->n_in,
-                            op->n_in == 1 ? "" : "s", n_in);
-    const bool tiles = op->traits & TL_POINTWISE;
-    const bool noted = op->traits & TL_NONDIFF && at.tape->recorder != NULL; /* and never run */
-    const int most_out = tiles ? 1 : TL_OUTS;
-    const int most_in = op->traits & (TL_POINTWISE | TL_WIDENED | TL_ROWS) ? TL_TILE_MAX_IN : n_in;
-    if ((tiles && n_in == 0) || n_in > most_in || op->n_out > most_out)
-        return tl_tape_fail(at, TL_EUSAGE,
-                            "%s: has %d inputs and %d outputs; %d to %d and at most %d are "
-                            "possible%s",
-                            op->name, n_in, op->n_out, tiles, most_in, most_out,
-                            tiles ? " of a pointwise op (others have a forward)" : "");
-    if (op->traits & TL_MUTATES &&
-        (op->mutates < 0 || op->mutates >= (n_in < 32 ? n_in : 32) || op->n_out == 0))
-        return tl_tape_fail(at, TL_EUSAGE,
-                            "%s: changes input %d of %d (of the first 32), and has %d outputs",
-                            op->name, op->mutates, n_in, op->n_out);
-    const char *odd = op->n_out == 0 && !noted ? "an op has an output" : oddity(op, n_in);
-    if (odd != NULL)
-        return tl_tape_fail(at, TL_EUSAGE, "%s: %s", op->name, odd);
-    if (tiles ? op->tile == NULL && (op->slot <= 0 || op->slot >= TL_TILE_COUNT)
-              : op->forward == NULL && !(op->traits & TL_VIEW) && !noted)
-        return tl_tape_fail(at, TL_EUSAGE, "%s: has neither a forward nor a kernel%s", op->name,
-                            tiles ? " for tiles, as a pointwise op" : "");
-    for (const tl_attr *a = op->attr; a != NULL && a->name != NULL; a++) {
-        const tl_shape *s = (const void *)((const char *)attrs + a->offset);
-        if (a->kind == TL_ATTR_SHAPE && (s->ndim < 0 || s->ndim > TL_MAX_DIMS))
-            return tl_tape_fail(at, TL_ESHAPE, "%s: %s of %d dims; 0 to %d are possible", op->name,
-                                a->name, s->ndim, TL_MAX_DIMS);
-    }
-    return TL_OK;
-}
-
 void tl_apply(tl_at at, const tl_op *op, const void *attrs, const tl_tensor *in, int n_in,
               tl_tensor *out)
 {
     tl_tape *t = at.tape;
     for (int i = 0; op != NULL && out != NULL && i < op->n_out && i < TL_OUTS; i++)
         out[i] = TL_NONE;
-    if (check_call(at, op, attrs, in, n_in, out) != TL_OK)
+    if (tl_failed(t) || tl_op_check(at, op, attrs, in, n_in, out) != TL_OK)
         return;
     tl_array arrays[TL_OUTS];
     tl_err err;
     err.status = TL_OK;
     err.message[0] = '\0';
     memset(arrays, 0, (size_t)op->n_out * sizeof *arrays);
-    maker k = {.at = t->place_depth > 0 ? tl_place(at) : at,
-               .call = {.op = op,
-                        .n_in = n_in,
-                        .n_out = op->n_out,
-                        .out = arrays,
-                        .mode = t->mode,
-                        .plain = true,
-                        .arena = t->arena,
-                        .err = &err}};
+    tl_making k = {.at = t->place_depth > 0 ? tl_place(at) : at,
+                   .call = {.op = op,
+                            .n_in = n_in,
+                            .n_out = op->n_out,
+                            .out = arrays,
+                            .mode = t->mode,
+                            .plain = true,
+                            .arena = t->arena,
+                            .err = &err}};
     const uint32_t first = t->values.count;
     if (read_inputs(&k, in, attrs) == TL_OK) {
         tl_status s = op->shape(&k.call);
@@ -444,7 +273,7 @@ void tl_apply(tl_at at, const tl_op *op, const void *attrs, const tl_tensor *in,
             tl_tape_fail(k.at, s, "%.60s%.400s", *err.message == '\0' ? op->name : "",
                          *err.message == '\0' ? ": its shape rule refuses the inputs"
                                               : err.message);
-        else if ((!k.operand || check_change(&k) == TL_OK) && allocate(&k, out) == TL_OK &&
+        else if ((!k.operand || tl_change_check(&k) == TL_OK) && allocate(&k, out) == TL_OK &&
                  run(&k) == TL_OK)
             return;
     }

@@ -12,13 +12,6 @@
 /* Says how the results of a call depend on the batch, some input of which does; in: room for the
  * inputs' own. */
 void tl_batch_infer(tl_call *c, tl_value *const *value, tl_batch *in, tl_value *const *made);
-/* Whether n is to blame that gradients behind it depend on the split into micro-batches, and why.
- * False if they do not, if an op before it is to blame, or if no gradient comes there. Draws are to
- * blame for values as well, whether or not these need a gradient. */
-bool tl_batch_blames(const tl_tape *t, const tl_node *n, char why[TL_MESSAGE_MAX]);
-/* Under TL_STRICT: refuses to record n if it is outside the promise. */
-tl_status tl_batch_strict(tl_at at, const tl_node *n);
-
 /* v, a leaf, is a constant. */
 static inline void tl_value_fix(tl_value *v)
 {

@@ -1,5 +1,5 @@
 /* handle.c: what users hold and what is behind it: objects (tapes, models, optimizers, graphs) with
- * their errors and their end; the records behind tensor handles; whose memory a value uses. */
+ * their errors and their end; the records behind tensor handles. */
 #include <stdio.h>
 #include <string.h>
 
@@ -422,47 +422,4 @@ tl_tensor tl_tape_value(tl_tape *t, const tl_array *a, tl_storage *st)
     tl_batch_set(v, a->ndim > 0 ? 0 : TL_FREE);
     v->generation = t->generation;
     return tl_tape_handle(t, i);
-}
-
-/* ---- whose memory a value uses ---- */
-
-tl_tensor tl_below(const tl_tape *t, tl_tensor x)
-{
-    const tl_value *v = x.owner == t->values.owner ? tl_values_at(&t->values, x.index) : NULL;
-    if (v == NULL)
-        return TL_NONE;
-    if (v->node < 0)
-        return v->source;
-    const tl_node *n = &t->node[v->node];
-    if (v->out != 0)
-        return TL_NONE;
-    return n->op->traits & TL_VIEW ? n->in[0]
-           : tl_node_mutates(n)    ? n->in[n->op->mutates]
-                                   : TL_NONE;
-}
-
-tl_tensor tl_attached(const tl_tape *t, tl_tensor x)
-{
-    while (x.owner == t->values.owner && tl_values_at(&t->values, x.index)->node < 0 &&
-           !tl_is_none(tl_values_at(&t->values, x.index)->source))
-        x = tl_values_at(&t->values, x.index)->source;
-    return x;
-}
-
-/* x's bottom if it is cached, else the value one step down. */
-static tl_tensor lower(const tl_tape *t, tl_tensor x)
-{
-    const tl_value *v = x.owner == t->values.owner ? tl_values_at(&t->values, x.index) : NULL;
-    return v != NULL && !tl_is_none(v->bottom) ? v->bottom : tl_below(t, x);
-}
-
-/* Chains of views and of in-place changes can be long, so every value on the way caches it. */
-tl_tensor tl_bottom(const tl_tape *t, tl_tensor x)
-{
-    tl_tensor bottom = x;
-    for (tl_tensor y = lower(t, x); !tl_is_none(y); y = lower(t, y))
-        bottom = y;
-    for (tl_tensor y; !tl_is_none(y = lower(t, x)); x = y)
-        tl_values_at(&t->values, x.index)->bottom = bottom;
-    return bottom;
 }

@@ -38,6 +38,7 @@ typedef struct {
     bool fixed;       /* made of parameters and constants alone, none of them repeated */
     bool kept;        /* its memory is of an earlier micro-batch and for those to come */
     bool consumed;    /* changed in place: a newer handle names the result */
+    bool sums;        /* an accumulator, which backward alone changes */
     bool held;        /* a backward walk owns it and releases it itself */
     bool freed;       /* backward has released its memory */
     bool let_go;      /* tl_let_go has released its memory; `freed` is set as well */
@@ -327,14 +328,6 @@ tl_tensor tl_tape_value(tl_tape *t, const tl_array *a, tl_storage *st);
 tl_tensor tl_filled(tl_at at, const tl_array *a, tl_dtype dtype, double value);
 tl_tensor tl_folded(tl_at at, tl_tensor x, tl_tensor acc, const tl_array *a, tl_dtype dtype);
 
-/* The value whose memory x uses: a view's input, the operand that an in-place op changed, what a
- * detached leaf was detached from. TL_NONE if x has memory of its own. */
-tl_tensor tl_below(const tl_tape *t, tl_tensor x);
-/* The last of those below x; x itself if it has memory of its own. */
-tl_tensor tl_bottom(const tl_tape *t, tl_tensor x);
-/* The value that a leaf was detached from, however often; x itself if it was not. */
-tl_tensor tl_attached(const tl_tape *t, tl_tensor x);
-
 /* Sets how x depends on the batch: each element along that axis is a sample; TL_FREE, TL_MIXED. */
 static inline void tl_batch_set(tl_value *x, int axis)
 {
@@ -370,6 +363,16 @@ static inline bool tl_node_mutates(const tl_node *n)
 {
     return n->op->traits & TL_MUTATES && !tl_is_none(n->in[n->op->mutates]);
 }
+
+/* ---- in_place.c: whose memory a value uses ---- */
+
+/* The value whose memory x uses: a view's input, the operand that an in-place op changed, what a
+ * detached leaf was detached from. TL_NONE if x has memory of its own. */
+tl_tensor tl_below(const tl_tape *t, tl_tensor x);
+/* The last of those below x; x itself if it has memory of its own. */
+tl_tensor tl_bottom(const tl_tape *t, tl_tensor x);
+/* The value that a leaf was detached from, however often; x itself if it was not. */
+tl_tensor tl_attached(const tl_tape *t, tl_tensor x);
 
 /* ---- tape.c: tapes, scopes, places ---- */
 
@@ -426,6 +429,9 @@ static inline bool tl_op_folds_f64(const tl_op *op, const void *attrs, int k)
 {
     return op->folds_f64 & TL_BIT(k) || (op->folds_wide != NULL && op->folds_wide(attrs));
 }
+/* An error if op cannot be called with these: it may be a user's. */
+tl_status tl_op_check(tl_at at, const tl_op *op, const void *attrs, const tl_tensor *in, int n_in,
+                      const tl_tensor *out);
 /* The inputs that op's vjp reads when those of `wanted` take gradients. */
 unsigned tl_op_reads(const tl_op *op, unsigned wanted);
 /* A call of op that continues a overwrites all of its blank storage, so that this need not be
@@ -463,7 +469,8 @@ tl_dtype tl_node_dtype(const tl_tape *t, const tl_node *n);
 
 /* ---- observe.c: observers ---- */
 
-/* Tells observers that an op is about to run, and that it has run, which one of them may refuse. */
+/* Tells observers that a call is about to be recorded, about to run, and has run. */
+tl_status tl_tell_records(tl_tape *t, const tl_seen *s);
 void tl_tell_runs(tl_tape *t, const tl_seen *s);
 tl_status tl_tell_ran(tl_tape *t, const tl_seen *s);
 /* Tells them any other event, with its arguments after ctx. */

@@ -5,7 +5,6 @@
 #include "autograd/internal.h"
 #include "autograd/pointwise.h"
 #include "tensor/isa.h"
-#include "tensor/threads.h"
 
 /* The tape's record of a selection inside outer, made on demand; NULL when out of memory. */
 static const tl_choice *record(tl_tape *t, const char *op, tl_dtype dtype, const char *name,
@@ -103,24 +102,6 @@ int64_t tl_row_dims(const tl_call *c)
 {
     const size_t at = c->op->row_dims;
     return at == 0 ? 1 : *(const int64_t *)(const void *)((const char *)c->attrs + at);
-}
-
-/* The loop of an op by rows, once its operands are row-major and in the compute type. */
-tl_status tl_rows_run(tl_call *c)
-{
-    const tl_array *x = c->in[0];
-    const tl_row_table *k = tl_isa_now()->row;
-    const int64_t first = x->ndim - tl_row_dims(c);
-    tl_rows j = {.n = 1, .rows = 1, .attrs = c->attrs};
-    for (int i = 0; i < x->ndim; i++)
-        *(i < first ? &j.rows : &j.n) *= x->dim[i];
-    for (int i = 0; i < c->n_in; i++)
-        j.in[i] = c->in[i] == NULL ? NULL : c->in[i]->data;
-    for (int i = 0; i < c->n_out; i++)
-        j.out[i] = c->out[i].data;
-    tl_parallel_for(j.rows, 1 + 8192 / (j.n + 1),
-                    (x->dtype == TL_F64 ? k->rows64 : k->rows32)[c->op->slot], &j);
-    return TL_OK;
 }
 
 static tl_status no_tiles(tl_call *c)

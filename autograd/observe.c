@@ -6,7 +6,8 @@ static void note_watched(tl_tape *t)
 {
     t->run_watched = t->given_watched = t->values_watched = false;
     for (int i = 0; i < t->n_watchers; i++) {
-        t->run_watched |= t->watcher[i].o->runs != NULL || t->watcher[i].o->ran != NULL;
+        const tl_observer *o = t->watcher[i].o;
+        t->run_watched |= o->records != NULL || o->runs != NULL || o->ran != NULL;
         t->given_watched |= t->watcher[i].o->gave != NULL || t->watcher[i].o->delivered != NULL;
         t->values_watched |= t->watcher[i].o->backward_begins != NULL;
     }
@@ -59,34 +60,51 @@ tl_status tl_observe_like(tl_tape *dst, const tl_tape *src)
     return TL_OK;
 }
 
-static bool hears(const tl_observer *o, const tl_call *c)
+/* The next observer from number *i on, the shipped ones first, that hears of calls like c; *ctx:
+ * its context. NULL: that was all. */
+static const tl_observer *next(const tl_tape *t, int *i, const tl_call *c, void **ctx)
 {
-    return o->mode == 0 || o->mode & c->mode;
+    int shipped = 0;
+    while (tl_observers_shipped[shipped] != NULL)
+        shipped++;
+    for (int k; (k = (*i)++) < shipped + t->n_watchers;) {
+        const tl_observer *o = k < shipped ? tl_observers_shipped[k] : t->watcher[k - shipped].o;
+        *ctx = k < shipped ? NULL : t->watcher[k - shipped].ctx;
+        if (o->mode == 0 || o->mode & c->mode)
+            return o;
+    }
+    return NULL;
 }
+
+/* What observers say to a call before or after it ran; they may leave the words to us. */
+static tl_status answer(tl_tape *t, const tl_seen *s, bool ran)
+{
+    const tl_at at = {t, s->file, s->line, NULL};
+    const char *name = s->call->op->name;
+    tl_status status = TL_OK;
+    const tl_observer *o;
+    void *ctx;
+    for (int i = 0; status == TL_OK && (o = next(t, &i, s->call, &ctx)) != NULL;)
+        if ((ran ? o->ran : o->records) != NULL)
+            status = (ran ? o->ran : o->records)(ctx, t, s);
+    if (status != TL_OK)
+        return tl_tape_fail(at, status, "%s: an observer refuses it and does not say why", name);
+    if (s->node != TL_NO_NODE && t->n_nodes != s->node)
+        return tl_tape_fail(at, TL_EUSAGE, "%s: an observer has recorded on the tape", name);
+    return TL_OK;
+}
+
+tl_status tl_tell_records(tl_tape *t, const tl_seen *s) { return answer(t, s, false); }
+
+tl_status tl_tell_ran(tl_tape *t, const tl_seen *s) { return answer(t, s, true); }
 
 void tl_tell_runs(tl_tape *t, const tl_seen *s)
 {
-    for (const tl_observer *const *o = tl_observers_shipped; *o != NULL; o++)
-        if ((*o)->runs != NULL && hears(*o, s->call))
-            (*o)->runs(NULL, t, s);
-    for (int i = 0; i < t->n_watchers; i++)
-        if (t->watcher[i].o->runs != NULL && hears(t->watcher[i].o, s->call))
-            t->watcher[i].o->runs(t->watcher[i].ctx, t, s);
-}
-
-tl_status tl_tell_ran(tl_tape *t, const tl_seen *s)
-{
-    tl_status status = TL_OK;
-    for (const tl_observer *const *o = tl_observers_shipped; *o != NULL && status == TL_OK; o++)
-        if ((*o)->ran != NULL && hears(*o, s->call))
-            status = (*o)->ran(NULL, t, s);
-    for (int i = 0; i < t->n_watchers && status == TL_OK; i++)
-        if (t->watcher[i].o->ran != NULL && hears(t->watcher[i].o, s->call))
-            status = t->watcher[i].o->ran(t->watcher[i].ctx, t, s);
-    if (status != TL_OK && !tl_failed(t))
-        tl_tape_fail((tl_at){t, s->file, s->line, NULL}, status,
-                     "%s: an observer refuses it and does not say why", s->call->op->name);
-    return status;
+    const tl_observer *o;
+    void *ctx;
+    for (int i = 0; (o = next(t, &i, s->call, &ctx)) != NULL;)
+        if (o->runs != NULL)
+            o->runs(ctx, t, s);
 }
 
 static void tell_begins(tl_tape *t, void *unused)

@@ -20,7 +20,7 @@ enum {
     TL_PHASE_BACKWARD = 1u << 2, /* a vjp makes it */
 };
 
-#define TL_WATCHED_MODES 0xffff0000u /* the mode bits that belong to observers */
+#define TL_WATCHED_MODES 0xffff0000u /* the mode bits that belong to observers of kernels */
 #define TL_NO_NODE UINT32_MAX        /* for a call not on the tape: a step of a run, tl_assign */
 
 /* One op, about to run or just run. */
@@ -49,10 +49,12 @@ typedef struct {
 
 typedef struct {
     bool follows;  /* also attached to tapes that recompute parts of this one (tl_gradcheck) */
-    unsigned mode; /* runs() and ran() are told only of calls in these modes; 0: of all */
+    unsigned mode; /* the next three are told only of calls in these modes; 0: of all */
 
-    /* Before and after an op's kernel. ran() may put an error on t and return it: the call fails.
-     * They read, and record nothing. */
+    /* A call is about to be recorded, also by a trace; before and after its kernel, if one runs.
+     * records() and ran() may put an error on t and return it: the call fails. They read, and
+     * record nothing. */
+    tl_status (*records)(void *ctx, tl_tape *t, const tl_seen *c);
     void (*runs)(void *ctx, tl_tape *t, const tl_seen *c);
     tl_status (*ran)(void *ctx, tl_tape *t, const tl_seen *c);
     /* A node has been recorded: also a view, or a value that had been computed before. */
@@ -88,8 +90,8 @@ void *tl_observed(const tl_tape *t, const tl_observer *o);
 void tl_update_begin(tl_tape *t);
 void tl_update_end(tl_tape *t);
 
-/* Observers that every tape has, for mode bits of their own; ended by NULL. Only their runs() and
- * ran() are called, with a NULL context. */
+/* Observers that every tape has, for modes of their own; ended by NULL. Only their records(),
+ * runs() and ran() are called, with a NULL context. */
 extern const tl_observer *const tl_observers_shipped[];
 TL_END
 #endif

@@ -1,6 +1,6 @@
-/* pointwise.h: operands converted to the compute type (op.c): tile by tile, for the loops of one
- * pointwise op or of several fused ones (graph/fused.c), or whole, for other ops; and the loops of
- * ops by rows (kernel.c). */
+/* pointwise.h: operands converted to the compute type: tile by tile, for the loops of one pointwise
+ * op or of several fused ones (graph/fused.c), or whole, for other ops; and the loops of ops by
+ * rows. */
 #ifndef TL_POINTWISE_H
 #define TL_POINTWISE_H
 

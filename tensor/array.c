@@ -64,6 +64,15 @@ tl_shape tl_array_shape(const tl_array *a)
     return s;
 }
 
+tl_status tl_view_check(const tl_array *a, tl_err *err)
+{
+    bool fits = a->ndim >= 0 && a->ndim <= TL_MAX_DIMS;
+    for (int i = 0; fits && i < a->ndim; i++)
+        fits = a->dim[i] >= 0;
+    const tl_shape s = fits ? TL_SCALAR : tl_array_shape(a);
+    return fits ? TL_OK : tl_shape_check(&s, a->dtype, err);
+}
+
 int64_t tl_shape_count(const tl_shape *s)
 {
     int64_t n = 1;
@@ -428,9 +437,10 @@ tl_status tl_arrays_new(tl_arena *arena, tl_array *a, int n, bool strided, tl_st
         tl_status s = lay(&a[i], strided, &bytes, err);
         if (s == TL_OK && arena != NULL && (st[i] = tl_storage_new(arena, bytes, false)) == NULL)
             s = tl_storage_lack(bytes, err);
-        while (s != TL_OK && i-- > 0)
-            tl_storage_release(st[i]);
-        TL_TRY(s);
+        for (; s != TL_OK && i > 0; i--)
+            tl_storage_release(st[i - 1]);
+        if (s != TL_OK)
+            return s;
         a[i].data = st[i] == NULL ? NULL : st[i]->data;
     }
     return TL_OK;

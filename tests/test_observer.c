@@ -207,6 +207,59 @@ static void observers_come_and_go(void **unused)
     assert_int_equal(h[0].freed, 0);
 }
 
+/* Before it is recorded each call is heard, views as well, and one that is refused then has changed
+ * nothing. */
+static tl_status no_scaling(void *calls, tl_tape *t, const tl_seen *c)
+{
+    ++*(int *)calls;
+    if (strcmp(c->call->op->name, "scale_by_") != 0)
+        return TL_OK;
+    return tl_tape_fail((tl_at){t, c->file, c->line, NULL}, TL_EDOMAIN, "none of these");
+}
+
+static tl_status doubled_shape(tl_call *c)
+{
+    c->out[0] = *c->in[0];
+    return TL_OK;
+}
+
+static tl_status doubled(tl_call *c)
+{
+    for (int i = 0; i < 3; i++)
+        ((float *)c->out[0].data)[i] *= 2;
+    return TL_OK;
+}
+
+static void what_is_refused_before_it_is_recorded(void **unused)
+{
+    static const tl_observer watch = {.records = no_scaling};
+    static const tl_op scale = {.name = "scale_by_",
+                                .n_in = 1,
+                                .n_out = 1,
+                                .traits = TL_MUTATES | TL_NONDIFF,
+                                .shape = doubled_shape,
+                                .forward = doubled};
+    float v[3] = {1, 2, 3}, out[3];
+    int calls = 0;
+    (void)unused;
+    tl_tape *t = tl_tape_new(NULL);
+    tl_tensor x = tl_data(t, v, TL_F32, TL_DIMS(3));
+    assert_int_equal(tl_observe(t, &watch, &calls), TL_OK);
+    tl_reshape(t, x, TL_DIMS(3, 1));
+    assert_int_equal(calls, 1);
+    assert_true(tl_is_none(tl_apply1(TL_AT(t), &scale, NULL, &x, 1)));
+    assert_int_equal(tl_error_status(t), TL_EDOMAIN);
+    assert_int_equal(calls, 2);
+    tl_error_clear(t);
+    assert_int_equal(tl_keep(t, x, out, sizeof out), TL_OK);
+    assert_memory_equal(out, v, sizeof v);
+    tl_observe_end(t, &watch);
+    x = tl_apply1(TL_AT(t), &scale, NULL, &x, 1);
+    assert_int_equal(tl_keep(t, x, out, sizeof out), TL_OK);
+    assert_true(out[2] == 6);
+    tl_free(t);
+}
+
 static void count_casts(void *casts, tl_tape *t, const tl_seen *c)
 {
     (void)t;
@@ -245,6 +298,7 @@ static void what_has_its_dtype_already_is_not_cast(void **state)
 const struct CMUnitTest tl_tests_observer[] = {
     cmocka_unit_test(a_training_run_is_heard_in_order),
     cmocka_unit_test(observers_come_and_go),
+    cmocka_unit_test(what_is_refused_before_it_is_recorded),
     cmocka_unit_test(what_has_its_dtype_already_is_not_cast),
 };
 const size_t tl_tests_observer_count = sizeof tl_tests_observer / sizeof *tl_tests_observer;

@@ -1,7 +1,7 @@
 /* rules.c: how values depend on the batch (tl_batch in tape.h). Leaves are told by
  * tl_batch_axis. For the results of a call it is inferred by the op's rule; the common rules, and
- * what others are made of, are here. What falls outside the promise is named, or refused
- * (TL_STRICT). */
+ * what others are made of, are here. What falls outside the promise is named and refused in
+ * check/explain.c. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -101,142 +101,6 @@ void tl_batch_samples_of(tl_tape *t, tl_tensor y, tl_tensor x, int axis)
     tl_batch_like(made, v);
     made->batch = (tl_batch)axis;
     made->fixed = false;
-}
-
-/* ---- what is outside the promise ---- */
-
-/* Where the next words go. */
-typedef struct {
-    char *at, *end;
-} text;
-
-static void say(text *s, const char *fmt, ...) TL_PRINTF(2, 3);
-static void say(text *s, const char *fmt, ...)
-{
-    va_list ap;
-    va_start(ap, fmt);
-    const int n = vsnprintf(s->at, (size_t)(s->end - s->at), fmt, ap);
-    va_end(ap);
-    s->at += n < 0 ? 0 : n < s->end - s->at ? n : s->end - s->at - 1;
-}
-
-/* Input i shows a leaf or a derived value, whose gradient will add finished sums: since the call is
- * apart from the batch, or the input repeats what it shows, and not once for each sample, along an
- * axis that the op's vjp does not sum, which would bring a gradient for each. That leaf; TL_NONE:
- * there is none. samples: of the other inputs. (A size of 1 repeats nothing: whether it is there
- * for a sample cannot be told from one.) */
-static tl_tensor adds_sums(const tl_tape *t, const tl_op *op, int i, tl_tensor x, const tl_value *y,
-                           int64_t samples, bool apart)
-{
-    const tl_value *v = tl_peek(t, x);
-    const tl_tensor leaf = tl_behind(t, x, TL_VIEW, 0);
-    const tl_node *n = tl_maker(t, tl_behind(t, x, TL_VIEW, TL_REPEATS));
-    const bool repeats = n != NULL && n->op->traits & TL_REPEATS;
-    const tl_node *below = repeats ? tl_maker(t, tl_behind(t, n->in[0], TL_VIEW, TL_REPEATS))
-                                   : NULL;
-    const bool twice = below != NULL && below->op->traits & TL_REPEATS;
-    const int end = v->a.ndim - (op->folds & TL_BIT(i) ? 2 : 0); /* a product sums the last two */
-    const bool aligned = y->batch >= 0 && v->a.ndim == y->a.ndim;
-    if (!v->needs_grad || (tl_maker(t, leaf) != NULL && !tl_peek(t, leaf)->fixed))
-        return TL_NONE;
-    if (!apart && (!repeats || (v->batch != TL_FREE && !twice)))
-        return TL_NONE;
-    for (int k = 0; k < end && !apart && !twice; k++)
-        if (v->a.dim[k] == samples && (v->a.stride[k] == 0 || v->a.dim[k] == 1) &&
-            (!aligned || k == y->batch))
-            return TL_NONE;
-    return leaf;
-}
-
-static void say_inputs(text *s, const tl_tape *t, const tl_node *n)
-{
-    char shape[TL_SHAPE_TEXT];
-    for (int i = 0; i < n->n_in && i < 6; i++) {
-        const tl_value *v = tl_peek(t, n->in[i]);
-        if (v == NULL)
-            continue;
-        say(s, "%s input %d %s", i > 0 ? "," : "", i, tl_array_shape_text(shape, &v->a));
-        if (v->batch >= 0)
-            say(s, " per sample along axis %d", v->batch);
-        else
-            say(s, " %s",
-                v->batch == TL_FREE    ? "free of the batch"
-                : v->batch == TL_TOTAL ? "a total over samples"
-                                       : "mixed");
-        if (v->samples >= 0 && (v->batch < 0 || v->samples != v->a.dim[v->batch]))
-            say(s, " (%lld)", (long long)v->samples);
-    }
-}
-
-/* One number for all samples. */
-static bool is_number(const tl_value *v) { return v != NULL && v->a.ndim == 0 && !v->needs_grad; }
-
-bool tl_batch_blames(const tl_tape *t, const tl_node *n, char why[TL_MESSAGE_MAX])
-{
-    const tl_op *op = n->op;
-    const tl_value *y = NULL;
-    text s = {why, why + TL_MESSAGE_MAX};
-    tl_batch b = TL_FREE; /* TL_MIXED if any output is, else as output 0 is */
-    bool by_number = false;
-    int weights = 0;
-    int64_t samples = -1;
-    *why = 0;
-    for (int j = n->n_out; j-- > 0;) {
-        y = tl_values_at(&t->values, n->out + (uint32_t)j);
-        b = b == TL_MIXED ? b : y->batch;
-    }
-    for (int i = 0; i < n->n_in; i++) {
-        const tl_value *v = tl_peek(t, n->in[i]);
-        if (v != NULL && v->needs_grad && v->batch == TL_MIXED)
-            return false; /* an op before this one is to blame */
-        if (v != NULL && v->samples > samples)
-            samples = v->samples;
-        by_number |= is_number(v) && v->batch == TL_MIXED; /* the same in each micro-batch */
-    }
-    const bool draws = op->traits & TL_RANDOM && b >= 0;
-    if (y == NULL || (!draws && (!n->needs_grad || op->traits & TL_NONDIFF)))
-        return false;
-    if (b == TL_MIXED) {
-        say(&s, op->batch == NULL && !(op->traits & TL_POINTWISE)
-                    ? "states no rule for the batch:"
-                    : "mixes samples, or counts them, or uses a total other than linearly:");
-        say_inputs(&s, t, n);
-        say(&s, "; gradients behind it depend on the split");
-        return true;
-    }
-    if (draws && by_number) {
-        say(&s,
-            "gives samples without a number of their own (.sample) the same draws again in each "
-            "micro-batch");
-        return true;
-    }
-    const bool apart = b == TL_FREE && !y->fixed;
-    for (int i = 0; i < n->n_in && !(op->traits & TL_VIEW); i++) {
-        const tl_tensor leaf = tl_peek(t, n->in[i]) == NULL
-                                   ? TL_NONE
-                                   : adds_sums(t, op, i, n->in[i], y, samples, apart);
-        if (!tl_is_none(leaf))
-            say(&s, "%s'%s'", weights++ > 0 ? ", " : "uses ", tl_leaf_name(t, leaf));
-    }
-    if (weights > 0)
-        say(&s, "%s: its gradient adds finished sums, one for each micro-batch; %s",
-            apart ? " apart from the batch, with what is neither a parameter nor a tl_constant, "
-                    "or repeated, or changed in place"
-                  : " repeated (tl_expand), and not once for each sample",
-            apart ? "if that has an axis of samples, say so by tl_batch_axis"
-                  : "let the op broadcast it, or tell its axis of samples by tl_batch_axis");
-    return weights > 0;
-}
-
-tl_status tl_batch_strict(tl_at at, const tl_node *n)
-{
-    char why[TL_MESSAGE_MAX];
-    if (n->kernel != NULL && n->kernel->mode & TL_FAST)
-        return tl_tape_fail(at, TL_EUSAGE, "%s: TL_STRICT: kernel '%.60s' promises no bits",
-                            n->op->name, n->kernel->name);
-    if (tl_batch_blames(at.tape, n, why))
-        return tl_tape_fail(at, TL_EUSAGE, "%s: TL_STRICT: %.360s", n->op->name, why);
-    return TL_OK;
 }
 
 /* ---- rules ---- */
@@ -345,7 +209,9 @@ void tl_batch_infer(tl_call *c, tl_value *const *value, tl_batch *in, tl_value *
     tl_batch out[TL_OUTS];
     for (int i = 0; i < c->n_in; i++) {
         const tl_value *v = value[i];
-        in[i] = v == NULL || (op->traits & TL_RANDOM && is_number(v)) ? TL_FREE : v->batch;
+        in[i] = v == NULL ? TL_FREE : v->batch;
+        if (v != NULL && op->traits & TL_RANDOM && v->a.ndim == 0 && !v->needs_grad)
+            in[i] = TL_FREE; /* one number for all samples */
         if (v == NULL)
             continue;
         mixed |= in[i] == TL_MIXED || (v->part != 0 && part != 0 && v->part != part) ||

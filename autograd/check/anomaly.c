@@ -30,4 +30,4 @@ static tl_status check(void *ctx, tl_tape *t, const tl_seen *seen)
 
 static const tl_observer anomaly = {.mode = TL_ANOMALY, .ran = check};
 
-const tl_observer *const tl_observers_shipped[] = {&anomaly, NULL};
+const tl_observer *const tl_observers_shipped[] = {&anomaly, &tl_strict, NULL};

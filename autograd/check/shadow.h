@@ -185,4 +185,9 @@ void tl_culprit_find(tl_tape *rec, tl_tensor y, int order, tl_gradcheck_options 
  * says what follows from it. Returns buf. */
 const char *tl_culprit_text(const tl_culprit *c, const char *none, char *buf, size_t cap);
 
+/* ---- explain.c ---- */
+
+/* Refuses what is outside the promise. */
+extern const tl_observer tl_strict;
+
 #endif
