@@ -687,6 +687,30 @@ static void test_a_checked_leaf_that_changed(void **unused)
     tl_free(t);
 }
 
+/* What an op in place makes of a parameter is added use by use, which the split decides. */
+static void test_what_is_changed_is_used_apart(void **unused)
+{
+    static const float v[2][4] = {{1, .5, .25, 2}, {3, 1, 2, .5}};
+    (void)unused;
+    for (int in_place = 0; in_place < 2; in_place++) {
+        char text[1024];
+        tl_model *m = tl_model_new(.seed = 1);
+        tl_tape *t = tl_tape_new(m);
+        tl_tensor w = tl_param(t, m, "w", TL_F32, TL_DIMS(2, 4), .kind = TL_INIT_ONES),
+                  r = tl_constant(t, v, TL_F32, TL_DIMS(2, 4)), y = tl_neg(t, w);
+        y = in_place ? tl_rotary_(t, y, r, r, TL_ROTARY_HALF)
+                     : tl_rotary(t, y, r, r, TL_ROTARY_HALF);
+        y = tl_sum(t, tl_mul(t, tl_data(t, v, TL_F32, TL_DIMS(2, 1, 4)), y), TL_ALL, false);
+        assert_int_equal(tl_explain_invariance(t, y, text, sizeof text), in_place);
+        assert_true(!in_place || strstr(text, "uses 'neg' apart from the batch") != NULL);
+        const int scope = tl_mode_push(t, TL_STRICT);
+        tl_rotary_(t, tl_neg(t, w), r, r, TL_ROTARY_HALF);
+        expect_failure(t, TL_EUSAGE, "changed in place");
+        tl_mode_pop(t, scope);
+        tl_free(t, m);
+    }
+}
+
 /* A value without memory has no data. */
 static void test_no_memory_is_shown(void **unused)
 {
@@ -706,6 +730,7 @@ const struct CMUnitTest tl_tests_in_place[] = {
     cmocka_unit_test(test_a_view_of_what_was_removed),
     cmocka_unit_test(test_a_sum_that_goes_on),
     cmocka_unit_test(test_a_checked_leaf_that_changed),
+    cmocka_unit_test(test_what_is_changed_is_used_apart),
     cmocka_unit_test(test_no_memory_is_shown),
     cmocka_unit_test(test_in_place_on_packed_qkv),
     cmocka_unit_test(test_in_place_refusals),
