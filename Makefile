@@ -21,12 +21,14 @@ KERNEL_OPT ?= -O3
 VERSION := $(shell sed -n 's/^\#define TL_VERSION "\(.*\)"/\1/p' tally.h)
 SOVERSION := $(firstword $(subst ., ,$(VERSION)))
 
-# All cores, unless a -j was given; a line a file, unless V=1.
+# All cores, unless a -j was given; a line a file, unless V=1; and one more for a file that took 5 seconds.
 ifeq ($(MAKELEVEL)$(filter -j%,$(MAKEFLAGS)),0)
 MAKEFLAGS += -j$(shell nproc 2>/dev/null || sysctl -n hw.ncpu)
 endif
 Q    := $(if $(V),,@)
 line  = $(if $(V),,@printf '  %-4s %s\n' $(1) $(2))
+TIME  = t=$$(date +%s);
+TOOK  = && t=$$(($$(date +%s) - t)) && { [ $$t -lt 5 ] || printf '  %-4s %s\n' "$$t s" $@; }
 
 # CROSS=aarch64 (riscv64, s390x) builds for that processor, into build/$(CROSS), and runs it under qemu; first: make deps-cross.
 CROSSES := aarch64 riscv64 s390x
@@ -177,14 +179,14 @@ define KERNEL_RULE
 $(BUILD)/%.$(1).o: %.k.c $(BUILD)/flags | $(FIRST)
 	@mkdir -p $$(@D)
 	$$(call line,CC,$$@)
-	$(Q)$$(COMPILE) $$(KERNEL_OPT) $(FLAGS_$(1)) -DTL_LEVEL=$(1) -c $$< -o $$@
+	$(Q)$$(TIME) $$(COMPILE) $$(KERNEL_OPT) $(FLAGS_$(1)) -DTL_LEVEL=$(1) -c $$< -o $$@ $$(TOOK)
 endef
 $(foreach l,$(LEVELS),$(eval $(call KERNEL_RULE,$(l))))
 
 $(BUILD)/%.o: %.c $(BUILD)/flags | $(FIRST)
 	@mkdir -p $(@D)
 	$(call line,CC,$@)
-	$(Q)$(COMPILE) -c $< -o $@
+	$(Q)$(TIME) $(COMPILE) -c $< -o $@ $(TOOK)
 
 # Tests stand in for functions of the C library (mmap, write), and its other users must see them.
 $(BUILD)/tests/%.o: VISIBILITY := default

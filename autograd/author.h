@@ -16,8 +16,8 @@ int tl_share_push(tl_at at, bool shared);
 void tl_place_pop(tl_tape *t, int depth);
 
 /* Declares that the program will not use x again. Its memory is released at once, unless x is made
- * of parameters alone, or a view, gradient, segment or observer may still read it. (A log that is
- * opened later shows "-" for it.) */
+ * of parameters alone, or a view, gradient, segment or observer may still read it. (An observer
+ * that comes later does not see it.) */
 #define tl_let_go(t, x) tl_let_go_at(TL_AT(t), x)
 tl_status tl_let_go_at(tl_at at, tl_tensor x);
 

@@ -1,4 +1,4 @@
-/* observer.h: what watches a tape: a log, a profiler, a check of your own. Public.
+/* observer.h: what watches a tape: a profiler, a check of your own. Public.
  *
  * An observer is a constant struct of callbacks, attached to a tape with a context. It is told what
  * happens there, in order, on the thread that uses the tape; NULL callbacks are skipped. Several

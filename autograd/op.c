@@ -12,7 +12,7 @@ const char *tl_attrs_text(const tl_op *op, const void *attrs, char buf[TL_ATTRS_
     size_t at = 0, room = TL_ATTRS_TEXT;
     char s[TL_SHAPE_TEXT];
     buf[0] = '\0';
-    tl_textenv saved = tl_textenv_enter(); /* the same digits in any locale: logs compare them */
+    tl_textenv saved = tl_textenv_enter(); /* texts are compared: the same digits in any locale */
     for (const tl_attr *a = op->attr; a != NULL && a->name != NULL && at < room; a++) {
         const void *p = (const char *)attrs + a->offset;
         const char *text = s;

@@ -70,7 +70,7 @@ enum {
     TL_VIEW = 1u << 2, /* out[0] is in[0] seen differently: storage shared */
     TL_COPY = 1u << 3, /* out[0] is in[0] in other memory */
     TL_RANDOM = 1u << 4,
-    TL_HEAVY = 1u << 5,       /* body with exp, log, ...: the cost model keeps its value */
+    TL_HEAVY = 1u << 5,       /* body with exp, tanh, ...: the cost model keeps its value */
     TL_COMMUTATIVE = 1u << 6, /* inputs 0 and 1 may change places, bit for bit */
     /* out[0] is in[mutates], if present, changed in place: what shows its old elements is stale */
     TL_MUTATES = 1u << 7,

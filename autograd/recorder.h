@@ -3,8 +3,8 @@
  *
  * A tape with a recorder runs no ops: calls are checked, shaped and recorded as nodes (TL_TRACE).
  * Whatever would need contents goes to the recorder, which answers with values that stand for them.
- * Tracing (graph/trace.c) is one; another might record programs for a machine of your own. Every
- * callback gets the context that was given to tl_record_with. */
+ * graph/trace.c is one; another might record programs for a machine of your own. Every callback
+ * gets the context that was given to tl_record_with. */
 #ifndef TL_RECORDER_H
 #define TL_RECORDER_H
 

@@ -78,7 +78,7 @@ tl_tensor tl_layer_norm_at(tl_at at, tl_tensor x, tl_tensor gamma, tl_tensor bet
  *         wanted comes out empty
  * Dtype:  as layer_norm; dgamma in the accumulator (f64) or the compute type, dx x's dtype
  * Bits:   NUMERICS 6.7
- * VJP:    in primitives (norm_twice.c)
+ * VJP:    in primitives (norm.c)
  * Errors: TL_ESHAPE TL_EDTYPE
  * Both norms share its shape rule and forward (norm.c): dx by the rows of tensor/kernels/norm.t.h,
  * dgamma by the columns of tensor/kernels/folds.t.h.

@@ -1,6 +1,5 @@
-/* norm.h: what rms_norm and layer_norm share - their shape rule, the shape and forward of their
- * fused gradients, the gradient of mean and rstd (norm.c), and the vjps of those gradients
- * (norm_twice.c). Private to ops/. */
+/* norm.h: what rms_norm and layer_norm share (norm.c) - their shape rule, the shape and forward of
+ * their fused gradients and the vjps of these, the gradient of mean and rstd. Private to ops/. */
 #ifndef TL_OPS_NORM_H
 #define TL_OPS_NORM_H
 

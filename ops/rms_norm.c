@@ -131,7 +131,7 @@ const tl_op tl_op_add_rms_norm = {TL_NAMED(add_rms_norm, 3, 3),
                                   .saves_out = TL_BIT(1) | TL_BIT(2), /* rstd, the sum */
                                   .folds = TL_BIT(2),                 /* dgamma, in f64 */
                                   .folds_f64 = TL_BIT(2),
-                                  .again = {&tl_op_rms_norm, 2, {~2, 2}},
+                                  .again = {&tl_op_rms_norm, 2, {~2, 2}}, /* y, of the sum */
                                   .batch = tl_batch_rows};
 
 tl_tensor tl_add_rms_norm_at(tl_at at, tl_tensor x1, tl_tensor x2, tl_tensor gamma, double eps,
@@ -152,7 +152,7 @@ tl_tensor tl_add_rms_norm_at(tl_at at, tl_tensor x1, tl_tensor x2, tl_tensor gam
  *         out empty
  * Dtype:  as rms_norm; dgamma in the accumulator (f64) or the compute type, dx x's dtype
  * Bits:   NUMERICS 6.2
- * VJP:    in primitives (norm_twice.c)
+ * VJP:    in primitives (norm.c)
  * Errors: TL_ESHAPE TL_EDTYPE
  * Both norms share its shape rule and forward (norm.c): dx by the rows of tensor/kernels/norm.t.h,
  * dgamma by the columns of tensor/kernels/folds.t.h.
@@ -160,10 +160,10 @@ tl_tensor tl_add_rms_norm_at(tl_at at, tl_tensor x1, tl_tensor x2, tl_tensor gam
 const tl_op tl_op_rms_norm_grad = {TL_NAMED(rms_norm_grad, 5, 2),
                                    .optional = TL_BIT(2) | TL_BIT(4),
                                    .traits = TL_MUTATES | TL_WIDENED,
-                                   .mutates = 4,
+                                   .mutates = 4, /* acc */
                                    .shape = tl_norm_grad_shape,
                                    .forward = tl_norm_grad_forward,
                                    TL_ATTRS(tl_norm_grad),
                                    .vjp = tl_rms_norm_grad_vjp,
-                                   .saves_in = 15,
+                                   .saves_in = 15, /* all but acc */
                                    .batch = tl_norm_grad_batch};

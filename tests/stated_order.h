@@ -5,7 +5,7 @@
 
 #include <stddef.h>
 
-#include "tensor/reveal/order.h"
+#include "tensor/reveal/sum_tree.h"
 
 /* a + b, where -1 stands for nothing. */
 static inline int64_t stated_add(tl_order *o, int64_t a, int64_t b)

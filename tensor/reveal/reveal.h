@@ -14,7 +14,7 @@
 #define TL_REVEAL_H
 
 #include "tensor/array.h"
-#include "tensor/reveal/order.h"
+#include "tensor/reveal/sum_tree.h"
 TL_BEGIN
 
 /* Sums x[0 .. n), which are powers of two with a sign, of the dtype asked for. Returns the sum in

@@ -1,6 +1,6 @@
-/* order.c: the order of addition of a sum, as a tree, and the tree as text. The children of a node
- * are a list, sorted by least term. */
-#include "tensor/reveal/order.h"
+/* sum_tree.c: the order of addition of a sum, as a tree, and the tree as text. The children of a
+ * node are a list, sorted by least term. */
+#include "tensor/reveal/sum_tree.h"
 
 #include <inttypes.h>
 #include <stdarg.h>

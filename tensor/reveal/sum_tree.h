@@ -1,4 +1,4 @@
-/* order.h: the order of addition of a sum, as a tree. Public.
+/* sum_tree.h: the order of addition of a sum, as a tree. Public.
  *
  * The leaves are the terms 0 .. n-1. An inner node is one addition that rounds once, of two values
  * or (in fused instructions) of several. As addition commutes, children are listed by their least
