@@ -133,6 +133,37 @@ static void test_every_claim_is_broken(void **unused)
     free(script);
 }
 
+/* The group that is to notice a break is one of the tests that its claim names. */
+static void test_breaks_run_what_the_claims_name(void **unused)
+{
+    (void)unused;
+    char *text = read_text(TL_ROOT "/NUMERICS.md"), *script = read_text(TL_ROOT "/tests/broken.sh");
+    int breaks = 0, astray = 0;
+    for (const char *p = script; (p = strstr(p, "\nbreaks ")) != NULL;) {
+        char number[16], group[48], start[32], name[64];
+        if (sscanf(p += 8, "%15s \"%*[^\"]\" %47s", number, group) != 2)
+            continue;
+        snprintf(start, sizeof start, "\n%s ", number);
+        snprintf(name, sizeof name, "`test_%s`", group);
+        const char *claim = strstr(text, start), *end = claim, *there = NULL;
+        if (claim != NULL) {
+            while ((end = strchr(end + 1, '\n')) != NULL && number_at(end + 1) == 0 &&
+                   end[1] != '#')
+                continue;
+            there = strstr(claim, name);
+        }
+        breaks++;
+        if (there == NULL || (end != NULL && there > end)) {
+            print_error("claim %s is broken for test_%s, which it does not name\n", number, group);
+            astray++;
+        }
+    }
+    assert_true(breaks > 100);
+    assert_int_equal(astray, 0);
+    free(text);
+    free(script);
+}
+
 /* The words that a break changes are in the sources still. */
 static void test_every_break_can_be_made(void **unused)
 {
@@ -202,6 +233,8 @@ static void test_table_of_functions(void **unused)
 
 const struct CMUnitTest tl_tests_numerics[] = {cmocka_unit_test(test_claims),
                                                cmocka_unit_test(test_every_claim_is_broken),
+                                               cmocka_unit_test(
+                                                   test_breaks_run_what_the_claims_name),
                                                cmocka_unit_test(test_every_break_can_be_made),
                                                cmocka_unit_test(test_nothing_is_put_off),
                                                cmocka_unit_test(test_table_of_functions)};
