@@ -3,8 +3,6 @@
 #ifndef TL_WALK_H
 #define TL_WALK_H
 
-#include "autograd/internal.h"
-
 /* ---- order.c: the canonical order ---- */
 
 /* Post-order from some nodes, inputs from left to right. The path back is kept in the nodes
