@@ -1,10 +1,11 @@
-/* entry.c: the entries of a step, and the bytes they take.
+/* entry.c: the entries of a step, of what they are, and the bytes they take.
  *
  * Values wait, with their storage retained, until there are enough to hash them on all threads.
  * Each belongs to an entry of its own, so it does not matter which thread hashes which. */
 #include <stdatomic.h>
 #include <string.h>
 
+#include "autograd/kernel.h"
 #include "autograd/log/internal.h"
 #include "tensor/files/bytes.h"
 #include "tensor/files/safetensors.h"
@@ -198,4 +199,120 @@ void tl_log_write_values(tl_run_log *l)
                     &(tl_st_meta){TL_ST_SEAL, ""}, 1, &l->failure);
     tl_free_raw(st);
     tl_free_raw(name);
+}
+
+/* ---- of what: outputs of nodes, leaves ---- */
+
+/* NULL: x is none of the model's, or has no name there. */
+static const char *name_in_model(const tl_tape *t, tl_tensor x)
+{
+    return x.owner == t->values.owner ? NULL : tl_model_name_of(t->model, x);
+}
+
+/* The entry of a node's output j, filled in from the node when it is made. NULL: stopped. */
+static tl_log_entry *describe(tl_tape *t, uint64_t key, const tl_node *n, int j)
+{
+    tl_run_log *l = tl_log_of(t);
+    const tl_value *v = tl_values_at(&t->values, n->out + (uint32_t)j);
+    char text[TL_ATTRS_TEXT];
+    bool made;
+    tl_log_entry *e = tl_log_entry_get(l, key, &made);
+    if (e == NULL || !made)
+        return e;
+    e->op = n->op->name;
+    e->attrs = tl_log_text(l, tl_attrs_text(n->op, n->attrs, text));
+    e->file = n->file;
+    e->line = n->line;
+    e->mode = n->kernel != NULL ? n->kernel->mode
+                                : TL_INVARIANT; /* of what ran, not what a scope asked for */
+    e->dtype = v->a.dtype;
+    if (l->of_trace)
+        e->shape = tl_array_shape(&v->a);
+    const char *name = tl_log_mark_of(t, n->out + (uint32_t)j).name;
+    e->name = tl_log_text(l, name != NULL ? name : "");
+    e->n_in = n->n_in;
+    uint64_t *in = tl_bump_get(&l->bump, (size_t)(n->n_in + 1) * sizeof *in);
+    for (int k = 0; in != NULL && k < n->n_in; k++)
+        in[k] = tl_log_key_of(t, n->in[k]);
+    if (in == NULL)
+        tl_log_stop(l, TL_ENOMEM, "no memory for the log of %d inputs", n->n_in);
+    e->in = in;
+    return e;
+}
+
+void tl_log_take_output(tl_tape *t, const tl_log_entry *e, const tl_node *n, int j)
+{
+    const tl_value *v = tl_values_at(&t->values, n->out + (uint32_t)j);
+    uint32_t was = v->restored ? v->born : n->versions[n->n_in + j];
+    tl_changer by;
+    if (v->st != NULL && !tl_storage_changed(v->st, was, &v->a, &by))
+        tl_log_take(tl_log_of(t), e, &v->a, v->st);
+}
+
+/* An accumulator takes its bytes when the step ends: here its entry learns which it is. */
+static void name_accumulator(tl_tape *t, tl_log_entry *e, const tl_leaf_grad *g, int use)
+{
+    const char *name = name_in_model(t, g->leaf);
+    e->leaf = g->leaf;
+    e->use = use;
+    e->name = name != NULL ? name : "";
+    e->dtype = g->acc[use].sum.dtype;
+}
+
+void tl_log_node(tl_tape *t, const tl_node *n, uint64_t key, bool logged)
+{
+    const bool none = !logged || n->op->traits & TL_VIEW;
+    for (int j = 0; j < n->n_out; j++, key++) {
+        const tl_tensor x = tl_node_out(t, n, j);
+        uint32_t leaf, use;
+        tl_log_set_key(t, x, key);
+        tl_log_entry *e = none || !tl_log_wants(tl_log_of(t), tl_peek(t, x)->a.ndim)
+                              ? NULL
+                              : describe(t, key, n, j);
+        if (e == NULL)
+            continue;
+        if (tl_acc_holding(t, x, &leaf, &use))
+            name_accumulator(t, e, &t->grad[leaf], (int)use);
+        else
+            tl_log_take_output(t, e, n, j);
+        /* an update is known by the parameter that it changes */
+        const char *name = j == 0 && tl_node_mutates(n) ? name_in_model(t, n->in[n->op->mutates])
+                                                        : NULL;
+        if (name != NULL && tl_log_key_unpack(key).pass == TL_KEY_UPDATE) {
+            e->name = name;
+            e->update = true;
+        }
+    }
+}
+
+/* Leaves of the model are the same in every micro-batch, and are taken once a step. */
+tl_log_entry *tl_log_entry_of_leaf(tl_tape *t, uint64_t key, tl_tensor x)
+{
+    tl_run_log *l = tl_log_of(t);
+    const tl_value *v = tl_peek(t, x);
+    bool made, own = x.owner == t->values.owner;
+    tl_log_entry *e = v == NULL ? NULL : tl_log_entry_get(l, key, &made);
+    if (e == NULL)
+        return NULL;
+    if (made) {
+        const char *name = own ? tl_log_mark_of(t, x.index).name : name_in_model(t, x);
+        e->op = own || name == NULL ? "data" : v->needs_grad ? "param" : "buffer";
+        e->name = tl_log_text(l, name != NULL ? name : "");
+        e->dtype = v->a.dtype;
+    }
+    if (l->of_trace) {
+        e->from = x;
+        e->origin = t->recorder->origin(t->recorder_ctx, t, x);
+        e->shape = tl_array_shape(&v->a);
+    } else if ((own || made) && v->st != NULL) {
+        tl_log_take(l, e, &v->a, v->st);
+    }
+    return e;
+}
+
+void tl_log_leaf(tl_tape *t, tl_tensor x, uint64_t key, bool logged)
+{
+    tl_log_set_key(t, x, key);
+    if (logged && tl_log_wants(tl_log_of(t), tl_peek(t, x)->a.ndim))
+        tl_log_entry_of_leaf(t, key, x);
 }

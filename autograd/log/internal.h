@@ -164,6 +164,14 @@ const char *tl_log_text(tl_run_log *l, const char *s);
 void tl_log_take(tl_run_log *l, const tl_log_entry *e, const tl_array *a, tl_storage *st);
 /* Takes all bytes that are waiting. */
 void tl_log_settle(tl_run_log *l);
+/* Output j of n is the next part of e, unless it is gone or was changed since. */
+void tl_log_take_output(tl_tape *t, const tl_log_entry *e, const tl_node *n, int j);
+/* The outputs of n have the keys from `key` on; or leaf x has that key. logged: those that the step
+ * is logged with have an entry, which takes their bytes. */
+void tl_log_node(tl_tape *t, const tl_node *n, uint64_t key, bool logged);
+void tl_log_leaf(tl_tape *t, tl_tensor x, uint64_t key, bool logged);
+/* The entry of a leaf, which takes its bytes; NULL: stopped. */
+tl_log_entry *tl_log_entry_of_leaf(tl_tape *t, uint64_t key, tl_tensor x);
 /* Forgets the step. */
 void tl_log_drop_step(tl_run_log *l);
 /* Writes the values that were kept of the step to a file beside the log. */

@@ -1,4 +1,4 @@
-/* walk.c: the results of a step in canonical order, each with its key, its entry and its bytes.
+/* walk.c: the results of a step in canonical order, each with its key.
  *
  * The forward results of a pass are numbered when its backward begins. What a vjp records is
  * numbered when it has been recorded, what an update records at its end. C may record calls in any
@@ -8,132 +8,12 @@
 #include "autograd/kernel.h"
 #include "autograd/log/internal.h"
 
-/* ---- entries of values ---- */
-
 static bool stopped(const tl_run_log *l) { return l->failure.status != TL_OK; }
-
-/* NULL: x is none of the model's, or has no name there. */
-static const char *name_in_model(const tl_tape *t, tl_tensor x)
-{
-    return x.owner == t->values.owner ? NULL : tl_model_name_of(t->model, x);
-}
 
 /* Input k of n is the memory that n changes. */
 static bool changes(const tl_node *n, int k)
 {
     return n->op->traits & TL_MUTATES && k == n->op->mutates;
-}
-
-/* The entry of a node's output j, filled in from the node when it is made. NULL: stopped. */
-static tl_log_entry *describe(tl_tape *t, uint64_t key, const tl_node *n, int j)
-{
-    tl_run_log *l = tl_log_of(t);
-    const tl_value *v = tl_values_at(&t->values, n->out + (uint32_t)j);
-    char text[TL_ATTRS_TEXT];
-    bool made;
-    tl_log_entry *e = tl_log_entry_get(l, key, &made);
-    if (e == NULL || !made)
-        return e;
-    e->op = n->op->name;
-    e->attrs = tl_log_text(l, tl_attrs_text(n->op, n->attrs, text));
-    e->file = n->file;
-    e->line = n->line;
-    e->mode = n->kernel != NULL ? n->kernel->mode
-                                : TL_INVARIANT; /* of what ran, not what a scope asked for */
-    e->dtype = v->a.dtype;
-    if (l->of_trace)
-        e->shape = tl_array_shape(&v->a);
-    const char *name = tl_log_mark_of(t, n->out + (uint32_t)j).name;
-    e->name = tl_log_text(l, name != NULL ? name : "");
-    e->n_in = n->n_in;
-    uint64_t *in = tl_bump_get(&l->bump, (size_t)(n->n_in + 1) * sizeof *in);
-    for (int k = 0; in != NULL && k < n->n_in; k++)
-        in[k] = tl_log_key_of(t, n->in[k]);
-    if (in == NULL)
-        tl_log_stop(l, TL_ENOMEM, "no memory for the log of %d inputs", n->n_in);
-    e->in = in;
-    return e;
-}
-
-/* Output j of n is the next part of e, unless it is gone or was changed since. */
-static void take_output(tl_tape *t, const tl_log_entry *e, const tl_node *n, int j)
-{
-    const tl_value *v = tl_values_at(&t->values, n->out + (uint32_t)j);
-    uint32_t was = v->restored ? v->born : n->versions[n->n_in + j];
-    tl_changer by;
-    if (v->st != NULL && !tl_storage_changed(v->st, was, &v->a, &by))
-        tl_log_take(tl_log_of(t), e, &v->a, v->st);
-}
-
-/* An accumulator takes its bytes when the step ends: here its entry learns which it is. */
-static void name_accumulator(tl_tape *t, tl_log_entry *e, const tl_leaf_grad *g, int use)
-{
-    const char *name = name_in_model(t, g->leaf);
-    e->leaf = g->leaf;
-    e->use = use;
-    e->name = name != NULL ? name : "";
-    e->dtype = g->acc[use].sum.dtype;
-}
-
-/* The outputs of n have the keys from `key` on. logged: those that the step is logged with have an
- * entry, which takes their bytes. */
-static void log_node(tl_tape *t, const tl_node *n, uint64_t key, bool logged)
-{
-    const bool none = !logged || n->op->traits & TL_VIEW;
-    for (int j = 0; j < n->n_out; j++, key++) {
-        const tl_tensor x = tl_node_out(t, n, j);
-        uint32_t leaf, use;
-        tl_log_set_key(t, x, key);
-        tl_log_entry *e = none || !tl_log_wants(tl_log_of(t), tl_peek(t, x)->a.ndim)
-                              ? NULL
-                              : describe(t, key, n, j);
-        if (e == NULL)
-            continue;
-        if (tl_acc_holding(t, x, &leaf, &use))
-            name_accumulator(t, e, &t->grad[leaf], (int)use);
-        else
-            take_output(t, e, n, j);
-        /* an update is known by the parameter that it changes */
-        const char *name = j == 0 && tl_node_mutates(n) ? name_in_model(t, n->in[n->op->mutates])
-                                                        : NULL;
-        if (name != NULL && tl_log_key_unpack(key).pass == TL_KEY_UPDATE) {
-            e->name = name;
-            e->update = true;
-        }
-    }
-}
-
-/* The entry of a leaf, which takes its bytes. Those of the model are the same in every micro-batch,
- * and are taken once a step. */
-static tl_log_entry *entry_of_leaf(tl_tape *t, uint64_t key, tl_tensor x)
-{
-    tl_run_log *l = tl_log_of(t);
-    const tl_value *v = tl_peek(t, x);
-    bool made, own = x.owner == t->values.owner;
-    tl_log_entry *e = v == NULL ? NULL : tl_log_entry_get(l, key, &made);
-    if (e == NULL)
-        return NULL;
-    if (made) {
-        const char *name = own ? tl_log_mark_of(t, x.index).name : name_in_model(t, x);
-        e->op = own || name == NULL ? "data" : v->needs_grad ? "param" : "buffer";
-        e->name = tl_log_text(l, name != NULL ? name : "");
-        e->dtype = v->a.dtype;
-    }
-    if (l->of_trace) {
-        e->from = x;
-        e->origin = t->recorder->origin(t->recorder_ctx, t, x);
-        e->shape = tl_array_shape(&v->a);
-    } else if ((own || made) && v->st != NULL) {
-        tl_log_take(l, e, &v->a, v->st);
-    }
-    return e;
-}
-
-static void log_leaf(tl_tape *t, tl_tensor x, uint64_t key, bool logged)
-{
-    tl_log_set_key(t, x, key);
-    if (logged && tl_log_wants(tl_log_of(t), tl_peek(t, x)->a.ndim))
-        entry_of_leaf(t, key, x);
 }
 
 /* ---- forward ---- */
@@ -155,13 +35,13 @@ static uint64_t number(tl_tape *t, const uint32_t *order, uint32_t n, int pass, 
             const tl_tensor x = tl_log_resolve(t, node->in[j]);
             if (tl_log_key_of(t, x) == 0 && !changes(node, j) && tl_peek(t, x) != NULL) {
                 k.at++;
-                log_leaf(t, x, tl_log_key_pack(k), logged);
+                tl_log_leaf(t, x, tl_log_key_pack(k), logged);
             }
             program = tl_mix(program, tl_log_key_of(t, x));
         }
         program = tl_mix_text(program, node->op->name);
         k.at++;
-        log_node(t, node, tl_log_key_pack(k), logged);
+        tl_log_node(t, node, tl_log_key_pack(k), logged);
     }
     return program;
 }
@@ -238,7 +118,7 @@ static void segment_restored(void *ctx, tl_tape *t, uint32_t first, uint32_t end
             const uint32_t value = t->node[i].out + (uint32_t)j;
             const uint64_t *e = tl_key_map_find(&l->at, tl_log_mark_of(t, value).now);
             if (e != NULL && tl_values_at(&t->values, value)->restored)
-                take_output(t, &l->entry[*e], &t->node[i], j);
+                tl_log_take_output(t, &l->entry[*e], &t->node[i], j);
         }
 }
 
@@ -292,7 +172,7 @@ static void log_outside(walker *w, tl_tensor x)
         return; /* a replacement made it: it is no result of the called program */
     if (!own && w->key.pass == TL_KEY_UPDATE)
         return; /* an optimizer's state: it is logged as it is after the update (log_states) */
-    log_leaf(t, x, next_key(w, false), true);
+    tl_log_leaf(t, x, next_key(w, false), true);
 }
 
 /* Tensors of the model that the node of result `by` reads and may change: an optimizer's state, as
@@ -305,7 +185,7 @@ static void log_states(walker *w, const tl_node *n, uint64_t by)
         if (tl_is_none(x) || x.owner == w->t->values.owner || changes(n, k) ||
             tl_log_key_of(w->t, x) != 0)
             continue;
-        tl_log_entry *e = entry_of_leaf(w->t, next_key(w, false), x);
+        tl_log_entry *e = tl_log_entry_of_leaf(w->t, next_key(w, false), x);
         uint64_t *in = e == NULL ? NULL : tl_bump_get(&l->bump, sizeof *in);
         if (in == NULL)
             continue;
@@ -360,7 +240,7 @@ static void walk_from(walker *w, tl_tensor root)
             continue;
         /* a gradient that is read for the update: how it is put together does not count */
         const uint64_t key = next_key(w, n->phase & TL_PHASE_GRADIENT);
-        log_node(w->t, n, key, true);
+        tl_log_node(w->t, n, key, true);
         if (w->key.pass == TL_KEY_UPDATE)
             log_states(w, n, key);
     }
