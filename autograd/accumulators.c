@@ -159,17 +159,12 @@ void tl_grads_drop(tl_tape *t)
 tl_tensor tl_acc_value(tl_tape *t, const tl_leaf_grad *g, int k)
 {
     const tl_accumulator *u = &g->acc[k];
-    const uint32_t leaf = (uint32_t)(g - t->grad);
-    const tl_tensor x = !u->open ? TL_NONE
-                        : t->recorder == NULL
-                            ? tl_tape_value(t, &u->sum, u->st)
-                            : t->recorder->accumulator(t->recorder_ctx, t, &u->sum, leaf,
-                                                       (uint32_t)k);
-    tl_value *v = tl_is_none(x) ? NULL : tl_peek(t, x);
-    if (v != NULL) {
-        tl_batch_set(v, TL_FREE);
-        v->sums = true;
-    }
+    if (u->open && t->recorder != NULL)
+        return t->recorder->accumulator(t->recorder_ctx, t, &u->sum, (uint32_t)(g - t->grad),
+                                        (uint32_t)k);
+    tl_tensor x = u->open ? tl_tape_value(t, &u->sum, u->st) : TL_NONE;
+    if (!tl_is_none(x))
+        tl_batch_set(tl_peek(t, x), TL_FREE);
     return x;
 }
 

@@ -1,6 +1,7 @@
 /* apply.c: one op call. tl_apply, at the end of the file, goes through its phases in order: check
  * the call, read its inputs, ask the op's shape rule, check what changes in place, allocate the
- * outputs, run the kernel and record the node. If any phase fails nothing is recorded. */
+ * outputs, ask observers, run the kernel and record the node. If any phase fails nothing is
+ * recorded. */
 #include <string.h>
 
 #include "autograd/apply.h"
@@ -45,6 +46,7 @@ static tl_status read_inputs(tl_making *k, const tl_tensor *in, const void *attr
     tl_look l = {.in = k->in,
                  .n_in = c->n_in,
                  .optional = op->optional,
+                 .begins = op->traits & TL_BEGINS ? TL_BIT(op->mutates) : 0,
                  .view = op->traits & TL_VIEW,
                  .found = k->value};
     if (!tl_look_up(k->at, op->name, &l))
@@ -68,7 +70,6 @@ static tl_status read_inputs(tl_making *k, const tl_tensor *in, const void *attr
         k->wanted |= v->needs_grad ? bit : 0;
         there |= v->st != NULL ? bit : 0;
         own |= v->st != NULL && v->st->arena == t->arena ? bit : 0;
-        k->blank |= v->st != NULL && v->st->blank;
         c->plain &= v->plain;
         k->array[i] = &v->a;
     }
@@ -78,18 +79,6 @@ static tl_status read_inputs(tl_making *k, const tl_tensor *in, const void *attr
                  !(k->value[op->mutates]->kept && op->changes == 0);
     k->changes = k->mutates ? there & (TL_BIT(op->mutates) | op->changes) : 0;
     k->regions = k->changes & own;
-    /* Blank inputs are filled with zeros, but for the accumulator that this call is the first to
-     * add to, where the op's own kernel overwrites all of it and nobody watches. */
-    const bool begins = k->mutates && !(c->mode & TL_TRACE) && t->choice == NULL && !t->run_watched;
-    for (int i = 0; i < c->n_in && k->blank && !(op->traits & TL_VIEW); i++) {
-        const tl_value *v = k->value[i];
-        if (v == NULL || v->st == NULL || !v->st->blank)
-            continue;
-        if (begins && i == op->mutates && tl_op_begins(op, &v->a, v->st))
-            c->begins = true;
-        else
-            tl_storage_settle(v->st);
-    }
     /* Of an op that is TL_NONDIFF only a backward that reaches it is refused. */
     if (k->needs_grad && op->vjp == NULL && !(op->traits & TL_NONDIFF))
         return tl_tape_fail(k->at, TL_ENOGRAD,
@@ -185,18 +174,18 @@ static tl_status allocate(tl_making *k, tl_tensor *out)
 
 /* ---- the kernel ---- */
 
-/* Runs the kernel, if there is anything to compute, and notes what it has changed; then the
- * versions of what it read and made, and counts the node. */
+/* Asks observers, runs the kernel, if there is anything to compute, and notes what it has changed;
+ * then the versions of what it read and made, and counts the node. */
 static tl_status run(tl_making *k)
 {
     tl_tape *t = k->at.tape;
     tl_call *c = &k->call;
     const tl_op *op = c->op;
     const bool runs = !(c->mode & TL_TRACE || op->traits & TL_VIEW || k->earlier);
-    const bool heard = t->run_watched || c->mode & (TL_WATCHED_MODES | TL_STRICT);
-    const bool watched = runs && heard;
-    const tl_seen seen = {c, k->at.file, k->at.line, t->phase, t->n_nodes, 1};
-    tl_status s = heard ? tl_tell_records(t, &seen) : TL_OK;
+    const bool heard = c->mode & t->heard_modes;
+    const bool watched = runs && (t->run_watched || heard);
+    const tl_seen seen = {c, k->at.file, k->at.line, t->phase, t->n_nodes, 1, k->at.call};
+    tl_status s = t->records_watched || heard ? tl_tell_records(t, &seen) : TL_OK;
     if (s != TL_OK)
         return s;
     if (watched)

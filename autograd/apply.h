@@ -19,7 +19,6 @@ typedef struct {
     bool fixed;             /* parameters and constants give what it makes, and are not repeated */
     bool operand;           /* the op changes an operand in place, and it is present */
     bool mutates;           /* this call does so, rather than change a copy */
-    bool blank;             /* some input's memory is yet to be filled with zeros */
     bool earlier;           /* the outputs were computed before, from the same parameters */
     unsigned changes;       /* inputs whose memory this call changes */
     unsigned regions; /* those in the tape's arena, where changes are tracked by region; tensors of

@@ -131,8 +131,6 @@ tl_value *tl_readable(tl_at at, tl_tensor x, const char *who)
                      x.index);
         return NULL;
     }
-    if (v != NULL)
-        tl_storage_settle(v->st);
     return v;
 }
 

@@ -377,8 +377,12 @@ bool tl_look_up(tl_at at, const char *who, tl_look *l)
         const tl_value *r = l->found[i] = tl_peek(at.tape, x);
         if (r == NULL || r->consumed || r->freed)
             return refuse(at, x, r, who);
-        if (l->view || r->st == NULL || r->st->version == r->born ||
-            r->st->arena != at.tape->arena || !tl_storage_changed(r->st, r->born, &r->a, &by))
+        if (l->view || r->st == NULL)
+            continue;
+        if (r->st->blank && !(l->begins & (i < 32 ? TL_BIT(i) : 0)))
+            tl_storage_settle(r->st);
+        if (r->st->version == r->born || r->st->arena != at.tape->arena ||
+            !tl_storage_changed(r->st, r->born, &r->a, &by))
             continue;
         tl_tape_fail(
             at, TL_EINPLACE,

@@ -44,14 +44,27 @@ tl_tensor tl_bottom(const tl_tape *t, tl_tensor x)
 
 /* ---- when a call may change it ---- */
 
-/* Input i has its elements in the memory of the operand. In a trace only the model has memory. */
-static bool shares(const tl_making *k, int i)
+/* Input i has its elements in the memory of the operand, whose bottom is `under`. In a trace only
+ * the model has memory. */
+static bool shares(const tl_making *k, int i, tl_tensor under)
 {
-    const int m = k->call.op->mutates;
+    const tl_tape *t = k->at.tape;
     if (!(k->call.mode & TL_TRACE))
-        return k->value[i]->st == k->value[m]->st;
-    const tl_tensor x = tl_bottom(k->at.tape, k->in[i]), y = tl_bottom(k->at.tape, k->in[m]);
-    return x.owner == y.owner && x.index == y.index && x.owner != k->at.tape->values.owner;
+        return k->value[i]->st == k->value[k->call.op->mutates]->st;
+    const tl_tensor x = tl_bottom(t, k->in[i]);
+    const tl_value *v = tl_model_value(t->model, x);
+    return v != NULL && v == tl_model_value(t->model, under);
+}
+
+/* The operand lies in an accumulator, which tl_grad lends. */
+static bool lent(const tl_making *k, tl_tensor under)
+{
+    const tl_tape *t = k->at.tape;
+    const tl_storage *st = k->value[k->call.op->mutates]->st;
+    uint32_t leaf, use;
+    return t->recorder == NULL
+               ? st != NULL && st->arena == t->grad_arena
+               : t->recorder->accumulator_of(t->recorder_ctx, t, under, &leaf, &use);
 }
 
 /* Nothing reads the operand as it was, neither a gradient nor the call itself, and nothing else
@@ -61,17 +74,22 @@ tl_status tl_change_check(tl_making *k)
     const tl_op *op = k->call.op;
     const tl_tape *t = k->at.tape;
     const tl_value *x = k->value[op->mutates];
-    const tl_tensor leaf = tl_behind(t, k->in[op->mutates], TL_VIEW, 0);
-    const tl_value *base = tl_peek(t, leaf);
     const unsigned changes = TL_BIT(op->mutates) | op->changes;
     char a[TL_SHAPE_TEXT], b[TL_SHAPE_TEXT];
+    /* What the op's own kernel overwrites whole, and nobody watches, can stay blank. */
+    k->call.begins = x->st != NULL && x->st->blank && k->mutates && t->choice == NULL &&
+                     !t->run_watched && !(k->call.mode & TL_TRACE) &&
+                     tl_op_begins(op, &x->a, x->st);
     if (!tl_array_same_shape(&k->call.out[0], &x->a))
         return tl_tape_fail(k->at, TL_ESHAPE,
                             "%s: changes input %d of shape %s, and its shape rule makes %s of it",
                             op->name, op->mutates, tl_array_shape_text(a, &x->a),
                             tl_array_shape_text(b, &k->call.out[0]));
+    if (x->st != NULL && !k->call.begins)
+        tl_storage_settle(x->st);
     if (!k->mutates)
         return TL_OK;
+    const tl_value *base = tl_peek(t, tl_behind(t, k->in[op->mutates], TL_VIEW, 0));
     if (base == NULL)
         return tl_tape_fail(k->at, TL_ESTALE, "%s: what input %d shows was removed from the model",
                             op->name, op->mutates);
@@ -81,10 +99,6 @@ tl_status tl_change_check(tl_making *k)
                                 "%s: dim %d of input %d shows one element %lld times; it cannot be "
                                 "changed in place",
                                 op->name, i, op->mutates, (long long)x->a.dim[i]);
-    if (t->phase == 0 && base->sums)
-        return tl_tape_fail(k->at, TL_EINPLACE,
-                            "%s: cannot change the gradient that tl_grad has lent in place",
-                            op->name);
     if (k->needs_grad && !(op->traits & TL_NONDIFF)) {
         if (base->node < 0 && base->needs_grad)
             return tl_tape_fail(k->at, TL_EINPLACE,
@@ -96,8 +110,13 @@ tl_status tl_change_check(tl_making *k)
                                 "this call changes it",
                                 op->name, op->mutates);
     }
+    const tl_tensor under = tl_bottom(t, k->in[op->mutates]);
+    if (t->phase == 0 && lent(k, under))
+        return tl_tape_fail(k->at, TL_EINPLACE,
+                            "%s: cannot change the gradient that tl_grad has lent in place",
+                            op->name);
     for (int i = 0; i < k->call.n_in && op != &tl_op_assign; i++) /* that copies before it writes */
-        if (k->value[i] != NULL && (i >= 32 || !(changes & TL_BIT(i))) && shares(k, i) &&
+        if (k->value[i] != NULL && (i >= 32 || !(changes & TL_BIT(i))) && shares(k, i, under) &&
             tl_arrays_overlap(&k->value[i]->a, &x->a))
             return tl_tape_fail(k->at, TL_EINPLACE,
                                 "%s: input %d lies in memory of input %d, which the call changes",

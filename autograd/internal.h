@@ -38,7 +38,6 @@ typedef struct {
     bool fixed;       /* made of parameters and constants alone, none of them repeated */
     bool kept;        /* its memory is of an earlier micro-batch and for those to come */
     bool consumed;    /* changed in place: a newer handle names the result */
-    bool sums;        /* an accumulator, which backward alone changes */
     bool held;        /* a backward walk owns it and releases it itself */
     bool freed;       /* backward has released its memory */
     bool let_go;      /* tl_let_go has released its memory; `freed` is set as well */
@@ -245,8 +244,9 @@ struct tl_tape {
     /* Who watches, and who redirects. */
     tl_watcher *watcher; /* in order of attachment */
     int n_watchers;
-    bool run_watched, given_watched,
-        values_watched;          /* which events any of them hears (observe.c) */
+    /* Which events any of them hears (observe.c), and the modes in which those of every tape do. */
+    bool records_watched, run_watched, given_watched, values_watched;
+    unsigned heard_modes;
     const tl_recorder *recorder; /* NULL: calls run */
     void *recorder_ctx;
 };
@@ -290,11 +290,12 @@ tl_tensor tl_model_handle(const tl_model *m, uint32_t i);
 
 /* ---- handle.c: from handles to records ---- */
 
-/* Looks up all the records of a call at once. */
+/* Looks up all the records of a call at once; what is blank is filled with zeros now. */
 typedef struct {
     const tl_tensor *in;
     int n_in;
     unsigned optional; /* bit i: input i may be absent; found[i] is then NULL */
+    unsigned begins;   /* bit i: the call may overwrite all of input i, which can stay blank */
     bool view;         /* the call only views its input, so its memory may have changed */
     tl_value **found;  /* of the inputs */
 } tl_look;
@@ -478,6 +479,8 @@ tl_status tl_tell_ran(tl_tape *t, const tl_seen *s);
     for (int tl_i = 0; tl_i < (t)->n_watchers; tl_i++) \
         if ((t)->watcher[tl_i].o->event != NULL)       \
     (t)->watcher[tl_i].o->event((t)->watcher[tl_i].ctx, __VA_ARGS__)
+/* A new tape has no observers but the shipped ones. */
+void tl_observe_none(tl_tape *t);
 /* Attaches those of src that follow to dst. */
 tl_status tl_observe_like(tl_tape *dst, const tl_tape *src);
 

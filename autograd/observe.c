@@ -4,13 +4,22 @@
 /* Notes which events anyone hears, so that calls nobody watches cost nothing. */
 static void note_watched(tl_tape *t)
 {
-    t->run_watched = t->given_watched = t->values_watched = false;
+    tl_observe_none(t);
     for (int i = 0; i < t->n_watchers; i++) {
         const tl_observer *o = t->watcher[i].o;
-        t->run_watched |= o->records != NULL || o->runs != NULL || o->ran != NULL;
-        t->given_watched |= t->watcher[i].o->gave != NULL || t->watcher[i].o->delivered != NULL;
-        t->values_watched |= t->watcher[i].o->backward_begins != NULL;
+        t->records_watched |= o->records != NULL;
+        t->run_watched |= o->runs != NULL || o->ran != NULL;
+        t->given_watched |= o->gave != NULL || o->delivered != NULL;
+        t->values_watched |= o->backward_begins != NULL;
     }
+}
+
+void tl_observe_none(tl_tape *t)
+{
+    t->records_watched = t->run_watched = t->given_watched = t->values_watched = false;
+    t->heard_modes = 0;
+    for (const tl_observer *const *o = tl_observers_shipped; *o != NULL; o++)
+        t->heard_modes |= (*o)->mode;
 }
 
 tl_status tl_observe(tl_tape *t, const tl_observer *o, void *ctx)
@@ -79,19 +88,22 @@ static const tl_observer *next(const tl_tape *t, int *i, const tl_call *c, void 
 /* What observers say to a call before or after it ran; they may leave the words to us. */
 static tl_status answer(tl_tape *t, const tl_seen *s, bool ran)
 {
-    const tl_at at = {t, s->file, s->line, NULL};
+    const tl_at at = {t, s->file, s->line, s->by};
     const char *name = s->call->op->name;
     tl_status status = TL_OK;
     const tl_observer *o;
     void *ctx;
-    for (int i = 0; status == TL_OK && (o = next(t, &i, s->call, &ctx)) != NULL;)
+    for (int i = 0; status == TL_OK && (o = next(t, &i, s->call, &ctx)) != NULL;) {
         if ((ran ? o->ran : o->records) != NULL)
             status = (ran ? o->ran : o->records)(ctx, t, s);
+        status = status == TL_OK ? tl_error_status(t) : status;
+    }
     if (status != TL_OK)
         return tl_tape_fail(at, status, "%s: an observer refuses it and does not say why", name);
-    if (s->node != TL_NO_NODE && t->n_nodes != s->node)
-        return tl_tape_fail(at, TL_EUSAGE, "%s: an observer has recorded on the tape", name);
-    return TL_OK;
+    if (s->node == TL_NO_NODE || t->n_nodes == s->node)
+        return TL_OK;
+    t->n_nodes = s->node; /* the caller drops the values */
+    return tl_tape_fail(at, TL_EUSAGE, "%s: an observer has recorded on the tape", name);
 }
 
 tl_status tl_tell_records(tl_tape *t, const tl_seen *s) { return answer(t, s, false); }

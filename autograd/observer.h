@@ -20,17 +20,18 @@ enum {
     TL_PHASE_BACKWARD = 1u << 2, /* a vjp makes it */
 };
 
-#define TL_WATCHED_MODES 0xffff0000u /* the mode bits that belong to observers of kernels */
+#define TL_WATCHED_MODES 0xffff0000u /* the mode bits that belong to observers */
 #define TL_NO_NODE UINT32_MAX        /* for a call not on the tape: a step of a run, tl_assign */
 
-/* One op, about to run or just run. */
+/* One op, about to be recorded, about to run, or just run. */
 typedef struct {
-    const tl_call *call; /* op, attributes, mode, kernel, arrays in and out */
+    const tl_call *call; /* op, attributes, mode, kernel, arrays in and (data once it ran) out */
     const char *file;    /* place of the user's call; in backward, of the call it differentiates */
     int line;
     unsigned phase;
-    uint32_t node; /* its number on the tape, from 0 after each reset, or TL_NO_NODE */
-    int fused;     /* how many ops run as one loop, of which `call` is the last; else 1 */
+    uint32_t node;  /* its number on the tape, from 0 after each reset, or TL_NO_NODE */
+    int fused;      /* how many ops run as one loop, of which `call` is the last; else 1 */
+    const char *by; /* the function that the program called; NULL: not known */
 } tl_seen;
 
 /* What the vjp of one recorded call returned. It has recorded the nodes from `first` on. */
@@ -51,9 +52,9 @@ typedef struct {
     bool follows;  /* also attached to tapes that recompute parts of this one (tl_gradcheck) */
     unsigned mode; /* the next three are told only of calls in these modes; 0: of all */
 
-    /* A call is about to be recorded, also by a trace; before and after its kernel, if one runs.
-     * records() and ran() may put an error on t and return it: the call fails. They read, and
-     * record nothing. */
+    /* A call is about to be recorded (not: by a program that is being traced); before and after its
+     * kernel, if one runs. records() and ran() may put an error on t and return it: the call fails,
+     * and what records() refuses has changed nothing. They read, and record nothing. */
     tl_status (*records)(void *ctx, tl_tape *t, const tl_seen *c);
     void (*runs)(void *ctx, tl_tape *t, const tl_seen *c);
     tl_status (*ran)(void *ctx, tl_tape *t, const tl_seen *c);

@@ -20,6 +20,7 @@ tl_tape *tl_tape_bare(tl_model *m)
     tl_object_hold(m);
     t->generation = 1;
     t->limit = 3;
+    tl_observe_none(t);
     if (tl_values_init(&t->values) != TL_OK) {
         tl_object_end(t);
         return NULL;

@@ -106,9 +106,9 @@ static inline tl_tensor tl_in_dtype(tl_at at, tl_tensor x, tl_dtype dtype)
 {
     return tl_is_none(x) || tl_dtype_of(at.tape, x) == dtype ? x : tl_cast_at(at, x, dtype);
 }
-/* y, a result with fewer dims than the vjp's input 0, in the shape that has dims of 1 in their
- * place: its samples lie along the axis along which those of the input do. */
-tl_tensor tl_kept_dims(tl_vjp *g, tl_tensor y, tl_shape kept);
+/* y, a result or its cotangent, in a shape whose samples lie along the axis along which those of
+ * the vjp's input 0 do: the input's, or that with 1 for reduced dims. */
+tl_tensor tl_shaped_back(tl_vjp *g, tl_tensor y, tl_shape kept);
 /* a + b, where either may be TL_NONE. */
 static inline tl_tensor tl_plus(tl_tape *t, tl_tensor a, tl_tensor b)
 {

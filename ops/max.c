@@ -68,7 +68,7 @@ static void max_vjp(tl_vjp *g)
     tl_tensor x = g->in[0];
     tl_shape kept = tl_reduce_kept(t, x, dims);
     tl_dtype c = tl_dtype_compute(tl_dtype_of(t, x));
-    tl_tensor y = tl_kept_dims(g, g->out[0], kept), dy = tl_kept_dims(g, g->dy[0], kept);
+    tl_tensor y = tl_shaped_back(g, g->out[0], kept), dy = tl_shaped_back(g, g->dy[0], kept);
     tl_tensor one = tl_scalar(t, c, 1), zero = tl_scalar(t, c, 0), mask = tl_eq(t, x, y);
     tl_tensor tied = tl_where(t, mask, one, zero);
     tl_tensor ties = tl_apply1(TL_AT(t), &tl_op_sum, &(tl_reduce_attrs){dims, true}, &tied, 1);

@@ -265,7 +265,7 @@ tl_shape tl_reduce_kept(tl_tape *t, tl_tensor x, int64_t dims)
 static tl_tensor spread(tl_vjp *g)
 {
     tl_shape kept = tl_reduce_kept(g->t, g->in[0], ((const tl_reduce_attrs *)g->attrs)->dims);
-    return tl_expand(g->t, tl_kept_dims(g, g->dy[0], kept), tl_shape_of(g->t, g->in[0]));
+    return tl_expand(g->t, tl_shaped_back(g, g->dy[0], kept), tl_shape_of(g->t, g->in[0]));
 }
 
 static void sum_vjp(tl_vjp *g) { g->dx[0] = spread(g); }

@@ -80,7 +80,7 @@ static void reshape_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
 
 static void reshape_vjp(tl_vjp *g)
 {
-    g->dx[0] = tl_reshape(g->t, g->dy[0], tl_shape_of(g->t, g->in[0]));
+    g->dx[0] = tl_shaped_back(g, g->dy[0], tl_shape_of(g->t, g->in[0]));
 }
 
 const tl_op tl_op_reshape = {TL_NAMED(reshape, 1, 1), .traits = TL_VIEW,  .shape = reshape_shape,
@@ -99,7 +99,7 @@ tl_tensor tl_reshape_at(tl_at at, tl_tensor x, tl_shape shape)
     return tl_apply1(at, &tl_op_reshape, &(shape_attrs){shape}, &x, 1);
 }
 
-tl_tensor tl_kept_dims(tl_vjp *g, tl_tensor y, tl_shape kept)
+tl_tensor tl_shaped_back(tl_vjp *g, tl_tensor y, tl_shape kept)
 {
     const tl_tensor z = tl_reshape(g->t, y, kept);
     const tl_batch axis = tl_batch_of(g->t, g->in[0]), told = tl_batch_of(g->t, z);
@@ -262,7 +262,7 @@ static void select_vjp(tl_vjp *g)
     tl_shape in = tl_shape_of(g->t, g->in[0]), one = in;
     int d = tl_dim_from_front(s->dim, in.ndim);
     one.dim[d] = 1;
-    g->dx[0] = tl_slice_grad(g->t, tl_kept_dims(g, g->dy[0], one), in.dim[d], d,
+    g->dx[0] = tl_slice_grad(g->t, tl_shaped_back(g, g->dy[0], one), in.dim[d], d,
                              s->index < 0 ? s->index + in.dim[d] : s->index, 1);
 }
 

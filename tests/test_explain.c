@@ -534,7 +534,47 @@ static void strict_refuses_what_it_names(void **unused)
     }
 }
 
+/* It names the function that was called, not only the op of which that is made. */
+static void strict_names_the_call(void **unused)
+{
+    static const float x[SAMPLES * 4] = {0.5f, 1, 2};
+    (void)unused;
+    tl_tape_reset(t);
+    int scope = tl_mode_push(t, TL_STRICT);
+    tl_tensor w = tl_param(t, m, "strict", TL_F32, TL_DIMS(4), .kind = TL_INIT_ONES);
+    tl_mse(t, tl_mul(t, tl_data(t, x, TL_F32, TL_DIMS(SAMPLES, 4)), w), w);
+    tl_mode_pop(t, scope);
+    assert_int_equal(tl_error_status(t), TL_EUSAGE);
+    assert_non_null(strstr(tl_error(t), "mse: mean: TL_STRICT: "));
+    tl_error_clear(t);
+}
+
+/* A checker runs leaves of its own: what was recorded is not refused once more. */
+static tl_tensor strictly(tl_tape *tape, const tl_tensor *in, int n, void *ctx)
+{
+    const int scope = tl_mode_push(tape, TL_STRICT);
+    tl_tensor h = tl_tanh(tape, tl_matmul(tape, tl_transpose(tape, in[0], 0, 1), in[1]));
+    (void)n, (void)ctx;
+    h = tl_sum(tape, tl_square(tape, tl_sum(tape, h, TL_DIMS(0), false)), TL_ALL, false);
+    tl_mode_pop(tape, scope);
+    return h;
+}
+
+static void what_is_strict_can_be_checked(void **unused)
+{
+    static const float x[2][4][3] = {{{0.5f, 1, 2}}, {{1, -1, 0.25f}}};
+    (void)unused;
+    tl_tape_reset(t);
+    tl_tensor in[2] = {tl_data(t, x, TL_F32, TL_DIMS(2, 4, 3)),
+                       tl_param(t, m, "checked", TL_F32, TL_DIMS(3, 2), .kind = TL_INIT_NORMAL,
+                                .scale = 1)};
+    if (tl_gradcheck(t, strictly, in, 2, NULL) != TL_RIGHT)
+        fail_msg("%s", tl_error(t));
+}
+
 const struct CMUnitTest tl_tests_explain[] = {
+    TEST(what_is_strict_can_be_checked),
+    TEST(strict_names_the_call),
     TEST(weights_made_of_data_are_named),
     TEST(a_state_of_samples_has_to_be_called_one),
     TEST(weight_decay_in_the_loss_is_named),

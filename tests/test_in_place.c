@@ -582,12 +582,21 @@ static void test_what_others_count_on(void **unused)
               dx = tl_data(t, ((float[]){10, 20, 30}), TL_F32, TL_DIMS(3));
     tl_sum_to(t, dx, TL_DIMS(3), three);
     expect_failure(t, TL_EINPLACE, "shows one element 3 times");
-    tl_tensor w = tl_param(t, m, "w", TL_F32, TL_DIMS(2, 2), .kind = TL_INIT_ONES),
-              c = tl_data(t, ((float[]){.5, .25}), TL_F32, TL_DIMS(2)),
-              y = tl_matmul(t, tl_data(t, ((float[]){1, 2, 3, 4}), TL_F32, TL_DIMS(2, 2)), w);
-    assert_int_equal(tl_backward(t, tl_sum(t, y, TL_ALL, false)), TL_OK);
-    tl_rotary_(t, tl_grad(t, w), c, c, TL_ROTARY_HALF);
-    expect_failure(t, TL_EINPLACE, "tl_grad has lent");
+    for (int update = 0; update < 2; update++) { /* which may do so */
+        tl_tensor w = tl_param(t, m, "w", TL_F32, TL_DIMS(2, 2), .kind = TL_INIT_ONES),
+                  c = tl_data(t, ((float[]){.5, .25}), TL_F32, TL_DIMS(2)),
+                  y = tl_matmul(t, tl_data(t, ((float[]){1, 2, 3, 4}), TL_F32, TL_DIMS(2, 2)), w);
+        assert_int_equal(tl_backward(t, tl_sum(t, y, TL_ALL, false)), TL_OK);
+        tl_tensor g = tl_grad(t, w);
+        if (update) {
+            tl_update_begin(t);
+            g = tl_rotary_(t, g, c, c, TL_ROTARY_HALF);
+            tl_update_end(t);
+            expect_no_error(t);
+        }
+        tl_rotary_(t, g, c, c, TL_ROTARY_HALF);
+        expect_failure(t, TL_EINPLACE, "tl_grad has lent");
+    }
     tl_free(t, m);
 }
 
@@ -602,10 +611,11 @@ static void twists(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int n
     const twisting *how = ctx;
     tl_tensor c = tl_constant(t, ((float[]){.5, .25}), TL_F32, TL_DIMS(2));
     (void)n, (void)n_out;
-    if (how->what == 0) { /* a gradient that was lent */
-        tl_tensor w = tl_param(t, how->m, "w", TL_F32, TL_DIMS(2, 2), .kind = TL_INIT_ONES);
+    if (how->what == 0 || how->what > 2) { /* a gradient that was lent */
+        tl_tensor w = tl_param(t, how->m, "w", TL_F32, TL_DIMS(2, 2), .kind = TL_INIT_ONES), g;
         tl_backward(t, tl_sum(t, tl_matmul(t, in[0], w), TL_ALL, false));
-        out[0] = tl_rotary_(t, tl_grad(t, w), c, c, TL_ROTARY_HALF);
+        g = how->what == 3 ? tl_detach(t, tl_grad(t, w)) : tl_grad(t, w);
+        out[0] = how->what == 4 ? g : tl_rotary_(t, g, c, c, TL_ROTARY_HALF);
         return;
     }
     tl_tensor b = tl_buffer(t, how->m, "b", TL_F32, TL_DIMS(2, 2));
@@ -618,7 +628,7 @@ static void twists(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int n
 static void test_called_and_compiled_agree(void **unused)
 {
     (void)unused;
-    for (int what = 0; what < 3; what++)
+    for (int what = 0; what < 5; what++)
         for (int compiled = 0; compiled < 2; compiled++) {
             tl_model *m = tl_model_new(.seed = 1);
             tl_tape *t = tl_tape_new(m);
@@ -629,10 +639,15 @@ static void test_called_and_compiled_agree(void **unused)
                 tl_run(g, &in, 1, &out);
             else
                 twists(t, &in, 1, &out, 1, &how);
-            if (what < 2)
-                expect_failure(t, TL_EINPLACE, what == 0 ? "lent" : "input 1 lies in memory");
-            else
+            if (what == 4) { /* it is handed out, and changed then */
                 expect_no_error(t);
+                tl_tensor c = tl_data(t, ((float[]){.5, .25}), TL_F32, TL_DIMS(2));
+                tl_rotary_(t, out, c, c, TL_ROTARY_HALF);
+            }
+            if (what == 2)
+                expect_no_error(t);
+            else
+                expect_failure(t, TL_EINPLACE, what != 1 ? "lent" : "input 1 lies in memory");
             tl_free(g, t, m);
         }
 }

@@ -111,26 +111,49 @@ static tl_tensor merged(tl_tape *t, tl_model *m, tl_tensor x)
     return total(t, tl_tanh(t, tl_matmul(t, tl_mul(t, r, h), w)));
 }
 
-/* A dim in front of the samples goes, and its vjp puts it back. */
-static tl_tensor in_front(tl_tape *t, tl_model *m, tl_tensor x)
+/* Dims in front of the samples, or beside them, go, and vjps put them back: a gradient by what
+ * their op was given, in a program of its own. */
+static tl_tensor in_front(tl_tape *t, tl_model *m, tl_tensor x, int64_t rows)
 {
-    tl_tensor w = normal(t, m, TL_DIMS(6, 6));
-    return tl_tanh(t, tl_matmul(t, tl_transpose(t, x, 0, 1), w));
+    tl_tensor w = tl_param(t, m, "front", TL_F32, TL_DIMS(6, 6), .kind = TL_INIT_NORMAL,
+                           .scale = 1);
+    return tl_tanh(t, tl_matmul(t, tl_transpose(t, tl_slice(t, x, 1, 0, rows, 1), 0, 1), w));
+}
+
+static tl_tensor used_again(tl_tape *t, tl_model *m, tl_tensor y, tl_tensor h)
+{
+    tl_tensor g;
+    tl_gradients(t, total(t, tl_square(t, tl_tanh(t, y))), &h, 1, TL_NONE, &g);
+    return total(t, tl_tanh(t, tl_matmul(t, g, normal(t, m, TL_DIMS(6, 6)))));
 }
 
 static tl_tensor selected(tl_tape *t, tl_model *m, tl_tensor x)
 {
-    return total(t, tl_tanh(t, tl_select(t, in_front(t, m, x), 0, 2)));
+    tl_tensor h = in_front(t, m, x, 4);
+    return used_again(t, m, tl_select(t, h, 0, 2), h);
 }
 
 static tl_tensor summed(tl_tape *t, tl_model *m, tl_tensor x)
 {
-    return total(t, tl_tanh(t, tl_sum(t, in_front(t, m, x), TL_DIMS(0), false)));
+    tl_tensor h = in_front(t, m, x, 4);
+    return used_again(t, m, tl_sum(t, h, TL_DIMS(0), false), h);
 }
 
 static tl_tensor greatest(tl_tape *t, tl_model *m, tl_tensor x)
 {
-    return total(t, tl_tanh(t, tl_max(t, in_front(t, m, x), TL_DIMS(0), false)));
+    tl_tensor h = in_front(t, m, x, 4);
+    return used_again(t, m, tl_max(t, h, TL_DIMS(0), false), h);
+}
+
+static tl_tensor stacked(tl_tape *t, tl_model *m, tl_tensor x)
+{
+    tl_tensor h = in_front(t, m, x, 1);
+    return used_again(t, m, tl_stack(t, ((tl_tensor[]){h, tl_sin(t, h)}), 2, 2), h);
+}
+
+static tl_tensor log_summed(tl_tape *t, tl_model *m, tl_tensor x)
+{
+    return total(t, tl_tanh(t, tl_logsumexp(t, in_front(t, m, x, 1), TL_DIMS(2), false)));
 }
 
 static const struct {
@@ -147,6 +170,8 @@ static const struct {
     {"selected", selected, false},
     {"summed", summed, false},
     {"greatest", greatest, false},
+    {"stacked", stacked, false},
+    {"log_summed", log_summed, false},
     {"gradient", gradient, false},
     {"squared_gradient", squared_gradient, true},
     {"repeated_twice", repeated_twice, true},

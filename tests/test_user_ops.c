@@ -188,6 +188,14 @@ static tl_status refuses(void *ctx, tl_tape *t, const tl_seen *s)
     return TL_EUSAGE;
 }
 
+static tl_status says_so_alone(void *ctx, tl_tape *t, const tl_seen *s)
+{
+    (void)ctx;
+    tl_tape_fail((tl_at){t, s->file, s->line, s->by}, TL_EDOMAIN, "%s: an observer minds",
+                 s->call->op->name);
+    return TL_OK;
+}
+
 static tl_status records(void *ctx, tl_tape *t, const tl_seen *s)
 {
     static bool inside;
@@ -203,6 +211,7 @@ static tl_status records(void *ctx, tl_tape *t, const tl_seen *s)
 static void observers_that_break_their_promise(void **unused)
 {
     static const tl_observer silent[] = {{.records = refuses}, {.ran = refuses}};
+    static const tl_observer lax[] = {{.records = says_so_alone}, {.ran = says_so_alone}};
     static const tl_observer busy[] = {{.records = records}, {.ran = records}};
     (void)unused;
     for (int i = 0; i < 2; i++) {
@@ -214,9 +223,18 @@ static void observers_that_break_their_promise(void **unused)
         tl_free(t);
         t = tl_tape_new(NULL);
         x = row(t);
+        assert_int_equal(tl_observe(t, &lax[i], NULL), TL_OK);
+        assert_true(tl_is_none(tl_mse(t, x, x)));
+        expect_failure(t, TL_EDOMAIN, "mse: "); /* the function that was called */
+        assert_int_equal(tl_memory_stats(t).nodes, 0);
+        tl_free(t);
+        t = tl_tape_new(NULL);
+        x = row(t);
         assert_int_equal(tl_observe(t, &busy[i], NULL), TL_OK);
         assert_true(tl_is_none(tl_square(t, x)));
+        const size_t nodes = tl_memory_stats(t).nodes;
         expect_failure_both(t, TL_EUSAGE, "square", "recorded");
+        assert_int_equal(nodes, 0);
         tl_free(t);
     }
 }

@@ -2,8 +2,6 @@
  * tl_batch_axis. For the results of a call it is inferred by the op's rule; the common rules, and
  * what others are made of, are here. What falls outside the promise is named and refused in
  * check/explain.c. */
-#include <stdarg.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "autograd/batch/internal.h"

@@ -135,7 +135,7 @@ static bool blames(const tl_tape *t, const tl_node *n, char why[TL_MESSAGE_MAX])
 static tl_status refuse(void *ctx, tl_tape *t, const tl_seen *seen)
 {
     const tl_node *n = &t->node[seen->node];
-    const tl_at at = {t, seen->file, seen->line, NULL};
+    const tl_at at = {t, seen->file, seen->line, seen->by};
     char why[TL_MESSAGE_MAX];
     (void)ctx;
     if (n->kernel != NULL && n->kernel->mode & TL_FAST)

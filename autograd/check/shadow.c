@@ -53,6 +53,7 @@ static tl_status copy_input(tl_at at, const char *what, tl_tensor x, bool grads,
     *copy = tl_shadow_copy(on, &v->a);
     if (tl_is_none(*copy))
         return tl_error_status(on);
+    tl_batch_like(tl_peek(on, *copy), v);
     return grads && tl_dtype_is_float(v->a.dtype) ? tl_require_grad(on, *copy) : TL_OK;
 }
 

@@ -54,7 +54,7 @@ tl_status tl_graph_run_call(tl_graph *g, const tl_plan_step *p, tl_call *c)
     tl_status s = TL_OK;
     const tl_node *n = &g->t->node[p->node];
     const int n_ops = p->fused != NULL ? p->fused->n_ops : 1; /* shown as a call of the last one */
-    const tl_seen seen = {c, n->file, n->line, n->phase, TL_NO_NODE, n_ops};
+    const tl_seen seen = {c, n->file, n->line, n->phase, TL_NO_NODE, n_ops, NULL};
     tl_tell_runs(g->user, &seen);
     if (p->fused != NULL)
         tl_fused_run(p->fused);
