@@ -43,10 +43,11 @@ static tl_status read_inputs(tl_making *k, const tl_tensor *in, const void *attr
         memcpy(c->attrs, attrs, op->attr_size);
     if (n > 0)
         memcpy((tl_tensor *)k->in, in, n * sizeof *in);
+    const bool mutates = op->traits & TL_MUTATES;
     tl_look l = {.in = k->in,
                  .n_in = c->n_in,
                  .optional = op->optional,
-                 .begins = op->traits & TL_BEGINS ? TL_BIT(op->mutates) : 0,
+                 .begins = mutates && op->traits & TL_BEGINS ? TL_BIT(op->mutates) : 0,
                  .view = op->traits & TL_VIEW,
                  .found = k->value};
     if (!tl_look_up(k->at, op->name, &l))
@@ -66,7 +67,7 @@ static tl_status read_inputs(tl_making *k, const tl_tensor *in, const void *attr
             c->mode |= TL_TRACE;
         k->needs_grad |= v->needs_grad;
         k->depends |= v->batch != TL_FREE;
-        k->fixed &= v->fixed && !(op->traits & TL_MUTATES && i == op->mutates);
+        k->fixed &= v->fixed && !(mutates && i == op->mutates);
         k->wanted |= v->needs_grad ? bit : 0;
         there |= v->st != NULL ? bit : 0;
         own |= v->st != NULL && v->st->arena == t->arena ? bit : 0;
@@ -74,7 +75,7 @@ static tl_status read_inputs(tl_making *k, const tl_tensor *in, const void *attr
         k->array[i] = &v->a;
     }
     k->needs_grad &= !(c->mode & TL_NO_GRAD);
-    k->operand = op->traits & TL_MUTATES && k->value[op->mutates] != NULL;
+    k->operand = mutates && k->value[op->mutates] != NULL;
     k->mutates = k->operand && !(c->mode & TL_APART) &&
                  !(k->value[op->mutates]->kept && op->changes == 0);
     k->changes = k->mutates ? there & (TL_BIT(op->mutates) | op->changes) : 0;

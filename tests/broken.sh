@@ -275,7 +275,7 @@ breaks 10.3 "accumulators from elsewhere are forgotten" accumulate autograd/batc
 breaks 10.4 "weights made of weights go back at each use" derived autograd/walk.c '(v->fixed && v->needs_grad && !' '(v->fixed && v->node < 0 && !'
 breaks 10.4 "micro-batches that run other programs pass" splits autograd/batch/prints.c '    if (x.ragged || (i == x.n' '    if (i >= 0 || x.ragged || (i == x.n'
 breaks 10.5 "a value changed through a view is read" in_place autograd/handle.c '!tl_storage_changed(r->st, r->born, &r->a, &by))' '!tl_storage_changed(r->st, r->born, &r->a, &by) || true)'
-breaks 10.5 "what an op in place makes of a parameter is one of its values" in_place autograd/apply.c 'v->fixed && !(op->traits & TL_MUTATES && i == op->mutates)' 'v->fixed'
+breaks 10.5 "what an op in place makes of a parameter is one of its values" in_place autograd/apply.c 'v->fixed && !(mutates && i == op->mutates)' 'v->fixed'
 breaks 10.5 "a change of what a gradient reads" in_place autograd/in_place.c 'if (tl_op_reads(op, k->wanted) & TL_BIT(op->mutates))' 'if (tl_op_reads(op, k->wanted) & 0)'
 breaks 10.5 "a change of another input" in_place autograd/in_place.c ' && shares(k, i, under) &&' ' && shares(k, i, under) && k->call.n_out > 8 &&'
 breaks 10.5 "a change of an element shown twice" in_place autograd/in_place.c 'x->a.stride[i] == 0)' 'x->a.stride[i] < 0)'
