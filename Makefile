@@ -294,8 +294,8 @@ test: $(BUILD)/tests/runner $(BUILD)/tests/grouped $(BUILD)/libtally.a $(BUILD)/
 docs:
 	$(Q)$(PYTHON) docs/reference.py $(BUILD)/docs $(PUBLIC)
 
-# Python with numpy: PYTHON=... names another.
-PYTHON ?= python3
+# Python, with numpy where there is one; PYTHON=... names another.
+PYTHON ?= $(or $(shell for p in python3 /usr/bin/python3; do $$p -c 'import numpy' 2> /dev/null && echo $$p && break; done),python3)
 python: $(BUILD)/$(SO) $(BUILD)/signs
 	$(Q)$(PYTHON) tests/python.py $(BUILD)
 
