@@ -106,9 +106,11 @@ static inline tl_tensor tl_in_dtype(tl_at at, tl_tensor x, tl_dtype dtype)
 {
     return tl_is_none(x) || tl_dtype_of(at.tape, x) == dtype ? x : tl_cast_at(at, x, dtype);
 }
-/* y, a result or its cotangent, in a shape whose samples lie along the axis along which those of
- * the vjp's input 0 do: the input's, or that with 1 for reduced dims. */
-tl_tensor tl_shaped_back(tl_vjp *g, tl_tensor y, tl_shape kept);
+/* x reshaped, where its samples, if it has any, lie along that axis. */
+tl_tensor tl_reshape_told(tl_at at, tl_tensor x, tl_shape shape, int axis);
+/* y, a result of the vjp's op or a cotangent of one, in the shape of input 0, or that with 1 for
+ * dims that were reduced: its samples lie along the axis along which those of the input do. */
+tl_tensor tl_shaped_back(tl_vjp *g, tl_tensor y, tl_shape shape);
 /* a + b, where either may be TL_NONE. */
 static inline tl_tensor tl_plus(tl_tape *t, tl_tensor a, tl_tensor b)
 {

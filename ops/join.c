@@ -6,7 +6,6 @@
  * VJP:    those of concat and slice
  * Errors: TL_ESHAPE, and those of the ops they are made of
  */
-#include "autograd/batch/samples.h"
 #include "ops/build.h"
 
 tl_tensor tl_stack_at(tl_at at, const tl_tensor *xs, int n, int dim)
@@ -29,13 +28,8 @@ tl_tensor tl_stack_at(tl_at at, const tl_tensor *xs, int n, int dim)
         if (!tl_shape_equal(&own, &first))
             tl_tape_fail(at, TL_ESHAPE, "stack: input %d has shape %s, input 0 %s", i,
                          TL_TEXT_OF(&own), TL_TEXT_OF(&first));
-        lifted[i] = tl_reshape_at(at, xs[i], s);
-        /* Where x is one sample, reshape may take the new dim for the batch axis: say which it is.
-         */
-        const tl_batch b0 = tl_batch_of(at.tape, xs[i]);
-        const int b1 = b0 + (b0 >= d);
-        if (b0 >= 0 && tl_batch_of(at.tape, lifted[i]) != b1)
-            tl_batch_samples_of(at.tape, lifted[i], xs[i], b1);
+        const tl_batch axis = tl_batch_of(at.tape, xs[i]);
+        lifted[i] = tl_reshape_told(at, xs[i], s, axis + (axis >= d));
     }
     tl_tensor y = tl_concat_at(at, lifted, n, d);
     tl_free_raw(lifted);

@@ -65,7 +65,7 @@ static tl_tensor of_rows(tl_at at, tl_tensor x)
 {
     tl_shape one = tl_shape_of(at.tape, x);
     one.dim[one.ndim++] = 1;
-    return tl_reshape_at(at, x, one);
+    return tl_reshape_told(at, x, one, tl_batch_of(at.tape, x));
 }
 
 /* x with 0 where the mask, if there is one, is true. */
@@ -85,7 +85,8 @@ static tl_tensor without_rows(tl_at at, tl_tensor z, tl_tensor ignored)
 static tl_tensor each_of(tl_at at, tl_tensor v, tl_tensor targets, tl_tensor ignored)
 {
     tl_tensor y = tl_gather_at(at, v, of_rows(at, without(at, targets, ignored)), -1);
-    y = tl_reshape_at(at, tl_neg_at(at, y), tl_shape_of(at.tape, targets));
+    y = tl_reshape_told(at, tl_neg_at(at, y), tl_shape_of(at.tape, targets),
+                        tl_batch_of(at.tape, y));
     return without(at, y, ignored);
 }
 

@@ -201,7 +201,8 @@ static tl_tensor multiply(tl_at at, tl_tensor a, tl_tensor b, tl_matmul_attrs at
     }
     if (col)
         s.ndim--;
-    return tl_reshape_at(at, c, s);
+    const tl_batch axis = tl_batch_of(at.tape, c); /* the last, and -2 goes: one to the left */
+    return tl_reshape_told(at, c, s, axis - (row && !col && axis == s.ndim));
 }
 
 tl_tensor tl_matmul_at(tl_at at, tl_tensor a, tl_tensor b)

@@ -7,7 +7,6 @@
  * Errors: TL_EDTYPE TL_ESHAPE
  * The kernels run along the last dim; a view brings another dim there.
  */
-#include "autograd/batch/samples.h"
 #include "ops/build.h"
 
 static tl_status row_shape(tl_call *c)
@@ -62,8 +61,7 @@ tl_tensor tl_logsumexp_at(tl_at at, tl_tensor x, tl_shape dims, bool keepdims)
                                 tl_fill_at(at, c, TL_SCALAR, (double)INFINITY));
     m = tl_where_at(at, finite, m, tl_fill_at(at, c, TL_SCALAR, 0));
     tl_tensor y = tl_sum_at(at, tl_exp_at(at, tl_sub_at(at, x, m)), dims, keepdims);
-    m = tl_reshape_at(at, m, tl_shape_of(at.tape, y));
-    tl_batch_samples_of(at.tape, m, y, tl_batch_of(at.tape, y));
+    m = tl_reshape_told(at, m, tl_shape_of(at.tape, y), tl_batch_of(at.tape, y));
     return tl_in_dtype(at, tl_add_at(at, tl_log_at(at, y), m), own);
 }
 

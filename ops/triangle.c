@@ -80,6 +80,7 @@ tl_tensor tl_diagonal_at(tl_at at, tl_tensor x, int64_t offset, int dim1, int di
     s = tl_shape_of(at.tape, x);
     s.ndim = order.ndim - 1;
     s.dim[s.ndim - 1] = m * n;
-    return tl_slice_at(at, tl_reshape_at(at, x, s), -1, first,
-                       length < 1 ? first : first + (length - 1) * (n + 1) + 1, n + 1);
+    x = tl_reshape_told(at, x, s, tl_batch_of(at.tape, x));
+    return tl_slice_at(at, x, -1, first, length < 1 ? first : first + (length - 1) * (n + 1) + 1,
+                       n + 1);
 }

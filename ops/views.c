@@ -99,13 +99,18 @@ tl_tensor tl_reshape_at(tl_at at, tl_tensor x, tl_shape shape)
     return tl_apply1(at, &tl_op_reshape, &(shape_attrs){shape}, &x, 1);
 }
 
-tl_tensor tl_shaped_back(tl_vjp *g, tl_tensor y, tl_shape kept)
+tl_tensor tl_reshape_told(tl_at at, tl_tensor x, tl_shape shape, int axis)
 {
-    const tl_tensor z = tl_reshape(g->t, y, kept);
-    const tl_batch axis = tl_batch_of(g->t, g->in[0]), told = tl_batch_of(g->t, z);
+    const tl_tensor y = tl_reshape_at(at, x, shape);
+    const tl_batch told = tl_batch_of(at.tape, y);
     if (axis >= 0 && told >= 0 && told != axis) /* reshape takes the first that one sample allows */
-        tl_batch_samples_of(g->t, z, y, axis);
-    return z;
+        tl_batch_samples_of(at.tape, y, x, axis);
+    return y;
+}
+
+tl_tensor tl_shaped_back(tl_vjp *g, tl_tensor y, tl_shape shape)
+{
+    return tl_reshape_told(TL_AT(g->t), y, shape, tl_batch_of(g->t, g->in[0]));
 }
 
 /* ---- permute: out dim i is in dim dims[i] ---- */

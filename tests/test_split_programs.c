@@ -156,6 +156,36 @@ static tl_tensor log_summed(tl_tape *t, tl_model *m, tl_tensor x)
     return total(t, tl_tanh(t, tl_logsumexp(t, in_front(t, m, x, 1), TL_DIMS(2), false)));
 }
 
+/* The library's own reshapes of (1, samples, 6). */
+static tl_tensor by_a_vector(tl_tape *t, tl_model *m, tl_tensor x)
+{
+    tl_tensor h = in_front(t, m, x, 1), y = tl_matmul(t, h, normal(t, m, TL_DIMS(6)));
+    return total(t, tl_add(t, tl_tanh(t, y), tl_sum(t, h, TL_DIMS(2), false)));
+}
+
+static tl_tensor each_loss(tl_tape *t, tl_model *m, tl_tensor x)
+{
+    tl_tensor h = in_front(t, m, x, 1),
+              ids = tl_transpose(t, tl_slice(t, tl_argmax(t, x, 2, false), 1, 0, 1, 1), 0, 1),
+              y = tl_cross_entropy(t, h, ids, TL_EACH, .smoothing = 0.25);
+    return total(t, tl_add(t, tl_tanh(t, y), tl_sum(t, h, TL_DIMS(2), false)));
+}
+
+static tl_tensor diagonals(tl_tape *t, tl_model *m, tl_tensor x)
+{
+    tl_tensor h = tl_reshape(t, in_front(t, m, x, 1), TL_DIMS(1, tl_shape_of(t, x).dim[0], 2, 3));
+    tl_batch_axis(t, h, 1);
+    tl_tensor y = tl_diagonal(t, h, 0, 2, 3);
+    return total(t, tl_tanh(t, tl_mul(t, y, tl_slice(t, tl_select(t, h, 2, 0), 2, 0, 2, 1))));
+}
+
+/* Repeated as often as a micro-batch has samples, but not for each. */
+static tl_tensor repeated_beside(tl_tape *t, tl_model *m, tl_tensor x)
+{
+    tl_tensor p = tl_expand(t, normal(t, m, TL_DIMS(1, 6)), TL_DIMS(4, 6));
+    return total(t, tl_tanh(t, tl_mul(t, tl_tanh(t, x), p)));
+}
+
 static const struct {
     const char *name;
     program *f;
@@ -172,9 +202,13 @@ static const struct {
     {"greatest", greatest, false},
     {"stacked", stacked, false},
     {"log_summed", log_summed, false},
+    {"by_a_vector", by_a_vector, false},
+    {"each_loss", each_loss, false},
+    {"diagonals", diagonals, false},
     {"gradient", gradient, false},
     {"squared_gradient", squared_gradient, true},
     {"repeated_twice", repeated_twice, true},
+    {"repeated_beside", repeated_beside, true},
 };
 
 static void any_split_gives_one_hash(void **unused)

@@ -52,7 +52,8 @@ static tl_status set_axis(tl_value *v, int axis, bool told, tl_err *e)
     if (axis != TL_FREE && axis != TL_MIXED && (axis < 0 || axis >= v->a.ndim))
         return tl_fail(e, TL_ESHAPE, "tl_batch_axis: %d is neither TL_FREE nor an axis of %s", axis,
                        tl_array_shape_text(text, &v->a));
-    tl_batch_set(v, axis);
+    if (v->batch != axis) /* else it has its samples, which a view may have merged with rows */
+        tl_batch_set(v, axis);
     v->fixed &= axis == TL_FREE;
     return TL_OK;
 }

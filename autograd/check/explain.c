@@ -39,14 +39,15 @@ static tl_tensor adds_sums(const tl_tape *t, const tl_op *op, int i, tl_tensor x
                                    : NULL;
     const bool twice = below != NULL && below->op->traits & TL_REPEATS;
     const int end = v->a.ndim - (op->folds & TL_BIT(i) ? 2 : 0); /* a product sums the last two */
-    const bool aligned = y->batch >= 0 && v->a.ndim == y->a.ndim;
+    /* dims of v are dims of y, the last to the last */
+    const bool aligned = y->batch >= 0 && (op->traits & TL_POINTWISE || v->a.ndim == y->a.ndim);
     if (!v->needs_grad || (tl_maker(t, leaf) != NULL && !tl_peek(t, leaf)->fixed))
         return TL_NONE;
     if (!apart && (!repeats || (v->batch != TL_FREE && !twice)))
         return TL_NONE;
     for (int k = 0; k < end && !apart && !twice; k++)
         if (v->a.dim[k] == samples && (v->a.stride[k] == 0 || v->a.dim[k] == 1) &&
-            (!aligned || k == y->batch))
+            (!aligned || k + y->a.ndim - v->a.ndim == y->batch))
             return TL_NONE;
     return leaf;
 }
