@@ -632,7 +632,36 @@ static void without_inputs(void **unused)
     tl_free(on, owner);
 }
 
+/* An op that is given -inf among its inputs is judged by steps of the size of the others. */
+static tl_tensor f_masked(tl_tape *on, const tl_tensor *in, int n, void *ctx)
+{
+    static const bool away[4] = {false, true, false, false};
+    tl_tensor x = tl_masked_fill(on, in[0], tl_constant(on, away, TL_BOOL, TL_DIMS(4)), -INFINITY);
+    tl_tensor drawn = tl_cast(on, tl_normal(on, TL_F32, TL_DIMS(3, 4), "u"), TL_F64);
+    (void)n, (void)ctx;
+    return tl_add(on, tl_sum(on, tl_square(on, tl_softmax(on, x, -1)), TL_ALL, false),
+                  tl_sum(on, tl_mul(on, in[1], drawn), TL_ALL, false));
+}
+
+static void infinities_have_no_size(void **unused)
+{
+    double v[12];
+    (void)unused;
+    for (int i = 0; i < 12; i++)
+        v[i] = (double)(i * 7 % 12) / 8 - 0.5;
+    tl_model *own = tl_model_new(.seed = 1);
+    tl_tape *on = tl_tape_new(own);
+    tl_tensor in[2] = {tl_data(on, v, TL_F64, TL_DIMS(3, 4)),
+                       tl_data(on, v, TL_F64, TL_DIMS(3, 4))};
+    const tl_verdict verdict = tl_gradcheck(on, f_masked, in, 2, NULL);
+    if (verdict != TL_PRECISION_LIMITED)
+        fail_msg("%s: %s", tl_verdict_name(verdict), tl_error(on));
+    tl_error_clear(on);
+    tl_free(on, own);
+}
+
 const struct CMUnitTest tl_tests_gradients_checker[] = {
+    cmocka_unit_test(infinities_have_no_size),
     TEST(all_compares_every_element),
     TEST(fast_moves_everything_once),
     TEST(integers_are_held),

@@ -20,16 +20,19 @@ double tl_shadow_value_at(tl_shadow *s, double h)
     return tl_shadow_value(s);
 }
 
-/* The root mean square of the elements that move. */
+/* The root mean square of the elements that move; infinities stay where they are. */
 static double size_of(const tl_shadow *s, const tl_path *p)
 {
     double sum = 0, n = 0;
-    if (p->element >= 0 && s->x0[p->leaf->first + p->element] != 0)
-        return fabs(s->x0[p->leaf->first + p->element]);
+    const double own = p->element < 0 ? 0 : s->x0[p->leaf->first + p->element];
+    if (own != 0 && isfinite(own))
+        return fabs(own);
     for (int i = 0; i < s->n_leaves; i++) {
         const double *x0 = s->x0 + s->leaf[i].first;
-        for (int64_t k = 0; tl_path_moves(p, &s->leaf[i]) && k < s->leaf[i].n; k++, n++)
-            sum += x0[k] * x0[k];
+        for (int64_t k = 0; tl_path_moves(p, &s->leaf[i]) && k < s->leaf[i].n; k++) {
+            sum += isfinite(x0[k]) ? x0[k] * x0[k] : 0;
+            n += isfinite(x0[k]);
+        }
     }
     return sqrt(sum / (n > 0 ? n : 1));
 }
