@@ -636,7 +636,8 @@ static void without_inputs(void **unused)
 static tl_tensor f_masked(tl_tape *on, const tl_tensor *in, int n, void *ctx)
 {
     static const bool away[4] = {false, true, false, false};
-    tl_tensor x = tl_masked_fill(on, in[0], tl_constant(on, away, TL_BOOL, TL_DIMS(4)), -INFINITY);
+    tl_tensor x = tl_masked_fill(on, in[0], tl_constant(on, away, TL_BOOL, TL_DIMS(4)),
+                                 -(double)INFINITY);
     tl_tensor drawn = tl_cast(on, tl_normal(on, TL_F32, TL_DIMS(3, 4), "u"), TL_F64);
     (void)n, (void)ctx;
     return tl_add(on, tl_sum(on, tl_square(on, tl_softmax(on, x, -1)), TL_ALL, false),
