@@ -56,17 +56,6 @@ static bool shares(const tl_making *k, int i, tl_tensor under)
     return v != NULL && v == tl_model_value(t->model, under);
 }
 
-/* The operand lies in an accumulator, which tl_grad lends. */
-static bool lent(const tl_making *k, tl_tensor under)
-{
-    const tl_tape *t = k->at.tape;
-    const tl_storage *st = k->value[k->call.op->mutates]->st;
-    uint32_t leaf, use;
-    return t->recorder == NULL
-               ? st != NULL && st->arena == t->grad_arena
-               : t->recorder->accumulator_of(t->recorder_ctx, t, under, &leaf, &use);
-}
-
 /* Nothing reads the operand as it was, neither a gradient nor the call itself, and nothing else
  * counts on its memory. */
 tl_status tl_change_check(tl_making *k)
@@ -111,7 +100,8 @@ tl_status tl_change_check(tl_making *k)
                                 op->name, op->mutates);
     }
     const tl_tensor under = tl_bottom(t, k->in[op->mutates]);
-    if (t->phase == 0 && lent(k, under))
+    uint32_t leaf, use;
+    if (t->phase == 0 && tl_acc_holding(t, under, &leaf, &use))
         return tl_tape_fail(k->at, TL_EINPLACE,
                             "%s: cannot change the gradient that tl_grad has lent in place",
                             op->name);
