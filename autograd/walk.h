@@ -1,4 +1,4 @@
-/* walk.h: nodes in canonical order, recorded nodes run again, and the walk of a backward. Private
+/* walk.h: nodes in canonical order, the gradients of leaves, and the walk of a backward. Private
  * to autograd/ and its rooms, which get it through internal.h. */
 #ifndef TL_WALK_H
 #define TL_WALK_H
@@ -28,6 +28,42 @@ typedef enum { TL_TO_ALL, TL_TO_GRAD, TL_TO_LEAVES } tl_order_end;
 /* *order: the *n nodes in canonical order, in the tape's bump memory. */
 tl_status tl_canonical_order(tl_tape *t, tl_tensor y, tl_order_end end, uint32_t **order,
                              uint32_t *n);
+
+/* ---- segment.c: values that are recomputed ---- */
+
+/* Before backward visits node n: recomputes its segment, if it is in one. */
+tl_status tl_segment_restore(tl_tape *t, uint32_t n);
+/* A segment that has not been recomputed yet will read that value. */
+bool tl_segment_awaits(const tl_tape *t, uint32_t value);
+
+/* ---- accumulators.c: the gradients of leaves ---- */
+
+/* The gradient record of a leaf: NULL if there is none yet. */
+tl_leaf_grad *tl_leaf_grad_find(tl_tape *t, tl_tensor leaf);
+/* The same, made on demand; NULL, with an error, when out of memory. */
+tl_leaf_grad *tl_leaf_grad_get(tl_tape *t, tl_tensor leaf);
+/* Removes the records of owner's leaves from `first` on; owner 0: all records. */
+void tl_leaf_grads_drop(tl_tape *t, uint32_t owner, uint32_t first);
+/* The name in checkpoints, of parameters and derived values. */
+const char *tl_leaf_grad_name(const tl_tape *t, const tl_leaf_grad *g);
+
+/* The accumulator of a kind of use and a call: its index, or -1. get makes it on demand; -1, with
+ * an error, is then lack of memory. */
+int tl_acc_find(const tl_leaf_grad *g, int call, const char *kind);
+int tl_acc_get(tl_tape *t, tl_leaf_grad *g, int call, const char *kind);
+/* Opens accumulator k in that dtype: zero (its storage blank) unless it is open already. */
+tl_status tl_acc_open(tl_tape *t, tl_leaf_grad *g, int k, tl_dtype dtype);
+/* Accumulator k as a value of the tape; TL_NONE if it is not open. */
+tl_tensor tl_acc_value(tl_tape *t, const tl_leaf_grad *g, int k);
+/* Whether x lies in an accumulator, and in which: use *use of t->grad[*leaf]. */
+bool tl_acc_holding(const tl_tape *t, tl_tensor x, uint32_t *leaf, uint32_t *use);
+/* The gradient: all accumulators added in order and rounded once. */
+tl_tensor tl_leaf_grad_sum(tl_at at, const tl_leaf_grad *g, tl_dtype dtype);
+
+/* Drops all gradients, without a note in a trace. */
+void tl_grads_drop(tl_tape *t);
+/* TL_EUSAGE if anything waits for tl_accumulate. */
+tl_status tl_check_waiting(tl_at at, const char *who);
 
 /* ---- walk.c, backward.c: the walk of a backward ----
  *

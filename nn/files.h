@@ -8,7 +8,7 @@
 #include "nn/models.h"
 #include "tensor/files/safetensors.h"
 
-/* ---- source.c ---- */
+/* ---- model_file.c: what all files share ---- */
 
 /* The file or folder that a call reads or writes, and where its errors go. */
 typedef struct {

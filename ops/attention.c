@@ -120,18 +120,6 @@ static tl_attention_args arguments(tl_call *c, const tl_array *q, const tl_array
                                .scale = scale};
 }
 
-/* The keys that sample i may see: *start <= j < *end, by inputs `at` and `at` + 1. */
-static tl_status range_of(tl_call *c, int at, int64_t i, int64_t keys, int64_t *start, int64_t *end)
-{
-    *start = c->in[at] != NULL ? tl_i64_at(c->in[at], i) : 0;
-    *end = c->in[at + 1] != NULL ? tl_i64_at(c->in[at + 1], i) : keys;
-    if (*start >= 0 && *end <= keys && *start <= *end)
-        return TL_OK;
-    return tl_call_fail(c, TL_EINDEX,
-                        "sample %lld may see the keys from %lld up to %lld, of %lld that there are",
-                        (long long)i, (long long)*start, (long long)*end, (long long)keys);
-}
-
 /* Sets the samples' ranges of keys, from inputs `at` and `at` + 1, as the kernels take them. */
 static tl_status ranges(tl_call *c, int at, tl_attention_args *a)
 {
@@ -143,7 +131,7 @@ static tl_status ranges(tl_call *c, int at, tl_attention_args *a)
         return TL_ENOMEM;
     int64_t *end = start + n;
     for (int64_t i = 0; i < n; i++)
-        TL_TRY(range_of(c, at, i, a->kv_len, &start[i], &end[i]));
+        TL_TRY(tl_key_range(c, at, i, a->kv_len, &start[i], &end[i]));
     a->key_start = start;
     a->key_end = end;
     return TL_OK;
@@ -453,77 +441,4 @@ tl_tensor tl_attention_at(tl_at at, tl_tensor q, tl_tensor k, tl_tensor v, tl_at
         return tl_apply1(at, &tl_op_attention, &attrs,
                          (tl_tensor[]){q, k, v, o.key_start, o.key_end}, 5);
     return can_write(at, a, o) == TL_OK ? written(at, q, k, v, o) : TL_NONE;
-}
-
-/* ---- causal_mask(key_start, key_end): true where query i may see key j (NUMERICS 7)
- * Shape:  (queries, keys), or (b, queries, keys) with ranges (b)
- * Dtype:  bool; ranges i64
- * Bits:   none computed
- * VJP:    none
- * Errors: TL_ESHAPE TL_EDTYPE TL_EINDEX (a range that is not within the keys)
- */
-
-typedef struct {
-    int64_t queries, keys;
-    bool full;
-} mask_attrs;
-
-static const tl_attr mask_schema[] = {TL_FIELD(mask, queries, I64),
-                                      TL_FIELD(mask, keys, I64),
-                                      TL_FIELD(mask, full, BOOL),
-                                      {0}};
-
-static tl_status mask_shape(tl_call *c)
-{
-    const mask_attrs *a = c->attrs;
-    tl_shape s = TL_DIMS(a->queries, a->keys);
-    if (a->queries < 0 || a->keys < 0)
-        return tl_call_fail(c, TL_ESHAPE, "%lld queries, %lld keys", (long long)a->queries,
-                            (long long)a->keys);
-    for (int i = 0; i < 2; i++) {
-        const tl_array *x = c->in[i], *first = c->in[0] != NULL ? c->in[0] : x;
-        if (x == NULL)
-            continue;
-        if (x->dtype != TL_I64 || x->ndim != 1 || x->dim[0] != first->dim[0])
-            return tl_call_fail(c, x->dtype != TL_I64 ? TL_EDTYPE : TL_ESHAPE,
-                                "ranges of keys: one I64 for each sample is needed");
-        s = TL_DIMS(x->dim[0], a->queries, a->keys);
-    }
-    c->out[0] = tl_array_make(TL_BOOL, &s, NULL);
-    return TL_OK;
-}
-
-static tl_status mask_forward(tl_call *c)
-{
-    const mask_attrs *a = c->attrs;
-    unsigned char *y = c->out[0].data;
-    int64_t samples = c->out[0].ndim == 3 ? c->out[0].dim[0] : 1;
-    for (int64_t b = 0; b < samples; b++) {
-        int64_t start, end;
-        TL_TRY(range_of(c, 0, b, a->keys, &start, &end));
-        for (int64_t i = 0; i < a->queries; i++)
-            for (int64_t j = 0; j < a->keys; j++)
-                *y++ = j >= start && j < end && (a->full || j <= i + (a->keys - a->queries));
-    }
-    return TL_OK;
-}
-
-const tl_op tl_op_causal_mask = {TL_NAMED(causal_mask, 2, 1), .optional = 3,
-                                 .traits = TL_NONDIFF,        .shape = mask_shape,
-                                 .forward = mask_forward,     TL_ATTRS(mask),
-                                 .batch = tl_first_axis};
-
-tl_tensor tl_causal_mask_at(tl_at at, int64_t queries, int64_t keys, tl_attention_options o)
-{
-    /* With offsets the op gives the ranges alone; the diagonal of each sample is made of ops. */
-    bool moved = !o.full && !tl_is_none(o.offset);
-    mask_attrs a = {queries, keys, o.full || moved};
-    tl_tensor mask = tl_apply1(at, &tl_op_causal_mask, &a, (tl_tensor[]){o.key_start, o.key_end},
-                               2);
-    if (!moved)
-        return mask;
-    tl_tensor last = tl_positions_at(at, o.offset, TL_NONE, queries),
-              column = tl_arange_at(at, TL_I64, 0, (double)keys, 1);
-    last = tl_reshape_at(at, last, TL_DIMS(tl_shape_of(at.tape, last).dim[0], queries, 1));
-    return tl_logical_and_at(at, mask, tl_le_at(at, column, last));
 }

@@ -106,6 +106,11 @@ static inline tl_tensor tl_in_dtype(tl_at at, tl_tensor x, tl_dtype dtype)
 {
     return tl_is_none(x) || tl_dtype_of(at.tape, x) == dtype ? x : tl_cast_at(at, x, dtype);
 }
+/* x in its compute type. */
+static inline tl_tensor tl_in_compute(tl_at at, tl_tensor x)
+{
+    return tl_in_dtype(at, x, tl_dtype_compute(tl_dtype_of(at.tape, x)));
+}
 /* x reshaped, where its samples, if it has any, lie along that axis. */
 tl_tensor tl_reshape_told(tl_at at, tl_tensor x, tl_shape shape, int axis);
 /* y, a result of the vjp's op or a cotangent of one, in the shape of input 0, or that with 1 for
@@ -230,6 +235,11 @@ bool tl_matmul_is_short(const tl_call *c, int64_t k);
 extern const tl_kernel tl_kernel_blis_f32, tl_kernel_blis_f64, tl_kernel_blis_chain_f32,
     tl_kernel_blis_chain_f64; /* matmul_blis.c */
 #endif
+
+/* ---- causal_mask.c ---- */
+
+/* The keys that sample i may see: *start <= j < *end, by inputs `at` and `at` + 1, if present. */
+tl_status tl_key_range(tl_call *c, int at, int64_t i, int64_t keys, int64_t *start, int64_t *end);
 
 /* ---- recurrent layers: what the op (recur.c) and the derivative of its gradient (recur_twice.c)
  * share: attributes and the order of inputs ---- */

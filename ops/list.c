@@ -1,5 +1,5 @@
-/* list.c: the registry of ops, kernels and probes; the constructors of pointwise ops, which are all
- * alike; and the small things that op files share. */
+/* list.c: the registry of ops, kernels and probes; the constructors of pointwise ops,
+ * which are all alike; and the small things that op files share. */
 #include "ops/build.h"
 
 static const tl_op *const all[] = {

@@ -146,7 +146,7 @@ tl_tensor tl_cross_entropy_at(tl_at at, tl_tensor z, tl_tensor targets, tl_cross
         return TL_NONE;
     const tl_tensor ignored = ignored_rows(at, targets, o);
     z = without_rows(at, z, ignored);
-    z = tl_in_dtype(at, z, tl_dtype_compute(tl_dtype_of(at.tape, z)));
+    z = tl_in_compute(at, z);
     return pick(at, tl_log_softmax_at(at, z, -1), targets, ignored, o);
 }
 
@@ -210,4 +210,32 @@ tl_tensor tl_bce_with_logits_at(tl_at at, tl_tensor x, tl_tensor y, tl_bce_optio
                                             : tl_mean_at(at, l, TL_ALL, false);
     tl_let_go_at(at, l);
     return whole;
+}
+
+/* mse: the mean of squared differences
+ * Shape:  operands broadcast, 0-d result
+ * Dtype:  f16 bf16 f32 f64; computed in the compute type, which the result keeps
+ * Bits:   a composition: d = a - b, y = mean(d*d) (NUMERICS 6.11)
+ * VJP:    those of its parts
+ * Errors: TL_ESHAPE TL_EDTYPE
+ */
+
+tl_tensor tl_mse_at(tl_at at, tl_tensor a, tl_tensor b)
+{
+    tl_array x, y;
+    tl_shape both;
+    tl_err e = {.status = TL_OK};
+    if (tl_array_of(at.tape, a, &x) && tl_array_of(at.tape, b, &y)) {
+        /* One operand must have the shape of both: (n, 1) against (n) is hardly ever meant. */
+        if (tl_shape_broadcast(&both, &x, &y, &e) == TL_OK &&
+            tl_shape_count(&both) > tl_array_count(&x) &&
+            tl_shape_count(&both) > tl_array_count(&y))
+            tl_fail(&e, TL_ESHAPE, "neither %s nor %s has the shape of both, %s", TL_TEXT(&x),
+                    TL_TEXT(&y), TL_TEXT_OF(&both));
+        if (e.status != TL_OK)
+            return tl_reject(at, e.status, "mse: %.300s", e.message);
+    }
+    return tl_mean_at(at,
+                      tl_square_at(at, tl_sub_at(at, tl_in_compute(at, a), tl_in_compute(at, b))),
+                      TL_ALL, false);
 }

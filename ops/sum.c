@@ -421,3 +421,31 @@ tl_tensor tl_sum_to_at(tl_at at, tl_tensor x, tl_shape shape, tl_tensor acc)
     tl_sum_to_attrs a = {shape, tl_dtype_of(at.tape, tl_is_none(acc) ? x : acc)};
     return tl_apply1(at, &tl_op_sum_to, &a, (tl_tensor[]){x, acc}, 2);
 }
+
+/* var: the variance over dims
+ * Shape:  the reduced dims go, or stay as 1
+ * Dtype:  f16 bf16 f32 f64; computed in the compute type, rounded once to x's
+ * Bits:   a composition: m = mean(x), d = x - m, s = sum(d*d), y = s / max(n - correction, 0)
+ *         (NUMERICS 4.5)
+ * VJP:    those of its parts
+ * Errors: TL_ESHAPE TL_EDTYPE TL_EDOMAIN (correction other than 0 or 1)
+ */
+
+tl_tensor tl_var_at(tl_at at, tl_tensor x, tl_shape dims, int correction, bool keepdims)
+{
+    tl_dtype dtype = tl_dtype_of(at.tape, x);
+    tl_shape s = tl_shape_of(at.tape, x);
+    int64_t mask = tl_dims_of(at, "var", x, dims);
+    double n = 1;
+    if (mask < 0)
+        return TL_NONE;
+    if (correction != 0 && correction != 1)
+        return tl_reject(at, TL_EDOMAIN, "var: correction is %d; 0 and 1 are possible", correction);
+    for (int i = 0; i < s.ndim; i++)
+        n *= mask >> i & 1 ? (double)s.dim[i] : 1;
+    tl_tensor wide = tl_in_compute(at, x), mean = tl_mean_at(at, wide, dims, true);
+    tl_tensor sum = tl_sum_at(at, tl_square_at(at, tl_sub_at(at, wide, mean)), dims, keepdims);
+    const double of = n > correction ? n - correction : 0; /* too few terms: 0/0 */
+    tl_tensor y = tl_div_at(at, sum, tl_scalar_at(at, tl_dtype_compute(dtype), of));
+    return tl_in_dtype(at, y, dtype);
+}

@@ -177,7 +177,7 @@ breaks 4.2 "-0 equals +0 in maximum" reference tensor/kernels/pointwise.t.h 'm =
 breaks 4.3 "what meets in one element folds in f32" reference ops/sum.c 'sum += wide ? t.d[i] : (double)t.f[i];' 'sum = (double)(float)(sum + (wide ? t.d[i] : (double)t.f[i]));'
 breaks 4.4 "min takes +0 over -0" reference $sums 'return -F(extreme)(n, x, -1);' 'return -F(extreme)(n, x, -1) + 0;'
 
-breaks 4.5 "a variance by the reciprocal of n" reference ops/var.c 'tl_div_at(at, sum, tl_scalar_at(at, tl_dtype_compute(dtype), of))' 'tl_scale_at(at, sum, 1 / of)'
+breaks 4.5 "a variance by the reciprocal of n" reference ops/sum.c 'tl_div_at(at, sum, tl_scalar_at(at, tl_dtype_compute(dtype), of))' 'tl_scale_at(at, sum, 1 / of)'
 breaks 4.6 "partial sums are rounded and go on so" reference ops/cumsum.c 'part[i] = acc + 0;' 'part[i] = acc = (double)(float)acc + 0;'
 breaks 4.7 "equal elements change places" reference ops/sort.c 'a[i].key <= a[k].key' 'a[i].key < a[k].key'
 breaks 4.8 "the last of equals is pooled" reference ops/pool.c 'best = r > most' 'best = r >= most'
@@ -217,7 +217,7 @@ breaks 6.7 "the row's means subtracted together" reference tensor/kernels/norm.t
 breaks 6.8 "the sum's own cotangent is lost" reference ops/rms_norm.c 'tl_plus(g->t, ds, dx)' 'tl_is_none(dx) ? ds : dx'
 breaks 6.9 "smoothing in another order" reference tensor/kernels/softmax.t.h 'return (double)(hit * (l - (z[t] - m)) + rest * mean);' 'return (double)((l - (z[t] - m)) + rest * (mean - (l - (z[t] - m))));'
 breaks 6.10 "nll's gradient by the reciprocal of the count" reference ops/cross_entropy.c 'TL_MEAN ? y / j->count : y;' 'TL_MEAN ? y * (1 / j->count) : y;'
-breaks 6.11 "mse's difference in the operands' dtype" reference ops/var.c 'tl_sub_at(at, widened(at, a), widened(at, b))' 'widened(at, tl_sub_at(at, a, b))'
+breaks 6.11 "mse's difference in the operands' dtype" reference ops/loss.c 'tl_sub_at(at, tl_in_compute(at, a), tl_in_compute(at, b))' 'tl_in_compute(at, tl_sub_at(at, a, b))'
 breaks 6.12 "1/n last" reference ops/norm.c 'tl_mul(t, tl_scale(t, tl_mul(t, drstd, tl_square(t, rstd)), -inv), h)' 'tl_scale(t, tl_mul(t, tl_mul(t, drstd, tl_square(t, rstd)), h), -inv)'
 breaks 6.13 "logsumexp subtracts no maximum" reference ops/softmax.c 'm = tl_where_at(at, finite, m, tl_fill_at(at, c, TL_SCALAR, 0));' 'm = tl_fill_at(at, c, TL_SCALAR, 0);'
 breaks 6.14 "(1 - y)*x as x - y*x" reference ops/loss.c 'tl_mul_at(at, rest, x)' 'tl_sub_at(at, x, tl_mul_at(at, y, x))'
@@ -307,7 +307,7 @@ breaks 12.10 "Nesterov's step by the mean alone" optimizers tensor/kernels/optim
 
 # 13: graphs
 breaks 13.1 "a result takes the place of what is read again" programs autograd/graph/plan.c 'a->last != i || a->taken' 'a->taken'
-breaks 13.2 "a graph keeps its first learning rate" graph_training nn/opt.c 'tl_host(t, TL_BEFORE, before, now);' 'before(t, now);'
+breaks 13.2 "a graph keeps its first learning rate" graph_training nn/step.c 'tl_host(t, TL_BEFORE, before, now);' 'before(t, now);'
 breaks 13.3 "silu of two roundings called exact in gradients" patterns_shipped ops/patterns/silu.c '.exact_forward = TL_WIDE' '.exact = TL_WIDE'
 breaks 13.4 "terms of a gradient change places" pattern autograd/replace/compare.c 'if (x == NULL && y == NULL && (a->n' 'if ((a->n'
 breaks 13.5 "scores divided by any number" patterns_written ops/patterns/attention.c 'frexp(c, &e) == 0.5 &&' 'frexp(c, &e) >= 0.5 &&'

@@ -286,7 +286,7 @@ static void reductions_and_rows(void **unused)
     REFUSES(ESHAPE, "mse", "[2, 3] and [2, 4]", tl_mse(t, a23, a24));
     REFUSES(ESHAPE, "mse", "neither [2, 1] nor [3] has the shape of both, [2, 3]",
             tl_mse(t, a21, v3));
-    REFUSES(EDTYPE, "mse", "x is I64", tl_mse(t, a23, i23));
+    REFUSES(EDTYPE, "mse", "F32 and I64 do not mix", tl_mse(t, a23, i23));
     REFUSES(ESHAPE, "max", "dim 0 of [0, 3] is empty", tl_max(t, empty, TL_DIMS(0), false));
     REFUSES(ESHAPE, "argmax", "[0, 3]", tl_argmax(t, empty, 0, false));
     REFUSES(ESHAPE, "argmax", "dim 5 does not exist in [2, 3], which has 2",

@@ -154,18 +154,6 @@ static void note_folded(tl_group *g, const char *name)
 
 /* ---- a fold ---- */
 
-/* Sends all that the last rank has summed, and then the end of that kind. */
-static tl_status send_all(tl_group *g, what w)
-{
-    for (int i = 0, n;; i += n) {
-        const tl_accumulating first = tl_accumulating_at(g->t, i);
-        if (first.param == NULL)
-            return tl_group_send(g, w + 1, 0, NULL, 0);
-        g->last_found = i;
-        TL_TRY(tl_group_send_sums(g, w, first.param, &n));
-    }
-}
-
 /* This rank's samples begin where those of the rank before end; the first and the last rank have
  * the ends of the micro-batch. */
 static tl_status parts_meet(tl_group *g, const head *h)
@@ -228,7 +216,7 @@ static tl_status begin_fold(tl_group *g)
                                  "tl_group_fold: '%.100s' has been added to before the micro-batch",
                                  a.param);
     /* The first rank goes on from what the last one has. */
-    return is_last(g) && g->round > 0 ? send_all(g, SUMS) : TL_OK;
+    return is_last(g) && g->round > 0 ? tl_group_send_all(g, SUMS) : TL_OK;
 }
 
 /* Adds what waits for a parameter to its sums and sends them to the next rank, in parts that this
@@ -412,27 +400,12 @@ tl_status tl_group_fold(tl_group *g)
 
 /* ---- a step ---- */
 
-/* Receives the last rank's sums, and hands them on. */
-static tl_status receive_gradients(tl_group *g)
-{
-    const bool on = hands_on(g);
-    head h = {.what = GRADIENT};
-    tl_group_tile part;
-    bool alike;
-    while (h.what == GRADIENT) {
-        TL_TRY(tl_group_expect_some(g, &h, GRADIENT));
-        if (h.what == GRADIENT)
-            TL_TRY(tl_group_receive_sums(g, &h, on, &part, &alike));
-    }
-    return on ? tl_group_send(g, SHARED, 0, NULL, 0) : TL_OK;
-}
-
 /* The last rank's sums go round to all; or only the gradients, each to the rank that needs it. */
 static tl_status share(tl_group *g)
 {
     const bool cut = tl_group_is_cut(g);
     if (!cut)
-        TL_TRY(is_last(g) ? send_all(g, GRADIENT) : receive_gradients(g));
+        TL_TRY(is_last(g) ? tl_group_send_all(g, GRADIENT) : tl_group_receive_all(g));
     TL_TRY(tl_group_share_totals(g));
     TL_TRY(cut ? tl_group_share_cut(g) : TL_OK);
     return tl_group_settle(g, NULL);

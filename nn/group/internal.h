@@ -149,6 +149,11 @@ tl_status tl_group_hand_on(tl_group *g, const char *name, tl_group_tile part);
 tl_status tl_group_receive_sums(tl_group *g, const head *h, bool on, tl_group_tile *part,
                                 bool *alike);
 
+/* Sends all that the last rank has summed, and then the end of that kind. */
+tl_status tl_group_send_all(tl_group *g, what w);
+/* Receives the last rank's sums, and hands them on. */
+tl_status tl_group_receive_all(tl_group *g);
+
 /* ---- shard.c ---- */
 
 /* x is an optimizer's state of a parameter. */

@@ -261,3 +261,28 @@ tl_status tl_group_receive_sums(tl_group *g, const head *h, bool on, tl_group_ti
     g->next_part = part->i < part->of - 1 ? part->i + 1 : 0;
     return TL_OK;
 }
+
+tl_status tl_group_send_all(tl_group *g, what w)
+{
+    for (int i = 0, n;; i += n) {
+        const tl_accumulating first = tl_accumulating_at(g->t, i);
+        if (first.param == NULL)
+            return tl_group_send(g, w + 1, 0, NULL, 0);
+        g->last_found = i;
+        TL_TRY(tl_group_send_sums(g, w, first.param, &n));
+    }
+}
+
+tl_status tl_group_receive_all(tl_group *g)
+{
+    const bool on = hands_on(g);
+    head h = {.what = GRADIENT};
+    tl_group_tile part;
+    bool alike;
+    while (h.what == GRADIENT) {
+        TL_TRY(tl_group_expect_some(g, &h, GRADIENT));
+        if (h.what == GRADIENT)
+            TL_TRY(tl_group_receive_sums(g, &h, on, &part, &alike));
+    }
+    return on ? tl_group_send(g, SHARED, 0, NULL, 0) : TL_OK;
+}
