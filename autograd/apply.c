@@ -4,9 +4,33 @@
  * recorded. */
 #include <string.h>
 
-#include "autograd/apply.h"
 #include "autograd/batch.h"
+#include "autograd/internal.h"
 #include "tensor/isa.h"
+
+/* A call while it is being made. Sets of inputs are bit masks. */
+typedef struct {
+    tl_at at;
+    tl_call call;
+    const tl_tensor *in;
+    tl_value **value;       /* records of the inputs; NULL where absent */
+    const tl_array **array; /* their arrays */
+    uint32_t *versions;     /* of storages, for the node */
+    tl_batch *batch;        /* how the inputs depend on the batch */
+    unsigned wanted;        /* inputs that need a gradient */
+    bool needs_grad;        /* one of them does, and gradients are recorded */
+    bool depends;           /* some input depends on the batch */
+    bool fixed;             /* parameters and constants give what it makes, and are not repeated */
+    bool operand;           /* the op changes an operand in place, and it is present */
+    bool mutates;           /* this call does so, rather than change a copy */
+    bool earlier;           /* the outputs were computed before, from the same parameters */
+    unsigned changes;       /* inputs whose memory this call changes */
+    unsigned regions; /* those in the tape's arena, where changes are tracked by region; tensors of
+                       * the model and accumulators change as a whole */
+    tl_value *made[TL_OUTS]; /* records of the outputs */
+    uint32_t first;          /* index of made[0]; the others follow */
+    tl_change *change;       /* reserved notes of the changes to come */
+} making;
 
 tl_status tl_call_fail(tl_call *c, tl_status s, const char *fmt, ...)
 {
@@ -22,7 +46,7 @@ tl_status tl_call_fail(tl_call *c, tl_status s, const char *fmt, ...)
 
 /* Copies the attributes and the handles into memory that the node will keep, finds the inputs'
  * records, and derives what stands in k from them. */
-static tl_status read_inputs(tl_making *k, const tl_tensor *in, const void *attrs)
+static tl_status read_inputs(making *k, const tl_tensor *in, const void *attrs)
 {
     tl_call *c = &k->call;
     const tl_op *op = c->op;
@@ -89,11 +113,91 @@ static tl_status read_inputs(tl_making *k, const tl_tensor *in, const void *attr
     return TL_OK;
 }
 
+/* ---- what changes in place ---- */
+
+/* Input i has its elements in the memory of the operand, whose bottom is `under`. In a trace only
+ * the model has memory. */
+static bool shares(const making *k, int i, tl_tensor under)
+{
+    const tl_tape *t = k->at.tape;
+    if (!(k->call.mode & TL_TRACE))
+        return k->value[i]->st == k->value[k->call.op->mutates]->st;
+    const tl_tensor x = tl_bottom(t, k->in[i]);
+    const tl_value *v = tl_model_value(t->model, x);
+    return v != NULL && v == tl_model_value(t->model, under);
+}
+
+/* The call may change its operand: nothing reads that as it was, neither a gradient nor the call
+ * itself, and nothing else counts on its memory. Notes of the changes to come are made: once the
+ * kernel has begun it must not fail for want of memory. */
+static tl_status check_change(making *k)
+{
+    const tl_op *op = k->call.op;
+    const tl_tape *t = k->at.tape;
+    const tl_value *x = k->value[op->mutates];
+    const unsigned changes = TL_BIT(op->mutates) | op->changes;
+    char a[TL_SHAPE_TEXT], b[TL_SHAPE_TEXT];
+    /* What the op's own kernel overwrites whole, and nobody watches, can stay blank. */
+    k->call.begins = x->st != NULL && x->st->blank && k->mutates && t->now.choice == NULL &&
+                     !t->run_watched && !(k->call.mode & TL_TRACE) &&
+                     tl_op_begins(op, &x->a, x->st);
+    if (!tl_array_same_shape(&k->call.out[0], &x->a))
+        return tl_tape_fail(k->at, TL_ESHAPE,
+                            "%s: changes input %d of shape %s, and its shape rule makes %s of it",
+                            op->name, op->mutates, tl_array_shape_text(a, &x->a),
+                            tl_array_shape_text(b, &k->call.out[0]));
+    if (x->st != NULL && !k->call.begins)
+        tl_storage_settle(x->st);
+    if (!k->mutates)
+        return TL_OK;
+    const tl_value *base = tl_peek(t, tl_behind(t, k->in[op->mutates], TL_VIEW, 0));
+    if (base == NULL)
+        return tl_tape_fail(k->at, TL_ESTALE, "%s: what input %d shows was removed from the model",
+                            op->name, op->mutates);
+    for (int i = 0; i < x->a.ndim; i++)
+        if (x->a.dim[i] > 1 && x->a.stride[i] == 0)
+            return tl_tape_fail(k->at, TL_EINPLACE,
+                                "%s: dim %d of input %d shows one element %lld times; it cannot be "
+                                "changed in place",
+                                op->name, i, op->mutates, (long long)x->a.dim[i]);
+    if (k->needs_grad && !(op->traits & TL_NONDIFF)) {
+        if (base->node < 0 && base->needs_grad)
+            return tl_tape_fail(k->at, TL_EINPLACE,
+                                "%s: cannot change a leaf that needs a gradient in place",
+                                op->name);
+        if (tl_op_reads(op, k->wanted) & TL_BIT(op->mutates))
+            return tl_tape_fail(k->at, TL_EINPLACE,
+                                "%s: a gradient that is wanted reads input %d as it was before "
+                                "this call changes it",
+                                op->name, op->mutates);
+    }
+    const tl_tensor under = tl_bottom(t, k->in[op->mutates]);
+    uint32_t leaf, use;
+    if (t->now.phase == 0 && tl_acc_holding(t, under, &leaf, &use))
+        return tl_tape_fail(k->at, TL_EINPLACE,
+                            "%s: cannot change the gradient that tl_grad has lent in place",
+                            op->name);
+    for (int i = 0; i < k->call.n_in && op != &tl_op_assign; i++) /* that copies before it writes */
+        if (k->value[i] != NULL && (i >= 32 || !(changes & TL_BIT(i))) && shares(k, i, under) &&
+            tl_arrays_overlap(&k->value[i]->a, &x->a))
+            return tl_tape_fail(k->at, TL_EINPLACE,
+                                "%s: input %d lies in memory of input %d, which the call changes",
+                                op->name, i, op->mutates);
+    for (unsigned left = k->call.mode & TL_TRACE ? 0 : k->regions; left != 0; left &= left - 1) {
+        tl_change *c = tl_calloc(1, sizeof *c);
+        if (c == NULL)
+            return tl_tape_fail(k->at, TL_ENOMEM, "%s: no memory to note a change", op->name);
+        c->next = k->change;
+        k->change = c;
+    }
+    return TL_OK;
+}
+
 /* ---- outputs ---- */
 
 /* Fills in the outputs' records and the node, with all the memory that the rest of the call needs.
  * The node counts only once the call has succeeded. */
-static tl_status allocate(tl_making *k, tl_tensor *out)
+static tl_status allocate(making *k, tl_tensor *out)
 {
     tl_tape *t = k->at.tape;
     tl_call *c = &k->call;
@@ -150,15 +254,15 @@ static tl_status allocate(tl_making *k, tl_tensor *out)
         tl_array_copy(&c->out[0], k->array[op->mutates]);
         k->array[op->mutates] = &c->out[0];
     }
-    if (t->choice != NULL)
-        c->kernel = tl_kernel_for(t->choice, c);
+    if (t->now.choice != NULL)
+        c->kernel = tl_kernel_for(t->now.choice, c);
     if (k->depends || (op->traits & TL_RANDOM && k->needs_grad))
         tl_batch_infer(c, k->value, k->batch, k->made);
     k->needs_grad &= carries;
     t->node[t->n_nodes] = (tl_node){.op = op,
                                     .attrs = c->attrs,
                                     .mode = c->mode,
-                                    .phase = t->phase,
+                                    .phase = t->now.phase,
                                     .n_in = c->n_in,
                                     .n_out = c->n_out,
                                     .in = k->in,
@@ -169,7 +273,7 @@ static tl_status allocate(tl_making *k, tl_tensor *out)
                                     .line = k->at.line,
                                     .kernel = c->kernel,
                                     .level = tl_isa_now()->name,
-                                    .choice = t->choice};
+                                    .choice = t->now.choice};
     return TL_OK;
 }
 
@@ -177,7 +281,7 @@ static tl_status allocate(tl_making *k, tl_tensor *out)
 
 /* Asks observers, runs the kernel, if there is anything to compute, and notes what it has changed;
  * then the versions of what it read and made, and counts the node. */
-static tl_status run(tl_making *k)
+static tl_status run(making *k)
 {
     tl_tape *t = k->at.tape;
     tl_call *c = &k->call;
@@ -185,7 +289,7 @@ static tl_status run(tl_making *k)
     const bool runs = !(c->mode & TL_TRACE || op->traits & TL_VIEW || k->earlier);
     const bool heard = c->mode & t->heard_modes;
     const bool watched = runs && (t->run_watched || heard);
-    const tl_seen seen = {c, k->at.file, k->at.line, t->phase, t->n_nodes, 1, k->at.call};
+    const tl_seen seen = {c, k->at.file, k->at.line, t->now.phase, t->n_nodes, 1, k->at.call};
     tl_status s = t->records_watched || heard ? tl_tell_records(t, &seen) : TL_OK;
     if (s != TL_OK)
         return s;
@@ -226,8 +330,7 @@ static tl_status run(tl_making *k)
     if (k->operand && !(c->mode & TL_APART) && k->in[op->mutates].owner == t->values.owner)
         k->value[op->mutates]->consumed = true;
     t->n_nodes++;
-    if (t->n_watchers > 0)
-        TL_TELL(t, recorded, t, t->n_nodes - 1);
+    TL_TELL(t, recorded, t, t->n_nodes - 1);
     return TL_OK;
 }
 
@@ -246,15 +349,15 @@ void tl_apply(tl_at at, const tl_op *op, const void *attrs, const tl_tensor *in,
     err.status = TL_OK;
     err.message[0] = '\0';
     memset(arrays, 0, (size_t)op->n_out * sizeof *arrays);
-    tl_making k = {.at = t->place_depth > 0 ? tl_place(at) : at,
-                   .call = {.op = op,
-                            .n_in = n_in,
-                            .n_out = op->n_out,
-                            .out = arrays,
-                            .mode = t->mode,
-                            .plain = true,
-                            .arena = t->arena,
-                            .err = &err}};
+    making k = {.at = t->now.place_depth > 0 ? tl_place(at) : at,
+                .call = {.op = op,
+                         .n_in = n_in,
+                         .n_out = op->n_out,
+                         .out = arrays,
+                         .mode = t->now.mode,
+                         .plain = true,
+                         .arena = t->arena,
+                         .err = &err}};
     const uint32_t first = t->values.count;
     if (read_inputs(&k, in, attrs) == TL_OK) {
         tl_status s = op->shape(&k.call);
@@ -263,7 +366,7 @@ void tl_apply(tl_at at, const tl_op *op, const void *attrs, const tl_tensor *in,
             tl_tape_fail(k.at, s, "%.60s%.400s", *err.message == '\0' ? op->name : "",
                          *err.message == '\0' ? ": its shape rule refuses the inputs"
                                               : err.message);
-        else if ((!k.operand || tl_change_check(&k) == TL_OK) && allocate(&k, out) == TL_OK &&
+        else if ((!k.operand || check_change(&k) == TL_OK) && allocate(&k, out) == TL_OK &&
                  run(&k) == TL_OK)
             return;
     }

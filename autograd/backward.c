@@ -79,13 +79,13 @@ bool tl_changed_since(tl_tape *t, uint32_t node, int k, tl_changer *by)
 /* A saved value is gone. The error names the place of this backward, not that of the op. */
 static tl_status fail_freed(tl_walk *w, const tl_node *n, const char *what)
 {
-    int base = w->t->place_base;
-    w->t->place_base = w->t->place_depth;
+    int base = w->t->now.place_base;
+    w->t->now.place_base = w->t->now.place_depth;
     tl_tape_fail(w->at, TL_ESTALE,
                  "tl_backward: %s of %s (%.90s:%d) was freed by an earlier backward; pass .retain "
                  "= true to the first",
                  what, n->op->name, n->file == NULL ? "?" : n->file, n->line);
-    w->t->place_base = base;
+    w->t->now.place_base = base;
     return TL_ESTALE;
 }
 
@@ -253,13 +253,14 @@ static tl_status visit(tl_walk *w, uint32_t i)
     tl_tape *t = w->t;
     const tl_node copy = t->node[w->order[i]], *n = &copy; /* the vjp records: nodes may move */
     uint32_t mark = atomic_load(&t->values.count), node_mark = t->n_nodes;
-    if (t->place_base < TL_PLACES) /* errors name the forward op and its place, not tl_backward's */
-        t->places[t->place_base].at = (tl_at){t, n->file, n->line, n->op->name};
+    if (t->now.place_base <
+        TL_PLACES) /* errors name the forward op and its place, not tl_backward's */
+        t->places[t->now.place_base].at = (tl_at){t, n->file, n->line, n->op->name};
     tl_tensor *dy = tl_bump_get(&t->bump, (size_t)(n->n_out + 1) * sizeof *dy);
     if (dy == NULL)
         return tl_tape_fail(w->at, TL_ENOMEM, "tl_backward: no memory to visit %s", n->op->name);
-    t->mode = (t->mode & ~(unsigned)TL_FAST) | (n->mode & TL_FAST);
-    t->choice = n->choice;
+    t->now.mode = (t->now.mode & ~(unsigned)TL_FAST) | (n->mode & TL_FAST);
+    t->now.choice = n->choice;
     bool any = false;
     tl_status s = t->segments == NULL ? TL_OK : tl_segment_restore(t, w->order[i]);
     for (int j = 0; j < n->n_out && s == TL_OK; j++) {
@@ -286,7 +287,8 @@ tl_status tl_walk_run(tl_walk *w)
     w->made = atomic_load(&t->values.count);
     const tl_scope outer = tl_scope_open(w->at, w->target == NULL ? TL_NO_GRAD : 0,
                                          TL_PHASE_BACKWARD);
-    t->place_base = outer.place_depth; /* the frame that each visit fills with its node's place */
+    t->now.place_base =
+        outer.place_depth; /* the frame that each visit fills with its node's place */
     for (uint32_t i = w->n; i-- > 0 && s == TL_OK;)
         s = visit(w, i);
     tl_scope_end(t, outer);
@@ -303,14 +305,14 @@ tl_status tl_backward_at(tl_at at, tl_tensor y, tl_backward_options o)
         tl_derived_unsettle(t);
     if (t->recorder != NULL && t->recorder->backward(t->recorder_ctx, at, y, &o, &s))
         return s;
-    if (t->mode & TL_TRACE && t->recorder == NULL)
+    if (t->now.mode & TL_TRACE && t->recorder == NULL)
         return tl_tape_fail(at, TL_ETRACED, "tl_backward: this tape is being traced");
     const tl_scope outer = tl_scope_open(at, TL_NO_GRAD, 0);
     tl_walk w = {.t = t, .at = at, .y = y, .asked = y, .opt = o};
     s = tl_walk_prepare(&w);
     if (s == TL_OK && t->recorder == NULL)
         s = tl_prints_check(&w);
-    if (s == TL_OK && t->mode & TL_STRICT)
+    if (s == TL_OK && t->now.mode & TL_STRICT)
         s = tl_derived_agree(at, t->calls);
     if (s == TL_OK) {
         TL_TELL(t, backward_begins, t, w.y);

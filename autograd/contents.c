@@ -36,7 +36,7 @@ static tl_tensor leaf(tl_at at, const char *who, tl_source kind, bool zeros, con
     }
     if (t->recorder != NULL)
         return t->recorder->source(t->recorder_ctx, at, who, kind, data, dtype, tl_array_shape(&a));
-    if (t->mode & TL_TRACE)
+    if (t->now.mode & TL_TRACE)
         return tl_tape_value(t, &a, NULL);
     tl_storage *st = tl_storage_new(t->arena, bytes, data == NULL);
     if (st == NULL) {
@@ -300,7 +300,7 @@ tl_tensor tl_detach_at(tl_at at, tl_tensor x)
     d->kept = v->kept;
     if (x.owner == t->values.owner) /* a tensor of the model is taken as it is now */
         d->born = v->born;
-    if (t->phase & TL_PHASE_BACKWARD || t->recorder != NULL)
+    if (t->now.phase & TL_PHASE_BACKWARD || t->recorder != NULL)
         d->source = x;
     return leaf;
 }

@@ -319,6 +319,47 @@ tl_tensor tl_behind(const tl_tape *t, tl_tensor x, unsigned traits, unsigned wit
     return x;
 }
 
+/* The record of a value of the tape itself; NULL: x is none. */
+static tl_value *own(const tl_tape *t, tl_tensor x)
+{
+    return x.owner == t->values.owner ? tl_values_at(&t->values, x.index) : NULL;
+}
+
+tl_tensor tl_below(const tl_tape *t, tl_tensor x)
+{
+    const tl_value *v = own(t, x);
+    if (v == NULL || v->node < 0)
+        return v == NULL ? TL_NONE : v->source;
+    const tl_node *n = &t->node[v->node];
+    const unsigned traits = v->out == 0 ? n->op->traits : 0;
+    return traits & TL_VIEW ? n->in[0] : traits & TL_MUTATES ? n->in[n->op->mutates] : TL_NONE;
+}
+
+tl_tensor tl_attached(const tl_tape *t, tl_tensor x)
+{
+    for (const tl_value *v; (v = own(t, x)) != NULL && v->node < 0 && !tl_is_none(v->source);)
+        x = v->source;
+    return x;
+}
+
+/* x's bottom if it is cached, else the value one step down. */
+static tl_tensor lower(const tl_tape *t, tl_tensor x)
+{
+    const tl_value *v = own(t, x);
+    return v != NULL && !tl_is_none(v->bottom) ? v->bottom : tl_below(t, x);
+}
+
+/* Chains of views and of in-place changes can be long, so every value on the way caches it. */
+tl_tensor tl_bottom(const tl_tape *t, tl_tensor x)
+{
+    tl_tensor bottom = x;
+    for (tl_tensor y = lower(t, x); !tl_is_none(y); y = lower(t, y))
+        bottom = y;
+    for (tl_tensor y; !tl_is_none(y = lower(t, x)); x = y)
+        own(t, x)->bottom = bottom;
+    return bottom;
+}
+
 const char *tl_leaf_name(const tl_tape *t, tl_tensor leaf)
 {
     const char *name = t->model == NULL ? NULL : tl_model_name_of(t->model, leaf);
@@ -355,7 +396,7 @@ static bool refuse(tl_at at, tl_tensor x, const tl_value *v, const char *who)
         tl_tape_fail(at, TL_ESTALE, "%s: value %u was let go (tl_let_go)", who, x.index);
     else
         tl_tape_fail(at, TL_ESTALE, "%s: value %u was freed by backward; %s", who, x.index,
-                     t->phase & TL_PHASE_BACKWARD
+                     t->now.phase & TL_PHASE_BACKWARD
                          ? "a vjp reads what .saves_in or .saves_out of its op names"
                          : "copy it out before (tl_keep), or pass .retain = true");
     return false;

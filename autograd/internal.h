@@ -182,6 +182,14 @@ typedef struct {
     size_t bump;
 } tl_tape_mark;
 
+/* What is in force for the calls made on a tape. open changes it, end restores all of it. */
+typedef struct {
+    unsigned mode;
+    const tl_choice *choice;
+    int mode_depth, place_depth;
+    int place_base; /* calls are stamped with the first open place from here on */
+    uint8_t phase;
+} tl_scope;
 enum { TL_MODE_DEPTH = 64 };
 
 struct tl_tape {
@@ -201,16 +209,8 @@ struct tl_tape {
     uint32_t n_sites;
     int steps, limit; /* optimizer steps since the reset; how many are allowed (0: any) */
 
-    /* What is in force for the next call (tl_scope). */
-    unsigned mode;
-    const tl_choice *choice;
-    uint8_t phase;
-    int mode_depth, place_depth;
-    int place_base; /* calls are stamped with the first open place from here on */
-    struct {
-        unsigned mode;
-        const tl_choice *choice;
-    } mode_stack[TL_MODE_DEPTH];
+    tl_scope now;
+    tl_scope mode_stack[TL_MODE_DEPTH];
     tl_place_frame places[TL_PLACES]; /* the outermost first */
     tl_choice *choices;               /* all selections there have been; nodes refer to them */
 
@@ -365,8 +365,6 @@ static inline bool tl_node_mutates(const tl_node *n)
     return n->op->traits & TL_MUTATES && !tl_is_none(n->in[n->op->mutates]);
 }
 
-/* ---- in_place.c: whose memory a value uses ---- */
-
 /* The value whose memory x uses: a view's input, the operand that an in-place op changed, what a
  * detached leaf was detached from. TL_NONE if x has memory of its own. */
 tl_tensor tl_below(const tl_tape *t, tl_tensor x);
@@ -382,18 +380,11 @@ tl_tape *tl_tape_bare(tl_model *m);
 /* tl_mode_push without its special case for TL_INVARIANT. */
 int tl_mode_open(tl_tape *t, unsigned mode);
 
-/* What is in force for the calls made on a tape. open changes it, end restores all of it. */
-typedef struct {
-    unsigned mode;
-    const tl_choice *choice;
-    int mode_depth, place_depth, place_base;
-    uint8_t phase;
-} tl_scope;
 /* Adds modes and phases; calls belong to the place `at`. */
 tl_scope tl_scope_open(tl_at at, unsigned mode, unsigned phase);
 /* Takes the selections, phase and place of node n, which may be of another tape, and that mode. */
 tl_scope tl_scope_of(tl_tape *t, const tl_node *n, unsigned mode);
-void tl_scope_end(tl_tape *t, tl_scope outer);
+static inline void tl_scope_end(tl_tape *t, tl_scope outer) { t->now = outer; }
 
 /* The place to report: that of the outermost open call, or `at` itself. */
 tl_at tl_place(tl_at at);

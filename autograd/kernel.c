@@ -34,18 +34,18 @@ void tl_choices_free(tl_tape *t)
 bool tl_choice_open(tl_at at, const char *op, tl_dtype dtype, const char *name)
 {
     tl_tape *t = at.tape;
-    const tl_choice *c = record(t, op, dtype, name, t->choice);
+    const tl_choice *c = record(t, op, dtype, name, t->now.choice);
     if (c == NULL)
         tl_tape_fail(at, TL_ENOMEM, "no memory to select a kernel");
     else
-        t->choice = c;
+        t->now.choice = c;
     return c != NULL;
 }
 
 bool tl_choice_follow(tl_tape *dst, const tl_choice *c)
 {
     if (c == NULL) {
-        dst->choice = NULL;
+        dst->now.choice = NULL;
         return true;
     }
     return tl_choice_follow(dst, c->outer) &&

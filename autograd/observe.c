@@ -129,7 +129,7 @@ void tl_update_begin(tl_tape *t)
 {
     if (!tl_lives(t))
         return;
-    t->phase |= TL_PHASE_UPDATE;
+    t->now.phase |= TL_PHASE_UPDATE;
     tell_begins(t, NULL);
     if (t->recorder != NULL) /* and again in each run of the program */
         tl_host(t, TL_BEFORE, tell_begins, NULL);
@@ -139,7 +139,7 @@ void tl_update_end(tl_tape *t)
 {
     if (!tl_lives(t))
         return;
-    t->phase &= (uint8_t)~TL_PHASE_UPDATE;
+    t->now.phase &= (uint8_t)~TL_PHASE_UPDATE;
     if (!tl_failed(t))
         TL_TELL(t, updated, t);
 }

@@ -93,7 +93,7 @@ tl_status tl_segment_end_at(tl_at at, uint32_t begin, const tl_tensor *keep, int
     for (int i = 0; i < n; i++)
         if (tl_deref(at, keep[i], "tl_segment_end") == NULL)
             return tl_error_status(t);
-    if (begin == t->n_nodes || t->mode & TL_TRACE)
+    if (begin == t->n_nodes || t->now.mode & TL_TRACE)
         return TL_OK;
     uint32_t first = t->node[begin].out, end = atomic_load(&t->values.count);
     tl_segment *s = tl_bump_get(&t->bump, sizeof *s);

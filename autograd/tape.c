@@ -8,7 +8,30 @@
 #include "tensor/pool.h"
 #include "tensor/threads.h"
 
-static void tape_destroy(void *object);
+static void tape_destroy(void *object)
+{
+    tl_tape *t = object;
+    TL_TELL(t, freed, t);
+    tl_free_raw(t->watcher);
+    tl_values_drop(&t->values, 0);
+    tl_prints_free(&t->prints);
+    tl_leaf_grads_drop(t, 0, 0);
+    if (t->arena != NULL) /* a trace shares those of the user's tape */
+        tl_derived_forget(t);
+    tl_object_release(t->lasting);
+    tl_free_raw(t->grad);
+    tl_key_map_free(&t->grad_at);
+    tl_values_free(&t->values);
+    tl_free_raw(t->node);
+    tl_free_raw(t->site);
+    tl_free_raw(t->again);
+    tl_key_map_free(&t->found);
+    tl_choices_free(t);
+    tl_bump_free(&t->bump);
+    tl_arena_free(t->arena);
+    tl_arena_free(t->grad_arena);
+    tl_object_release(t->model);
+}
 
 tl_tape *tl_tape_bare(tl_model *m)
 {
@@ -50,36 +73,11 @@ tl_tape *tl_tape_new(tl_model *m)
 
 tl_model *tl_tape_model(const tl_tape *t) { return tl_lives(t) ? t->model : NULL; }
 
-static void tape_destroy(void *object)
-{
-    tl_tape *t = object;
-    TL_TELL(t, freed, t);
-    tl_free_raw(t->watcher);
-    tl_values_drop(&t->values, 0);
-    tl_prints_free(&t->prints);
-    tl_leaf_grads_drop(t, 0, 0);
-    if (t->arena != NULL) /* a trace shares those of the user's tape */
-        tl_derived_forget(t);
-    tl_object_release(t->lasting);
-    tl_free_raw(t->grad);
-    tl_key_map_free(&t->grad_at);
-    tl_values_free(&t->values);
-    tl_free_raw(t->node);
-    tl_free_raw(t->site);
-    tl_free_raw(t->again);
-    tl_key_map_free(&t->found);
-    tl_choices_free(t);
-    tl_bump_free(&t->bump);
-    tl_arena_free(t->arena);
-    tl_arena_free(t->grad_arena);
-    tl_object_release(t->model);
-}
-
 void tl_tape_reset(tl_tape *t)
 {
     if (!tl_lives(t))
         return;
-    if (t->phase & TL_PHASE_BACKWARD) {
+    if (t->now.phase & TL_PHASE_BACKWARD) {
         tl_tape_fail(tl_nowhere(t), TL_EUSAGE, "tl_tape_reset: a backward is under way");
         return;
     }
@@ -89,7 +87,7 @@ void tl_tape_reset(tl_tape *t)
     tl_leaf_grads_drop(t, t->values.owner, 0); /* those of parameters stay */
     tl_derived_reset(t);
     t->n_nodes = 0;
-    t->phase = 0;
+    t->now.phase = 0;
     tl_prints_end(t);
     t->steps = t->calls = 0;
     t->segments = NULL;
@@ -140,12 +138,12 @@ tl_status tl_tape_reserve(tl_tape *t, uint32_t calls, int inputs)
 int tl_mode_push(tl_tape *t, unsigned mode)
 {
     const int depth = tl_mode_open(t, mode);
-    if (mode != TL_INVARIANT || !tl_lives(t) || t->mode_depth == depth || t->choice == NULL)
+    if (mode != TL_INVARIANT || !tl_lives(t) || t->now.mode_depth == depth || t->now.choice == NULL)
         return depth;
     if (!tl_choice_open(tl_nowhere(t), NULL, TL_ANY_DTYPE, "invariant"))
         tl_mode_pop(t, depth);
     else
-        t->mode &= ~(unsigned)TL_FAST;
+        t->now.mode &= ~(unsigned)TL_FAST;
     return depth;
 }
 
@@ -153,7 +151,7 @@ int tl_mode_open(tl_tape *t, unsigned mode)
 {
     if (!tl_lives(t))
         return 0;
-    int depth = t->mode_depth;
+    int depth = t->now.mode_depth;
     if (depth == TL_MODE_DEPTH) {
         tl_fail(&t->head.err, TL_EUSAGE,
                 "tl_mode_push: %d scopes are open: is a tl_mode_pop missing?", depth);
@@ -161,25 +159,24 @@ int tl_mode_open(tl_tape *t, unsigned mode)
     }
     if (mode & 0xff80u) /* neither a mode nor an observer's bit */
         return tl_tape_fail(tl_nowhere(t), TL_EDOMAIN, "tl_mode_push: no mode %#x", mode), depth;
-    t->mode_stack[depth].mode = t->mode;
-    t->mode_stack[depth].choice = t->choice;
+    t->mode_stack[depth] = t->now;
     if (mode & TL_FAST && !tl_choice_open(tl_nowhere(t), NULL, TL_ANY_DTYPE, "fast"))
         return depth;
-    t->mode_depth++;
-    t->mode |= mode;
+    t->now.mode_depth++;
+    t->now.mode |= mode;
     return depth;
 }
 
 void tl_mode_pop(tl_tape *t, int depth)
 {
-    if (!tl_lives(t) || depth < 0 || depth >= t->mode_depth)
+    if (!tl_lives(t) || depth < 0 || depth >= t->now.mode_depth)
         return;
-    t->mode = t->mode_stack[depth].mode;
-    t->choice = t->mode_stack[depth].choice;
-    t->mode_depth = depth;
+    t->now.mode = t->mode_stack[depth].mode;
+    t->now.choice = t->mode_stack[depth].choice;
+    t->now.mode_depth = depth;
 }
 
-unsigned tl_mode(const tl_tape *t) { return tl_lives(t) ? t->mode : 0; }
+unsigned tl_mode(const tl_tape *t) { return tl_lives(t) ? t->now.mode : 0; }
 
 bool tl_traced(const tl_tape *t) { return tl_lives(t) && t->recorder != NULL; }
 
@@ -189,7 +186,7 @@ void tl_record_with(tl_tape *t, const tl_recorder *r, void *ctx)
         return;
     t->recorder = r;
     t->recorder_ctx = ctx;
-    t->mode |= TL_TRACE;
+    t->now.mode |= TL_TRACE;
 }
 
 /* The message begins with "NAME:" or "tl_NAME:". */
@@ -250,26 +247,25 @@ int tl_share_push(tl_at at, bool shared)
     tl_tape *t = at.tape;
     if (!tl_lives(t))
         return 0;
-    if (t->place_depth < TL_PLACES)
-        t->places[t->place_depth] = (tl_place_frame){at, shared};
-    return t->place_depth++;
+    if (t->now.place_depth < TL_PLACES)
+        t->places[t->now.place_depth] = (tl_place_frame){at, shared};
+    return t->now.place_depth++;
 }
 
 int tl_place_push(tl_at at) { return tl_share_push(at, false); }
 
 void tl_place_pop(tl_tape *t, int depth)
 {
-    if (tl_lives(t) && depth >= 0 && depth < t->place_depth)
-        t->place_depth = depth;
+    if (tl_lives(t) && depth >= 0 && depth < t->now.place_depth)
+        t->now.place_depth = depth;
 }
 
 tl_scope tl_scope_open(tl_at at, unsigned mode, unsigned phase)
 {
     tl_tape *t = at.tape;
-    const tl_scope outer = {t->mode,        t->choice,     t->mode_depth,
-                            t->place_depth, t->place_base, t->phase};
-    t->mode |= mode;
-    t->phase |= (uint8_t)phase;
+    const tl_scope outer = t->now;
+    t->now.mode |= mode;
+    t->now.phase |= (uint8_t)phase;
     tl_share_push(at, false);
     return outer;
 }
@@ -278,27 +274,18 @@ tl_scope tl_scope_of(tl_tape *t, const tl_node *n, unsigned mode)
 {
     const tl_scope outer = tl_scope_open((tl_at){t, n->file, n->line, NULL}, 0, 0);
     if (tl_choice_follow(t, n->choice)) {
-        t->mode = mode;
-        t->phase = n->phase;
+        t->now.mode = mode;
+        t->now.phase = n->phase;
     }
     return outer;
-}
-
-void tl_scope_end(tl_tape *t, tl_scope outer)
-{
-    t->mode = outer.mode;
-    t->choice = outer.choice;
-    t->mode_depth = outer.mode_depth;
-    t->place_depth = outer.place_depth;
-    t->place_base = outer.place_base;
-    t->phase = outer.phase;
 }
 
 tl_at tl_place(tl_at at)
 {
     const tl_tape *t = at.tape;
-    bool open = t != NULL && t->place_depth > t->place_base && t->place_base < TL_PLACES;
-    return open ? t->places[t->place_base].at : at;
+    bool open = t != NULL && t->now.place_depth > t->now.place_base &&
+                t->now.place_base < TL_PLACES;
+    return open ? t->places[t->now.place_base].at : at;
 }
 
 /* A layer is identified by the places of the calls that are open around the lookup. A lookup
@@ -306,11 +293,12 @@ tl_at tl_place(tl_at at)
 tl_status tl_site_check(tl_at at, const char *name, uint32_t index)
 {
     tl_tape *t = at.tape;
-    int n = (t->place_depth < TL_PLACES ? t->place_depth : TL_PLACES) - t->place_base, k = 0;
+    int n = (t->now.place_depth < TL_PLACES ? t->now.place_depth : TL_PLACES) - t->now.place_base,
+        k = 0;
     bool shared = false;
-    if (n <= 0 || t->mode & TL_NO_GRAD)
+    if (n <= 0 || t->now.mode & TL_NO_GRAD)
         return TL_OK;
-    const tl_place_frame *open = t->places + t->place_base;
+    const tl_place_frame *open = t->places + t->now.place_base;
     for (int i = 0; i < n; i++)
         shared |= open[i].shared;
     tl_site *s = tl_grow_to(&t->site, &t->n_sites, index, sizeof *s) ? &t->site[index] : NULL;

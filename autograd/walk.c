@@ -183,10 +183,10 @@ static tl_status find_root(tl_walk *w)
         return tl_error_status(t);
     if (!y->needs_grad || (y->node >= 0 && !tl_walk_skips(w, &t->node[y->node])))
         return TL_OK;
-    unsigned mode = t->mode;
-    t->mode &= ~(unsigned)TL_NO_GRAD;
+    unsigned mode = t->now.mode;
+    t->now.mode &= ~(unsigned)TL_NO_GRAD;
     w->y = tl_folded(w->at, w->y, TL_NONE, &y->a, y->a.dtype);
-    t->mode = mode;
+    t->now.mode = mode;
     return tl_error_status(t);
 }
 

@@ -243,8 +243,7 @@ tl_tensor tl_fill_at(tl_at at, tl_dtype dtype, tl_shape shape, double value);
 #define tl_split(t, x, size, dim, out, n)        TL_OP(split, t, x, size, dim, out, n)
 #define tl_chunk(t, x, n, dim, out)              TL_OP(chunk, t, x, n, dim, out)
 #define tl_split_sizes(t, x, ...) TL_OP(split_sizes, t, x, __VA_ARGS__) /* sizes, n, dim, out */
-#define tl_slice_grad(t, dy, size, dim, start, step) \
-    TL_OP(slice_grad, t, dy, size, dim, start, step)
+#define tl_slice_grad(t, dy, ...) TL_OP(slice_grad, t, dy, __VA_ARGS__) /* size, dim, start, step */
 tl_tensor tl_reshape_at(tl_at at, tl_tensor x, tl_shape shape);
 tl_tensor tl_permute_at(tl_at at, tl_tensor x, tl_shape dims);
 tl_tensor tl_transpose_at(tl_at at, tl_tensor x, int d0, int d1);
@@ -428,7 +427,7 @@ typedef struct {
     tl_tensor *cells;           /* an LSTM's c of every step, (b, s, n); else TL_NONE */
 } tl_recur_options;
 #define tl_recur(t, gates, w, cell, ...) \
-    tl_recur_at(TL_AT(t), gates, w, cell, TL_MAKE(tl_recur_options){__VA_ARGS__})
+    TL_OP(recur, t, gates, w, cell, TL_MAKE(tl_recur_options){__VA_ARGS__})
 tl_tensor tl_recur_at(tl_at at, tl_tensor gates, tl_tensor w, tl_cell cell, tl_recur_options o);
 
 typedef enum { TL_MEAN = 1, TL_SUM = 2, TL_EACH = 3 /* each row's loss */ } tl_reduction;

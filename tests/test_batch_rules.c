@@ -130,10 +130,10 @@ static bool run(tl_tape *t, const problem *p, results *r)
     tl_tape_reset(t);
     for (int i = 0; i < p->n_in; i++)
         in[i] = give(t, p, i);
-    const unsigned mode = t->mode;
-    t->mode = p->mode;
+    const unsigned mode = t->now.mode;
+    t->now.mode = p->mode;
     tl_apply(TL_AT(t), p->op, p->attrs, in, p->n_in, out);
-    t->mode = mode;
+    t->now.mode = mode;
     for (int j = 0; j < p->op->n_out && !tl_failed(t); j++) {
         tl_array a;
         assert_true(tl_array_of(t, out[j], &a));

@@ -44,7 +44,8 @@ static void rerun_node(tl_again *r, const tl_node *n)
     tl_tensor out[TL_OUTS] = {TL_NONE};
     const tl_tensor *in = tl_again_inputs(r, n); /* NULL: dst has failed, and nothing is applied */
     tl_again_apply(r->dst, n, in,
-                   r->dst->mode | (n->mode & ~(unsigned)(TL_TRACE | TL_STRICT)) | TL_APART, out);
+                   r->dst->now.mode | (n->mode & ~(unsigned)(TL_TRACE | TL_STRICT)) | TL_APART,
+                   out);
     for (int i = 0; i < n->n_out; i++)
         r->map[n->out + (uint32_t)i] = out[i];
     if (r->made != NULL)

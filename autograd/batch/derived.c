@@ -365,7 +365,7 @@ static bool made_earlier(tl_tape *t, const tl_call *c, const tl_tensor *in, cons
                        .mode = c->mode,
                        .n_in = c->n_in,
                        .in = in,
-                       .choice = t->choice};
+                       .choice = t->now.choice};
     for (int k = 0; k < c->n_in; k++)
         print_all(t, in[k]);
     for (int j = 0; j < c->n_out; j++) {

@@ -159,8 +159,8 @@ static tl_status fold_chunk(tl_walk *w, const chunk *c)
     const tl_use *u = &c->f->use[c->first];
     const uint32_t mark = atomic_load(&t->values.count);
     const tl_node copy = t->node[u->node], *n = &copy; /* nodes may move */
-    t->mode = (t->mode & ~(unsigned)TL_FAST) | (n->mode & TL_FAST);
-    t->choice = n->choice;
+    t->now.mode = (t->now.mode & ~(unsigned)TL_FAST) | (n->mode & TL_FAST);
+    t->now.choice = n->choice;
     tl_tensor acc = accumulator(w, c->f, n, u->input);
     if (c->f->size >= 0)
         acc = slice(w, acc, u->leaf_axis, c->f);

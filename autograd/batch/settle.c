@@ -73,7 +73,7 @@ static tl_tensor leaf_again(void *ctx, tl_tensor x)
 static tl_status send_back(tl_at at, tl_tensor of)
 {
     tl_tape *t = at.tape;
-    const unsigned mode = t->mode;
+    const unsigned mode = t->now.mode;
     const int calls = t->calls;
     const tl_tensor leaf = tl_derived_made(t, of);
     if (tl_is_none(leaf))
@@ -82,9 +82,9 @@ static tl_status send_back(tl_at at, tl_tensor of)
                             "made since it was loaded");
     TL_TRY(reach_below(t, of));
     tl_tensor dy = tl_leaf_grad_sum(at, tl_leaf_grad_find(t, of), tl_peek(t, leaf)->a.dtype);
-    t->mode &= ~(unsigned)(TL_NO_GRAD | TL_FAST);
+    t->now.mode &= ~(unsigned)(TL_NO_GRAD | TL_FAST);
     tl_tensor y = tl_rerun(t, t->lasting, leaf, leaf_again, NULL, t);
-    t->mode = mode;
+    t->now.mode = mode;
     tl_walk w = {.t = t, .at = at, .y = y, .asked = y, .opt = {.cotangent = dy, .partial = true}};
     TL_TRY(tl_error_status(t));
     t->calls = TL_BELOW + t->settlings;

@@ -141,7 +141,7 @@ static tl_status run(tl_tape *t, tl_fold *f, int i, int of)
     tl_walk w = {.t = t, .at = {t, n->file, n->line, NULL}};
     const tl_scope outer = tl_scope_open(w.at, TL_NO_GRAD, TL_PHASE_BACKWARD);
     tl_status s = TL_OK;
-    t->place_base = outer.place_depth; /* as in the visit of a node */
+    t->now.place_base = outer.place_depth; /* as in the visit of a node */
     for (int u = 0; u < f->n && s == TL_OK; u++)
         s = check_unchanged(&w, &f->use[u]);
     if (of > 1) {

@@ -110,7 +110,7 @@ static tl_tensor op_alone(tl_tape *t, const tl_tensor *given, int n, void *ctx)
         }
     }
     if (in != NULL)
-        tl_again_apply(t, &k->node, in, t->mode | k->node.mode | TL_APART, out);
+        tl_again_apply(t, &k->node, in, t->now.mode | k->node.mode | TL_APART, out);
     for (int i = 0; i < k->node.n_out; i++)
         if (k->used & TL_BIT(i)) {
             tl_shape s = tl_shape_of(t, out[i]);

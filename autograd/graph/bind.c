@@ -160,7 +160,7 @@ tl_status tl_bind_check_gradients(tl_graph *g, tl_at at)
                             tl_leaf_name(u, misfit), now ? "has" : "has not",
                             now ? "had none, or less of it," : "had one");
     }
-    if (!g->tracing->has_backward && g->needs_grad && !(u->mode & TL_NO_GRAD))
+    if (!g->tracing->has_backward && g->needs_grad && !(u->now.mode & TL_NO_GRAD))
         return tl_tape_fail(
             at, TL_ENOGRAD,
             "tl_graph_run: an output needs a gradient, but the graph holds no backward: trace the "

@@ -100,8 +100,8 @@ static tl_graph *graph_new(tl_tape *user, int n_in, int n_out, tl_graph_options 
     g->next = all->graphs;
     all->graphs = g;
     g->opt = o;
-    g->traced_choice = user->choice;
-    g->traced_mode = user->mode;
+    g->traced_choice = user->now.choice;
+    g->traced_mode = user->now.mode;
     if (user->model != NULL) {
         g->traced_settings = user->model->settings;
         g->traced_frozen = user->model->frozen;
@@ -370,7 +370,7 @@ static bool is_over(const tl_graph *g)
 bool tl_graph_scope_fits(const tl_graph *g, unsigned mode)
 {
     const tl_tape *u = g->user;
-    return u->mode == mode && g->traced_choice == u->choice && !is_over(g) &&
+    return u->now.mode == mode && g->traced_choice == u->now.choice && !is_over(g) &&
            (u->model == NULL ||
             (u->model->frozen == g->traced_frozen && u->model->seed == g->traced_seed));
 }

@@ -58,7 +58,7 @@ static tl_status mark_backward(tl_at at, tl_tensor y, const tl_backward_options 
     tl_apply(at, &tl_op_mark_backward, o, (tl_tensor[]){w.y, o->cotangent}, 2, NULL);
     s->has_backward = true;
     s->put_off = o->put_off;
-    s->strict |= t->mode & TL_STRICT;
+    s->strict |= t->now.mode & TL_STRICT;
     return tl_error_status(t);
 }
 

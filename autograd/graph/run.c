@@ -38,7 +38,7 @@ static tl_status check_input(tl_graph *g, tl_at at, const tl_tensor *in, int i)
         return tl_tape_fail(at, TL_ETRACED,
                             "tl_graph_run: input %d is part of a trace and has no contents", i);
     TL_TRY(tl_graph_input_fits(g, in, i, &at));
-    if (v->needs_grad && !(at.tape->mode & TL_NO_GRAD))
+    if (v->needs_grad && !(at.tape->now.mode & TL_NO_GRAD))
         return tl_tape_fail(
             at, TL_ENOGRAD,
             "tl_graph_run: input %d needs a gradient, which a graph does not hand on; mark it "
@@ -164,7 +164,7 @@ static tl_status check(tl_graph *g, tl_at at, const tl_tensor *in, int n_in, int
                             "tl_graph_run: inputs: %d given, %d in the graph; outputs: room for "
                             "%d, %d in the graph",
                             n_in, g->n_in, n_out, g->n_out);
-    if (g->user->mode & TL_TRACE)
+    if (g->user->now.mode & TL_TRACE)
         return tl_tape_fail(at, TL_ETRACED,
                             "tl_graph_run: not inside a trace; call the program itself");
     if (!tl_graph_scope_fits(g, g->traced_mode) &&
@@ -175,7 +175,7 @@ static tl_status check(tl_graph *g, tl_at at, const tl_tensor *in, int n_in, int
             "kernels, frozen parameters, tensors of the model that are no more, optimizers' "
             "groups, "
             "seed); trace it again",
-            g->traced_mode, g->user->mode);
+            g->traced_mode, g->user->now.mode);
     for (int i = 0; i < n_in; i++)
         TL_TRY(check_input(g, at, in, i));
     return tl_bind_check_gradients(g, at);

@@ -317,10 +317,10 @@ tl_tape *tl_trace_tape(tl_tape *user, tl_tracing *s)
     tl_tape *t = tl_tape_bare(user->model);
     if (t == NULL)
         return NULL;
-    t->mode = user->mode | TL_TRACE;
+    t->now.mode = user->now.mode | TL_TRACE;
     t->limit = user->limit;
     t->calls = s->calls = s->clears_first ? 0 : user->calls;
-    if (tl_derived_share(t, user) && tl_trace_on(t, s) && tl_choice_follow(t, user->choice))
+    if (tl_derived_share(t, user) && tl_trace_on(t, s) && tl_choice_follow(t, user->now.choice))
         return t;
     tl_object_end(t);
     return NULL;

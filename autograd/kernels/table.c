@@ -235,7 +235,7 @@ int tl_kernel_push_at(tl_at at, const char *op, tl_dtype dtype, const char *name
     tl_tape *t = at.tape;
     if (!tl_lives(t))
         return 0;
-    const int depth = t->mode_depth;
+    const int depth = t->now.mode_depth;
     if (tl_failed(t))
         return depth;
     const char *lives = op == NULL ? NULL : known_op(op);

@@ -107,7 +107,7 @@ void tl_log_carry(tl_tape *dst, tl_tensor x, const tl_tape *src, tl_tensor y, bo
 void tl_log_name(tl_tape *t, tl_tensor x, const char *name)
 {
     /* an update's names are read when it ends: by a log that is there, or by runs of the graph */
-    const bool read = tl_lives(t) && (!(t->phase & TL_PHASE_UPDATE) || tl_log_of(t) != NULL ||
+    const bool read = tl_lives(t) && (!(t->now.phase & TL_PHASE_UPDATE) || tl_log_of(t) != NULL ||
                                       t->recorder != NULL);
     const bool there = read && !tl_is_none(x) && x.owner == t->values.owner &&
                        tl_peek(t, x) != NULL;

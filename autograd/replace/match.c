@@ -310,7 +310,7 @@ static bool try_place(tl_match *m, const tl_binding *b)
                              "its search does not use its scalar '%s' as an attribute of that "
                              "value (%g)",
                              o->scalars[i].name, o->scalars[i].value);
-    p->scratch->mode = TL_TRACE | (p->joint ? 0 : p->t->node[m->root].mode);
+    p->scratch->now.mode = TL_TRACE | (p->joint ? 0 : p->t->node[m->root].mode);
     if (match_in_full(m, b) &&
         (p->example || o->extra_check == NULL || o->extra_check(m, o->ctx) ||
          tl_refuse(p, NULL, "extra_check says no")) &&
