@@ -443,7 +443,8 @@ format-check:
 
 # ---- installing ----
 
-# What tally.h and the headers besides it reach, under include/tally.
+# What tally.h and the headers besides it reach, under include/tally, where each includes the others
+# by their place beside it: a program may have folders of the same names.
 PUBLIC = $(sort $(FACE) $(GROUP_H) $(filter %.h,$(shell $(CC) -I. -MM $(FACE) $(GROUP_H))))
 GROUP_H = nn/group/group.h
 INSTALLED = $(PUBLIC:%=include/tally/%) lib/libtally.a lib/libtally_group.a $(addprefix lib/,$(SO) $(SO_MAJOR) $(SO_WHOLE)) \
@@ -452,7 +453,8 @@ TO = $(DESTDIR)$(PREFIX)
 
 install: $(BUILD)/libtally.a $(BUILD)/libtally_group.a $(BUILD)/$(SO) $(BUILD)/tally-diff
 	$(Q)for d in $(sort $(dir $(INSTALLED))); do mkdir -p "$(TO)/$$d" || exit 1; done
-	$(Q)for h in $(PUBLIC); do install -m 644 $$h "$(TO)/include/tally/$$h" || exit 1; done
+	$(Q)for h in $(PUBLIC); do up=$$(echo $$h | sed -e 's#[^/]*$$##' -e 's#[^/]*/#../#g'); \
+	    sed "s|^#include \"|&$$up|" $$h > "$(TO)/include/tally/$$h" && chmod 644 "$(TO)/include/tally/$$h" || exit 1; done
 	$(Q)install -m 644 $(BUILD)/libtally.a $(BUILD)/libtally_group.a "$(TO)/lib"
 	$(Q)install -m 755 $(BUILD)/$(SO) "$(TO)/lib/$(SO_WHOLE)"
 	$(Q)ln -sf $(SO_WHOLE) "$(TO)/lib/$(SO_MAJOR)"

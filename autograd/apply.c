@@ -310,8 +310,8 @@ static tl_status run(making *k)
         tl_storage_note(v->st, by, note);
     }
     if (s != TL_OK && c->err->message[0] == 0)
-        return tl_tape_fail(k->at, s, "%s: kernel '%.60s' has failed and does not say why",
-                            op->name, c->kernel == NULL ? "invariant" : c->kernel->name);
+        return tl_tape_fail(k->at, s, "%s: %.60s has failed and does not say why (tl_call_fail)",
+                            op->name, c->kernel == NULL ? "its forward" : c->kernel->name);
     if (s != TL_OK)
         return tl_tape_fail(k->at, s, "%.400s", c->err->message);
     if (watched && (s = tl_tell_ran(t, &seen)) != TL_OK)

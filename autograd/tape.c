@@ -212,7 +212,7 @@ tl_status tl_tape_fail(tl_at at, tl_status s, const char *fmt, ...)
     if (at.file != NULL)
         snprintf(where, sizeof where, " (%.90s:%d)", at.file, at.line);
     return tl_fail(&at.tape->head.err, s, "%s%s%.*s%s", call, *call == '\0' ? "" : ": ",
-                   400 - (int)strlen(call), e.message, where);
+                   TL_MESSAGE_MAX - 128 - (int)strlen(call), e.message, where);
 }
 
 tl_status tl_tape_need(tl_at at, const char *func, const char *what, bool there, int64_t n)

@@ -4,6 +4,7 @@
 #include <glob.h>
 #include <math.h>
 #include <openssl/evp.h>
+#include <unistd.h>
 
 #include "examples/example.h"
 
@@ -34,10 +35,11 @@ static int by_bytes(const void *a, const void *b)
 static void text_append_project(void)
 {
     glob_t g;
-    if (glob("{,{tensor,autograd,ops,nn,examples,tests}/{,*/,*/*/}}{*.c,*.h,*.md,Makefile}",
+    if (access("tally.h", R_OK) != 0 || /* else it would be any folder's files */
+        glob("{,{tensor,autograd,ops,nn,examples,tests}/{,*/,*/*/}}{*.c,*.h,*.md,Makefile}",
              GLOB_BRACE, NULL, &g) != 0)
         ex_die(EX_FAILED,
-               "no sources or documents here; go to the project's folder, or name a text: "
+               "this is not the project's folder, whose files are the text; go there, or name one: "
                "--text FILE");
     qsort(g.gl_pathv, g.gl_pathc, sizeof *g.gl_pathv, by_bytes);
     for (size_t i = 0; i < g.gl_pathc; i++)
@@ -248,8 +250,8 @@ static void draw_digits(int64_t n, tl_array out[2])
         y[i] = (int64_t)tl_rng_below(key, (uint64_t)i, 100, 10);
         draw_digit(key, (uint64_t)i, y[i], x + i * EX_SIDE * EX_SIDE);
     }
-    out[0] = tl_array_make(TL_F32, &TL_DIMS(n, 1, EX_SIDE, EX_SIDE), x);
-    out[1] = tl_array_make(TL_I64, &TL_DIMS(n), y);
+    out[0] = tl_samples(TL_F32, TL_DIMS(n, 1, EX_SIDE, EX_SIDE), x);
+    out[1] = tl_samples(TL_I64, TL_DIMS(n), y);
 }
 
 static tl_array read_array(const char *path, tl_dtype as)
@@ -277,7 +279,7 @@ static void digits(const char *images, const char *labels, int64_t n, tl_array o
     for (int64_t i = 0; labels != NULL && i < x.dim[0]; i++)
         if (((int64_t *)y.data)[i] < 0 || ((int64_t *)y.data)[i] > 9)
             ex_die(EX_WRONG_USE, "--labels %s: number %" PRId64 " is no digit", labels, i);
-    out[0] = tl_array_make(TL_F32, &TL_DIMS(x.dim[0], 1, x.dim[1], x.dim[2]), x.data);
+    out[0] = tl_samples(TL_F32, TL_DIMS(x.dim[0], 1, x.dim[1], x.dim[2]), x.data);
     out[1] = y;
 }
 

@@ -16,7 +16,7 @@ static const ex_option common[] = {
     {EX_WHOLE, "--batch", &ex.batch, 1, 1e5, "samples a step"},
     {EX_WHOLE + EX_FREE, "--micro-batch", &ex.micro_batch, 0, 1e5,
      "samples at a time, same result; divides --batch; 0: all"},
-    {EX_REAL, "--lr", &ex.lr, 0, 10, "highest learning rate"},
+    {EX_REAL, "--lr", &ex.lr, 1e-12, 10, "highest learning rate"},
     {EX_WHOLE, "--seed", &ex.seed, 0, 9e15, "of every random draw"},
     {EX_WHOLE + EX_FREE, "--threads", &ex.threads, 0, 256,
      "same result with any; 0: TL_THREADS, else one a core"},
@@ -81,6 +81,8 @@ static _Noreturn void help(void)
     }
     puts(
         "\nexit status: 0 done, 1 failed, 2 wrong use, 130 interrupted (saved first, with --save)");
+    if (fflush(stdout) != 0 || ferror(stdout))
+        ex_die(EX_FAILED, "cannot write the output");
     exit(EX_DONE);
 }
 
@@ -116,7 +118,8 @@ void ex_flags_read(const ex_program *p, int argc, char **argv)
             k++;
         const ex_option *o = ex_flag(k);
         if (o == NULL)
-            ex_die(EX_WRONG_USE, "unknown flag '%s'; --help lists all", argv[i]);
+            ex_die(EX_WRONG_USE, "unknown %s '%s'; --help lists all flags, as --flag value",
+                   argv[i][0] == '-' ? "flag" : "argument", argv[i]);
         bool yes = (o->kind & ~EX_FREE) == EX_YES;
         if (!yes && i + 1 == argc)
             ex_die(EX_WRONG_USE, "%s needs a value", o->flag);

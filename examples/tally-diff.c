@@ -133,12 +133,21 @@ static const char help[] =
     "With --log-keep STEP in both runs it shows the elements of that step, too.\n\n"
     "exit status: 0 no difference, 1 the runs differ, 2 trouble\n";
 
+/* The exit status if that is the verdict and the output has been written. */
+static int written(int verdict)
+{
+    const bool lost = fflush(stdout) != 0 || ferror(stdout);
+    if (lost)
+        fputs("tally-diff: cannot write the output\n", stderr);
+    return lost ? TROUBLE : verdict;
+}
+
 int main(int argc, char **argv)
 {
     tl_err err = {.status = TL_OK};
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0)
-            return fputs(help, stdout) < 0 || fflush(stdout) != 0 ? TROUBLE : EQUAL;
+            return fputs(help, stdout), written(EQUAL);
         if (argv[i][0] == '-' && argv[i][1] != '\0')
             return wrong_use("unknown flag ", argv[i]);
     }
@@ -167,5 +176,5 @@ int main(int argc, char **argv)
     int status = comparable ? compare() : TROUBLE;
     tl_log_file_close(logs.file[0]);
     tl_log_file_close(logs.file[1]);
-    return fflush(stdout) != 0 || ferror(stdout) ? TROUBLE : status;
+    return written(status);
 }

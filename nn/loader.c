@@ -10,6 +10,17 @@
 
 enum { EPOCH, AT, SAMPLES, BATCH, PLACE };
 
+/* An array without dims that brings the name of the C type it was given for. */
+enum { OTHER_TYPE = -1 };
+
+tl_array tl_samples_as(tl_dtype dtype, tl_shape shape, void *data, const char *c_type)
+{
+    tl_err e = {.status = TL_OK};
+    if (tl_c_type_check(c_type, dtype, &e) == TL_OK)
+        return tl_array_make(dtype, &shape, data);
+    return (tl_array){.data = (void *)c_type, .dtype = dtype, .ndim = OTHER_TYPE};
+}
+
 static tl_status check(tl_at at, const char *name, const tl_array *a, int n, tl_loader_options o)
 {
     if (strlen(name) > TL_PARAM_NAME_MAX)
@@ -21,6 +32,10 @@ static tl_status check(tl_at at, const char *name, const tl_array *a, int n, tl_
                             "tl_loader_new: '%.60s' has %d arrays; 1 to %d are possible", name, n,
                             (int)TL_LOADER_MAX);
     for (int i = 0; i < n; i++) {
+        tl_err e = {.status = TL_OK};
+        if (a[i].ndim == OTHER_TYPE && tl_c_type_check(a[i].data, a[i].dtype, &e) != TL_OK)
+            return tl_tape_fail(at, e.status, "tl_loader_new: '%.60s': array %d: %.300s", name, i,
+                                e.message);
         if (a[i].ndim < 1 || tl_dtype_size(a[i].dtype) == 0 ||
             (a[i].data == NULL && tl_array_count(&a[i]) > 0))
             return tl_tape_fail(

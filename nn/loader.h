@@ -4,6 +4,7 @@
 
 #include "autograd/model.h"
 #include "autograd/tape.h"
+#include "tensor/c_type.h"
 TL_BEGIN
 
 /* Samples are the indices of axis 0 of arrays in memory, or in a mapped file (tl_arrays_open),
@@ -35,9 +36,14 @@ typedef struct {
     uint64_t seed;
     tl_tensor place, order;
 } tl_loader;
+/* An array for a loader: data, which the caller keeps, as that dtype and row-major in that shape,
+ * the samples along dim 0. tl_loader_new refuses it where the data's C type is not that dtype's. */
+#define tl_samples(dtype, shape, data) tl_samples_as(dtype, shape, data, TL_C_TYPE(data))
+tl_array tl_samples_as(tl_dtype dtype, tl_shape shape, void *data, const char *c_type);
 /* A loader of n arrays over the tape's model; call it once for each name. On an error, which goes
- * to t, it is all zeros. TL_ESHAPE: arrays of different lengths; TL_EDOMAIN: n, no .batch, no
- * samples, fewer than a batch with .drop_last; TL_ENAME: a name of more than 180 bytes. */
+ * to t, it is all zeros. TL_ESHAPE: arrays of different lengths; TL_EDTYPE: data of another C type;
+ * TL_EDOMAIN: n, no .batch, no samples, fewer than a batch with .drop_last; TL_ENAME: a name of
+ * more than 180 bytes. */
 #define tl_loader_new(t, name, arrays, n, ...) \
     tl_loader_new_at(TL_AT(t), name, arrays, n, TL_MAKE(tl_loader_options){__VA_ARGS__})
 tl_loader tl_loader_new_at(tl_at at, const char *name, const tl_array *arrays, int n,

@@ -54,7 +54,7 @@ const char *tl_status_text(tl_status s);
 
 /* The first failure of an object. Later ones do not overwrite it, so that a user reads the cause
  * and not a consequence. All zero: none. */
-enum { TL_MESSAGE_MAX = 512 };
+enum { TL_MESSAGE_MAX = 1024 };
 typedef struct {
     tl_status status;
     bool read; /* somebody has asked for the message */

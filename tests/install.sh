@@ -31,6 +31,14 @@ awk '/^```c$/ { on = 1; next } /^```$/ { on = 0 } on' README.md > "$dir/signs.c"
 )
 ok "README's program, shared and static, prints the same"
 
+mkdir "$dir/tensor" "$dir/ops"
+for h in tensor/array.h tensor/status.h ops/ops.h; do
+    echo '#error "a header of the program, not of the library"' > "$dir/$h"
+done
+# shellcheck disable=SC2046
+(cd "$dir" && $cc -I. -c signs.c $(pkg-config --cflags tally) -o signs.o)
+ok "a program may have folders of its own that are named as the library's"
+
 cat > "$dir/group.c" << 'END'
 #include <nn/group/group.h>
 #include <tally.h>

@@ -135,6 +135,63 @@ static void a_wrong_second_derivative_is_caught(void **unused)
     assert_true(tl_failed(t));
 }
 
+/* A vjp that is right but for a detour through a narrow dtype: linear, so that it shows only in a
+ * cotangent of more bits than that has. */
+static tl_status twice_forward(tl_call *c)
+{
+    for (int64_t i = 0; i < tl_array_count(c->in[0]); i++)
+        tl_array_put(&c->out[0], i, 2 * tl_array_get(c->in[0], i));
+    return TL_OK;
+}
+static void detour_vjp(tl_vjp *g)
+{
+    const tl_dtype own = tl_dtype_of(g->t, g->dy[0]);
+    g->dx[0] = tl_cast(g->t, tl_cast(g->t, tl_scale(g->t, g->dy[0], 2), TL_F16), own);
+}
+static const tl_op op_detour = {.name = "detour",
+                                .n_in = 1,
+                                .n_out = 1,
+                                .shape = like_first,
+                                .forward = twice_forward,
+                                .vjp = detour_vjp};
+FUNCTION(f_detour, tl_apply1(TL_AT(on), &op_detour, NULL, in, 1))
+
+static void a_vjp_that_loses_bits_is_caught(void **unused)
+{
+    tl_gradcheck_report r;
+    (void)unused;
+    for (int d = 0; d < 2; d++) {
+        tl_tensor x = random_leaf(d ? TL_F32 : TL_F64, TL_DIMS(5));
+        assert_int_equal(tl_gradcheck_with(t, f_detour, &x, 1, NULL, &r, .seed = 0), TL_WRONG);
+        assert_non_null(strstr(r.text, "detour"));
+        tl_error_clear(t);
+    }
+}
+
+/* At a bend the derivatives from both sides are shown, also where they cancel. */
+FUNCTION(f_abs, tl_abs(on, in[0]))
+FUNCTION(f_relu, tl_relu(on, in[0]))
+
+static void a_kink_shows_both_sides(void **unused)
+{
+    tl_gradcheck_report r;
+    double below, above, analytic;
+    (void)unused;
+    for (int i = 0; i < 2; i++) {
+        tl_tensor x = tl_zeros(t, TL_F64, TL_DIMS(1));
+        assert_int_equal(tl_gradcheck_with(t, i ? f_relu : f_abs, &x, 1, NULL, &r, .seed = 0),
+                         TL_KINK);
+        const char *at = strstr(r.text, "numeric");
+        assert_non_null(at);
+        assert_int_equal(sscanf(at, "numeric %lf from below and %lf from above, analytic %lf",
+                                &below, &above, &analytic),
+                         3);
+        assert_true(above != 0 && fabs(i ? below : below + above) < 1e-6 * fabs(above));
+        assert_true(analytic == 0);
+        tl_error_clear(t);
+    }
+}
+
 /* Its gradient is made by an op that has none itself. */
 static const tl_op op_cos = {
     .name = "cos_flat", .n_in = 1, .n_out = 1, .shape = like_first, .forward = sin_forward};
@@ -669,6 +726,8 @@ const struct CMUnitTest tl_tests_gradients_checker[] = {
     TEST(the_identity_is_right),
     TEST(second_derivatives_by_check),
     TEST(a_wrong_second_derivative_is_caught),
+    TEST(a_vjp_that_loses_bits_is_caught),
+    TEST(a_kink_shows_both_sides),
     TEST(a_second_derivative_that_is_not_there_is_said_to_be_missing),
     TEST(a_failed_tape_is_never_right),
     TEST(second_order_of_nothing_is_never_right),

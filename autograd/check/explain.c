@@ -52,6 +52,23 @@ static tl_tensor adds_sums(const tl_tape *t, const tl_op *op, int i, tl_tensor x
     return leaf;
 }
 
+/* The node that made x of what is not mixed; NULL: x is not mixed. */
+static const tl_node *mixer(const tl_tape *t, tl_tensor x)
+{
+    const tl_node *n = NULL;
+    for (int i = 0; i >= 0;) {
+        const tl_value *v = tl_peek(t, x);
+        if (v == NULL || v->batch != TL_MIXED || v->node < 0 || x.owner != t->values.owner)
+            break;
+        n = &t->node[v->node];
+        for (i = n->n_in - 1; i >= 0; i--)
+            if ((v = tl_peek(t, n->in[i])) != NULL && v->batch == TL_MIXED)
+                break;
+        x = i >= 0 ? n->in[i] : x;
+    }
+    return n;
+}
+
 static void say_inputs(text *s, const tl_tape *t, const tl_node *n)
 {
     char shape[TL_SHAPE_TEXT];
@@ -101,11 +118,20 @@ static bool blames(const tl_tape *t, const tl_node *n, char why[TL_MESSAGE_MAX])
     if (y == NULL || (!draws && (!n->needs_grad || op->traits & TL_NONDIFF)))
         return false;
     if (b == TL_MIXED) {
-        say(&s, op->batch == NULL && !(op->traits & TL_POINTWISE)
-                    ? "states no rule for the batch:"
-                    : "mixes samples, or counts them, or uses a total other than linearly:");
+        const tl_node *by = NULL;
+        for (int i = 0; i < n->n_in && by == NULL; i++)
+            by = mixer(t, n->in[i]);
+        if (by != NULL)
+            say(&s, "uses what %s (%.90s:%d) made of all samples together:", by->op->name,
+                by->file != NULL ? by->file : "?", by->line);
+        else if (op->batch == NULL && !(op->traits & TL_POINTWISE))
+            say(&s, "states no rule for the batch:");
+        else
+            say(&s, "mixes samples, or counts them, or uses a total other than linearly:");
         say_inputs(&s, t, n);
-        say(&s, "; gradients behind it depend on the split");
+        say(&s, "; gradients behind it depend on the split%s",
+            by != NULL ? ""
+                       : " (those behind a sum do not, divided by the count of the whole batch)");
         return true;
     }
     if (draws && by_number) {
@@ -127,8 +153,9 @@ static bool blames(const tl_tape *t, const tl_node *n, char why[TL_MESSAGE_MAX])
             apart ? " apart from the batch, with what is neither a parameter nor a tl_constant, "
                     "or repeated, or changed in place"
                   : " repeated (tl_expand), and not once for each sample",
-            apart ? "if that has an axis of samples, say so by tl_batch_axis"
-                  : "let the op broadcast it, or tell its axis of samples by tl_batch_axis");
+            apart
+                ? "if that has an axis of samples, say so by tl_batch_axis; a table is tl_constant"
+                : "let the op broadcast it, or tell its axis of samples by tl_batch_axis");
     return weights > 0;
 }
 
@@ -143,7 +170,7 @@ static tl_status refuse(void *ctx, tl_tape *t, const tl_seen *seen)
         return tl_tape_fail(at, TL_EUSAGE, "%s: TL_STRICT: kernel '%.60s' promises no bits",
                             n->op->name, n->kernel->name);
     if (blames(t, n, why))
-        return tl_tape_fail(at, TL_EUSAGE, "%s: TL_STRICT: %.360s", n->op->name, why);
+        return tl_tape_fail(at, TL_EUSAGE, "%s: TL_STRICT: %.800s", n->op->name, why);
     return TL_OK;
 }
 

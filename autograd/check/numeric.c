@@ -41,9 +41,9 @@ static double size_of(const tl_shadow *s, const tl_path *p)
 static double bend_of(const pair *f, double middle, const double *h, double noise)
 {
     const int first = LEVELS - 3, last = LEVELS - 1;
-    double before = fabs(f[first].plus - 2 * middle + f[first].minus) / h[first];
-    double after = fabs(f[last].plus - 2 * middle + f[last].minus) / h[last];
-    return after > 0.6 * before && after > 16 * noise / h[last] ? after : 0;
+    double before = (f[first].plus - 2 * middle + f[first].minus) / h[first];
+    double after = (f[last].plus - 2 * middle + f[last].minus) / h[last];
+    return fabs(after) > fmax(0.6 * fabs(before), 16 * noise / h[last]) ? after : 0;
 }
 
 /* The best entry of Ridders' table over levels from lo on. */

@@ -220,6 +220,8 @@ static tl_tensor run_again(rerun r)
     if (!r.grads)
         tl_mode_pop(s->run, depth);
     memcpy(s->x, s->x0, (size_t)s->n * sizeof *s->x);
+    if (tl_failed(s->run) && !r.own)
+        tl_fail(&s->err, tl_error_status(s->run), "run again in F64: %.400s", tl_error(s->run));
     tl_shadow_failed(s, s->run);
     return y;
 }

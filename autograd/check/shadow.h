@@ -97,8 +97,8 @@ static inline bool tl_path_moves(const tl_path *p, const tl_shadow_leaf *l)
 
 typedef struct {
     double value, error; /* derivative, and the estimate of its error */
-    double bend;         /* how far one-sided derivatives differ at the smallest steps; 0: smooth */
-    double step;         /* the smallest that went into value */
+    double bend; /* from the left derivative to the right, at the smallest steps; 0: smooth */
+    double step; /* the smallest that went into value */
 } tl_numeric;
 
 /* tl_shadow_value at x0 + h * dir. */
@@ -141,6 +141,7 @@ typedef struct {
     bool noised[2];  /* the leaves' noise has been measured */
     bool lost;       /* a comparison failed by no more than what roundings do there */
     bool in_f64;     /* a comparison in f64 is wrong */
+    double bend;     /* of the comparison that is reported */
     double worst;    /* how far over its tolerance the worst comparison is ... */
     int worst_leaf;  /* ... the index of its leaf (-1: all at once) ... */
     const char *why; /* ... and what is to be said of it where every op is right by itself */

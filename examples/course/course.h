@@ -6,12 +6,19 @@
 
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 static FILE *course_picture;
 static bool course_undrawn; /* a picture could not be written */
 
+static inline int course_written(void)
+{
+    const bool lost = fflush(stdout) != 0 || ferror(stdout);
+    return lost ? fprintf(stderr, "cannot write the output\n") : 0;
+}
+
 /* Ends the picture, and prints the point and whether it held, which is also the exit status: 0 if
- * so, and if what was to be drawn is drawn. */
+ * so, and if what was to be drawn and printed is written. */
 static inline int course_end(bool held, const char *point)
 {
     if (course_picture != NULL) {
@@ -21,14 +28,14 @@ static inline int course_end(bool held, const char *point)
     printf("\n%s %s\n", held ? "The point:" : "SOMETHING DID NOT HOLD. The point would be:", point);
     if (course_undrawn)
         printf("But the picture could not be written.\n");
-    return !held || course_undrawn;
+    return course_written() != 0 || !held || course_undrawn;
 }
 
 /* Instead, where this machine lacks what the point needs. Everything before must have held. */
 static inline int course_not_shown(bool held, const char *why)
 {
     printf("\nhere: not shown: %s\n", why);
-    return !held;
+    return course_written() != 0 || !held;
 }
 
 /* Opens a picture: at the path that the program was given, else beside the program. Lines and text
@@ -38,6 +45,11 @@ static inline int course_not_shown(bool held, const char *why)
 static inline FILE *course_svg(int argc, char **argv, int width, int height)
 {
     char path[4096];
+    if (argc > 2 || (argc == 2 && argv[1][0] == '-')) {
+        fprintf(stderr, "usage: %s [FILE]: FILE is where the picture goes, else %s.svg\n", argv[0],
+                argv[0]);
+        exit(2);
+    }
     snprintf(path, sizeof path, argc > 1 ? "%s" : "%s.svg", argv[argc > 1]);
     FILE *f = course_picture = fopen(path, "w");
     if (f == NULL) {
