@@ -119,7 +119,7 @@ SHARED   := examples/example.c examples/example_flags.c examples/example_data.c
 EXAMPLES := $(patsubst examples/%.c,$(BUILD)/%,$(filter-out $(SHARED),$(wildcard examples/*.c)))
 # The course: a program for each lesson, build/course/NN_name. N=7 is lesson 7 alone.
 COURSE   := $(patsubst examples/%.c,$(BUILD)/%,$(wildcard examples/course/*.c))
-LESSON   := $(if $(filter course,$(MAKECMDGOALS)),$(wildcard examples/course/$(shell printf %02d $(N:0%=%))_*.c))
+LESSON   := $(if $(filter course,$(MAKECMDGOALS)),$(wildcard examples/course/$(shell printf %02d $(N:0%=%) 2>/dev/null || echo none)_*.c))
 TESTSRC  := $(wildcard tests/test_*.c tests/fuzz_*.c) tests/runner.c $(wildcard tests/support/*.c) $(wildcard tests/ref/*.c) $(wildcard tests/cases/*.c)
 TESTOBJ  := $(TESTSRC:%.c=$(BUILD)/%.o)
 

@@ -35,7 +35,7 @@ typedef struct {
 enum { TL_NAME_MAX = 192, TL_PARAM_NAME_MAX = 180 };
 
 /* The parameter of that name, made and filled at the first call. TL_ESHAPE, TL_EDTYPE: it has
- * another shape or dtype, or dtype is no float. TL_ENAME: no file can hold the name (empty, too
+ * another shape or dtype, or dtype is not a float. TL_ENAME: no file can hold the name (empty, too
  * long, not UTF-8, "__metadata__"); a buffer has it; or, in this recording, another layer looked it
  * up, or the same one called at another line, and neither is shared (.shared = true). At the same
  * line, as in a loop over time, the layer is used again. Outside layers and under TL_NO_GRAD any

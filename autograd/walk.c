@@ -214,8 +214,8 @@ static tl_status check_parameters(const tl_walk *w)
     pthread_mutex_unlock(&m->lock);
     if (f != NULL)
         return tl_tape_fail(w->at, TL_ENAME,
-                            "tl_backward: tl_model_freeze(\"%.100s\") means none of the model's %d "
-                            "parameters, the first of which is '%.100s'",
+                            "tl_backward: tl_model_freeze(\"%.100s\") matches none of the "
+                            "model's %d parameters, the first of which is '%.100s'",
                             f->prefix, n, first);
     if (missed != NULL)
         return tl_tape_fail(w->at, TL_ENOGRAD,

@@ -85,9 +85,6 @@ int main(int argc, char **argv)
         data[i].data = tl_array_at(&data[i], out * data[i].stride[0]);
         data[i].dim[0] = n - out;
     }
-    if (ex.batch > data[0].dim[0])
-        ex_die(EX_WRONG_USE, "--batch %" PRId64 ": there are %" PRId64 " samples to train on",
-               ex.batch, data[0].dim[0]);
     loader = tl_loader_new(ex.t, "digits", data, 2, .batch = ex.batch, .drop_last = true);
     ex.opt = tl_adamw_new(ex.m, .lr = ex.lr,
                           .schedule = {TL_COSINE, .warmup = 20, .total = ex.steps});

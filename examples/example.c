@@ -216,7 +216,7 @@ static void resume(void)
     int n = describe(key, mine);
     ex_check(tl_checkpoint_notes(ex.m, ex.resume, key, its, n));
     if (strcmp(its[0], mine[0]) != 0)
-        ex_die(EX_WRONG_USE, "%s is no checkpoint of %s", ex.resume, program->name);
+        ex_die(EX_WRONG_USE, "%s is not a checkpoint of %s", ex.resume, program->name);
     for (int i = 1; i < n; i++)
         if (strcmp(its[i], mine[i]) != 0 && (i < n - n_kept || kept[i - n + n_kept].must))
             snprintf(differs + strlen(differs), sizeof differs - strlen(differs),

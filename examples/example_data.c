@@ -278,7 +278,7 @@ static void digits(const char *images, const char *labels, int64_t n, tl_array o
         ((float *)x.data)[i] /= 255;
     for (int64_t i = 0; labels != NULL && i < x.dim[0]; i++)
         if (((int64_t *)y.data)[i] < 0 || ((int64_t *)y.data)[i] > 9)
-            ex_die(EX_WRONG_USE, "--labels %s: number %" PRId64 " is no digit", labels, i);
+            ex_die(EX_WRONG_USE, "--labels %s: number %" PRId64 " is not a digit", labels, i);
     out[0] = tl_samples(TL_F32, TL_DIMS(x.dim[0], 1, x.dim[1], x.dim[2]), x.data);
     out[1] = y;
 }

@@ -17,8 +17,8 @@ enum { HEADS = 4 };
 static int64_t width = 64, layers = 2, test = 5000;
 static const char *model = "llama", *dtype = "f32";
 static const ex_option own[] = {
-    {EX_WORD, "--model", &model, 0, 0, "or gpt2, lstm"},
-    {EX_WORD, "--dtype", &dtype, 0, 0, "of weights and activations, or bf16"},
+    {EX_WORD, "--model", &model, 0, 0, "llama, gpt2 or lstm"},
+    {EX_WORD, "--dtype", &dtype, 0, 0, "of weights and activations: f32 or bf16"},
     {EX_WHOLE, "--width", &width, 8, 4096, "of the model; a multiple of 8 (4 heads of even size)"},
     {EX_WHOLE, "--layers", &layers, 1, 100, "decoder blocks"},
     {EX_WHOLE + EX_FREE, "--test", &test, 1, 80000, "sums never seen to try at the end"},

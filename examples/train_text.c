@@ -29,7 +29,7 @@ static const ex_option own[] = {
     {EX_YES, "--bf16", &opt.bf16, 0, 1,
      "parameters and activations in bfloat16, updated through f32 masters"},
     {EX_WHOLE, "--warmup", &opt.warmup, 0, 1e9, "steps in which the learning rate rises"},
-    {EX_REAL, "--clip", &opt.clip, 0, 1e9, "longest gradient (global norm); 0: any"},
+    {EX_REAL, "--clip", &opt.clip, 0, 1e9, "limit of the gradient's global norm; 0: none"},
     {EX_YES + EX_FREE, "--shard", &ex.shard, 0, 1,
      "of several processes each has part of the optimizer's state, same result"},
 };

@@ -200,7 +200,8 @@ static tl_status read_steps(loading *l)
     errno = 0;
     l->steps = strtoll(text, &end, 10);
     if (end == text || *end != '\0' || errno != 0 || l->steps < 0 || l->steps > INT64_C(1) << 40)
-        return tl_file_fail(&l->file, TL_EFORMAT, "'%.30s' is no number of optimizer steps", text);
+        return tl_file_fail(&l->file, TL_EFORMAT, "'%.30s' is not a number of optimizer steps",
+                            text);
     return TL_OK;
 }
 

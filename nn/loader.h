@@ -7,12 +7,12 @@
 #include "tensor/c_type.h"
 TL_BEGIN
 
-/* Samples are the indices of axis 0 of arrays in memory, or in a mapped file (tl_arrays_open),
- * which the caller keeps as long as the loader is used. Each epoch brings every sample once, in an
- * order of its own: a Fisher-Yates shuffle by the draws (epoch, i) of the stream "loader.NAME" of
- * the model's seed. The place in the epoch is a buffer of the model, "loader.NAME" (epoch, samples
- * handed out, number of samples, .batch). A checkpoint saves it, so that a resumed run goes on with
- * the next sample. Call tl_checkpoint_load after tl_loader_new, which makes that buffer. */
+/* Samples are the indices of axis 0 of arrays in memory (tl_samples) or in a mapped file
+ * (tl_arrays_open), which the caller keeps as long as the loader is used. Each epoch brings every
+ * sample once, in its own order: a Fisher-Yates shuffle by the draws (epoch, i) of the stream
+ * "loader.NAME" of the model's seed. The place in the epoch is a buffer of the model, "loader.NAME"
+ * (epoch, samples handed out, number of samples, .batch). A checkpoint saves it, and a resumed run
+ * goes on with the next sample. tl_loader_new makes it: call tl_checkpoint_load after that. */
 
 enum { TL_LOADER_MAX = 8 };
 typedef struct {
@@ -36,14 +36,13 @@ typedef struct {
     uint64_t seed;
     tl_tensor place, order;
 } tl_loader;
-/* An array for a loader: data, which the caller keeps, as that dtype and row-major in that shape,
- * the samples along dim 0. tl_loader_new refuses it where the data's C type is not that dtype's. */
+/* Data as that dtype, row-major in that shape. tl_loader_new refuses another C type. */
 #define tl_samples(dtype, shape, data) tl_samples_as(dtype, shape, data, TL_C_TYPE(data))
 tl_array tl_samples_as(tl_dtype dtype, tl_shape shape, void *data, const char *c_type);
 /* A loader of n arrays over the tape's model; call it once for each name. On an error, which goes
- * to t, it is all zeros. TL_ESHAPE: arrays of different lengths; TL_EDTYPE: data of another C type;
- * TL_EDOMAIN: n, no .batch, no samples, fewer than a batch with .drop_last; TL_ENAME: a name of
- * more than 180 bytes. */
+ * to t, it is all zeros. TL_ESHAPE: arrays of different lengths; TL_EDTYPE: data of a C type that
+ * does not fit; TL_EDOMAIN: n, no .batch, no samples, fewer than a batch with .drop_last; TL_ENAME:
+ * a name of more than 180 bytes. */
 #define tl_loader_new(t, name, arrays, n, ...) \
     tl_loader_new_at(TL_AT(t), name, arrays, n, TL_MAKE(tl_loader_options){__VA_ARGS__})
 tl_loader tl_loader_new_at(tl_at at, const char *name, const tl_array *arrays, int n,

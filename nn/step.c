@@ -78,7 +78,7 @@ static void check_groups(const tl_opt *o, tl_tape *t)
                 n++;
             }
         tl_tape_fail(TL_AT(t), TL_ENAME,
-                     "tl_step: tl_opt_group's pattern '%.100s' means none of the model's %d "
+                     "tl_step: tl_opt_group's pattern '%.100s' matches none of the model's %d "
                      "parameters, the first of which is '%.100s'",
                      g->pattern, n, first);
     }

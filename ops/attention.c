@@ -36,12 +36,13 @@ static tl_status check(tl_call *c, const tl_array *q, const tl_array *k, const t
     if (q->ndim != 4 || k->ndim != 4 || !tl_array_same_shape(k, &like_k) ||
         q->dim[0] != k->dim[0] || q->dim[3] != k->dim[3] || k->dim[1] == 0 ||
         q->dim[1] % k->dim[1] != 0)
-        return tl_call_fail(c, TL_ESHAPE,
-                            wide ? "q %s, k %s, v %s; (b, hq, sq, d), (b, hkv, sk, d) and (b, hkv, "
-                                   "sk, dv) with hkv dividing hq are needed"
-                                 : "q %s, k %s, v %s; (b, hq, sq, d) and twice (b, hkv, sk, d) "
-                                   "with hkv dividing hq are needed",
-                            TL_TEXT(q), TL_TEXT(k), TL_TEXT(v));
+        return tl_call_fail(
+            c, TL_ESHAPE,
+            wide ? "q %s, k %s, v %s; (b, hq, sq, d), (b, hkv, sk, d) and (b, hkv, "
+                   "sk, dv) with hkv dividing hq are needed"
+                 : "q %s, k %s, v %s; (b, hq, sq, d) and (b, hkv, sk, d), the latter twice, "
+                   "with hkv dividing hq are needed",
+            TL_TEXT(q), TL_TEXT(k), TL_TEXT(v));
     return TL_OK;
 }
 

@@ -392,6 +392,7 @@ ROW(tl_checkpoint_notes, SAYS, (MODEL, PATH(a->checkpoint), keys(a), PTR(a->valu
 
 ROW(tl_loader_new_at, LAYER,
     (AT, NAME("n"), numbers_of(a), COUNT(1), (tl_loader_options){.batch = I64(1)}))
+ROW(tl_samples_as, QUIET, (DTYPE(TL_F32), TL_DIMS(1), PTR_MAYBE(a->floats), "float"))
 ROW(tl_loader_next_at, LAYER, (AT, PTR(loader(a)), I64(1), OUT(a->out)))
 
 /* ---- files ---- */

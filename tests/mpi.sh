@@ -119,7 +119,7 @@ END
             says "a rank hangs" "rank 1 has (sent|taken) nothing for 3 s"
         done
         SECONDS=0; TL_MPI_TIMEOUT=10m ranks 2 "$build/train_addition" $sums > /dev/null 2>"$out/stderr"; status=$?
-        says "a timeout that is no number" "TL_MPI_TIMEOUT=10m: a number of seconds above 0 is needed"
+        says "a timeout that is not a number" "TL_MPI_TIMEOUT=10m: a number of seconds above 0 is needed"
         # rank 0 waits after the last step for who reads its picture
         SECONDS=0; rm -f "$out/pipe"; mkfifo "$out/pipe"
         TL_MPI_TIMEOUT=3 ranks 3 "$build/train_addition" $sums --svg "$out/pipe" > "$out/stderr" 2>&1; status=$?

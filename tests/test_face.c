@@ -24,7 +24,7 @@ extern const size_t tl_tests_face_count;
 enum {
     TEXT = 1 << 16,
     MOST_LINES = 1800,
-    MOST_DATA = 180,
+    MOST_DATA = 190,
     MOST_MODELS = 110,
     MOST_MORE = 1060,
     MOST_BIND = 40

@@ -311,8 +311,8 @@ static void each_kind_of_bad_function_has_its_message(void **unused)
         {f_changes, "changes its input 0"},
         {f_log, "the function's result is nan at element 1"},
         {f_fails, "add"},
-        {f_constant, "no floating tensor that depends on"},
-        {f_integer, "no floating tensor"},
+        {f_constant, "not a floating tensor that depends on"},
+        {f_integer, "not a floating tensor"},
         {f_nothing, ""},
     };
     (void)unused;
@@ -609,7 +609,7 @@ static void results_that_cannot_be_looked_at(void **unused)
         const char *words;
     } bad[] = {{f_drops, "the function's result: value 1 was dropped by a segment"},
                {f_traces, "the function's result: value 1 was recorded without contents"},
-               {f_resets, "no floating tensor that depends on"},
+               {f_resets, "not a floating tensor that depends on"},
                {f_resets_ours, "the function resets its caller's tape"},
                {f_backward, "the function's result: value 1 was freed by backward"}};
     (void)unused;
@@ -680,7 +680,7 @@ static void without_inputs(void **unused)
     tl_tape *on = tl_tape_new(owner);
     assert_int_equal(tl_gradcheck(on, f_parameter, NULL, 0, NULL), TL_RIGHT);
     assert_int_not_equal(tl_gradcheck(on, f_nothing_at_all, NULL, 0, NULL), TL_RIGHT);
-    expect_failure(on, TL_ENOGRAD, "no floating tensor that depends on an input or parameter");
+    expect_failure(on, TL_ENOGRAD, "not a floating tensor that depends on an input or parameter");
     assert_int_not_equal(tl_gradgradcheck_with(on, f_parameter, NULL, 0, NULL, &r, .seed = 0),
                          TL_RIGHT);
     assert_non_null(strstr(r.text, "no floating input to differentiate by"));

@@ -51,10 +51,10 @@ static void unreadable_logs(void **unused)
     assert_int_equal(logged_diff("plain", "head"), 2);
     logged_says("B  head: no step");
     FILE *f = fopen(logged_file("letter"), "w");
-    fputs("Dear Sir,\nthis is no log.\n", f);
+    fputs("Dear Sir,\nthis is not a log.\n", f);
     fclose(f);
     assert_int_equal(logged_diff("letter", "plain"), 2);
-    logged_says("letter is no log: it does not begin with 'tally-log'");
+    logged_says("letter is not a log: it does not begin with 'tally-log'");
     f = fopen(logged_file("letter"), "w");
     fputs("tally-log\t1\n", f);
     fclose(f);
@@ -91,7 +91,7 @@ static void logs_of_two_hashes(void **unused)
     fputs("my notes\n", notes);
     fclose(notes);
     assert_int_equal(tl_log_open(t, logged_file("notes"), .append = true), TL_EFORMAT);
-    assert_non_null(strstr(tl_error(t), "notes is no log of a run: nothing is added to it"));
+    assert_non_null(strstr(tl_error(t), "notes is not the log of a run: nothing is added to it"));
     tl_error_clear(t);
     notes = fopen(logged_file("notes"), "r");
     char text[64] = "";

@@ -189,7 +189,7 @@ static void configs_that_do_not_fit(void **unused)
     tl_free(t, m);
 }
 
-/* The programs that `make programs` asks for: a word is no number, and none is no test. */
+/* The programs that `make programs` asks for: a word is not a number, and none is no test. */
 static void numbers_of_programs(void **unused)
 {
     static const char *const wrong[] = {"abc", "0", "-1", "20x"};

@@ -107,7 +107,7 @@ static void a_checkpoint_of_another_run(void **unused)
     says("train_addition", SMALL "--width 8 --resume ck", 0, "step 4/4", NULL);
     says("train_text",
          "--text " TL_ROOT "/README.md --width 16 --heads 2 --kv-heads 1 --layers 1 --resume ck", 2,
-         "ck is no checkpoint of train_text", "step 1");
+         "ck is not a checkpoint of train_text", "step 1");
 }
 
 static void settings_that_mean_nothing(void **unused)

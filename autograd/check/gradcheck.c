@@ -107,7 +107,7 @@ tl_status tl_check_record(tl_checker *c, const tl_subject *f)
     if (!tl_dtype_is_float(y->a.dtype) || !y->needs_grad)
         return tl_fail(
             &s->err, TL_ENOGRAD,
-            "the function's result is no floating tensor that depends on an input or parameter");
+            "the function's result is not a floating tensor that depends on an input or parameter");
     TL_TRY(tl_check_sanity(c, f));
     TL_TRY(tl_shadow_leaves(s, s->copies, f->n, !c->o.skip_inputs));
     TL_TRY(find_unit(c));

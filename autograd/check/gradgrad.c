@@ -34,7 +34,7 @@ static tl_status cotangent(tl_checker *c, const tl_subject *f, tl_tensor *all)
     tl_status s = tl_shadow_record(f, c->who, false, on, all, &y, &c->s.err);
     const tl_array *a = s == TL_OK ? &tl_peek(on, y)->a : NULL;
     if (a != NULL && !tl_dtype_is_float(a->dtype)) {
-        s = tl_fail(&c->s.err, TL_ENOGRAD, "the function gives no floating tensor");
+        s = tl_fail(&c->s.err, TL_ENOGRAD, "the function does not give a floating tensor");
     } else if (a != NULL && tl_bad_element(a) >= 0) {
         s = tl_fail(&c->s.err, TL_EDOMAIN, "the function's own result is not finite");
     } else if (a != NULL) {

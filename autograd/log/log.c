@@ -57,7 +57,8 @@ static tl_status check_log(tl_at at, const char *path, FILE *f)
         return TL_OK;
     if (strncmp(line, TL_LOG_HEAD, strlen(TL_LOG_HEAD)) != 0)
         return tl_tape_fail(at, TL_EFORMAT,
-                            "tl_log_open: %.200s is no log of a run: nothing is added to it", path);
+                            "tl_log_open: %.200s is not the log of a run: nothing is added to it",
+                            path);
     const int version = atoi(line + strlen(TL_LOG_HEAD));
     if (version == TL_LOG_VERSION)
         return TL_OK;

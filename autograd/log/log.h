@@ -39,7 +39,7 @@ typedef struct {
 } tl_log_options;
 
 /* Logs what tape t computes from now on to the file at path. TL_EIO, TL_EUSAGE (t has a log, or is
- * tracing a graph), TL_EDOMAIN (an option below 0), TL_EFORMAT (.append to what is no log, or
+ * tracing a graph), TL_EDOMAIN (an option below 0), TL_EFORMAT (.append to what is not a log, or
  * one of another version). tl_log_open(t, "run.log", .every = 50) */
 #define tl_log_open(t, path, ...) \
     tl_log_open_at(TL_AT(t), path, TL_MAKE(tl_log_options){__VA_ARGS__})

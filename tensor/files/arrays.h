@@ -29,7 +29,7 @@ typedef struct {
 } tl_arrays_options;
 
 /* Opens a file into *out, for tl_arrays_close; NULL on failure. TL_EFORMAT with the path and the
- * byte, row or element; TL_EDTYPE: `as` is no float; TL_EIO, TL_ENOMEM. */
+ * byte, row or element; TL_EDTYPE: `as` is not a float; TL_EIO, TL_ENOMEM. */
 #define tl_arrays_open(out, path, err, ...) \
     tl_arrays_open_with(out, path, err, TL_MAKE(tl_arrays_options){__VA_ARGS__})
 tl_status tl_arrays_open_with(tl_arrays **out, const char *path, tl_err *err, tl_arrays_options o);

@@ -72,7 +72,7 @@ static tl_status rows(tl_arrays *f, const char *p, const char *end, int64_t firs
                                      " of the first row",
                                      first + *count, c >= columns ? "more" : "fewer", columns);
             if (to == NULL && !number(s, n, &x))
-                return tl_arrays_bad(f, "row %" PRId64 ", column %" PRId64 ": %s is no number",
+                return tl_arrays_bad(f, "row %" PRId64 ", column %" PRId64 ": %s is not a number",
                                      first + *count, c + 1,
                                      tl_arrays_quoted(who, s, n, "an empty field"));
             if (to != NULL && number(s, n, &x))

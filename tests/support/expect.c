@@ -21,7 +21,7 @@ uint64_t expect_number(const char *name, uint64_t otherwise)
     errno = 0;
     const uint64_t n = strtoull(env, &end, 0);
     if (*env < '0' || *env > '9' || *end != '\0' || errno != 0)
-        fail_msg("%s=%s is no number", name, env);
+        fail_msg("%s=%s is not a number", name, env);
     return n;
 }
 

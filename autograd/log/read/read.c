@@ -366,7 +366,7 @@ static tl_status read_file(tl_log_file *f, const char *path, tl_err *err)
     if (n == 0)
         return tl_fail(err, TL_EFORMAT, "%.300s is empty", path);
     if (n < sizeof head - 1 || memcmp(f->text, head, sizeof head - 1) != 0)
-        return tl_fail(err, TL_EFORMAT, "%.300s is no log: it does not begin with 'tally-log'",
+        return tl_fail(err, TL_EFORMAT, "%.300s is not a log: it does not begin with 'tally-log'",
                        path);
     f->version = atoi(f->text + sizeof head - 1);
     if (f->version != 2 && f->version != TL_LOG_VERSION)
