@@ -25,13 +25,15 @@ tl_kv_cache tl_kv_cache_new(tl_model *m, tl_dtype dtype, int64_t layers, int64_t
     return c;
 }
 
-/* Whether the cache can take x (b, kv_heads, s, d) as further columns. */
-static tl_status check_cache(tl_tape *t, const tl_columns *c, int64_t layer, tl_tensor x)
+/* Whether the cache, if there is one, has room for s further columns. */
+static tl_status check_room(tl_tape *t, const tl_columns *c, int64_t s)
 {
-    tl_shape have = tl_shape_of(t, c->cache->k), s = tl_shape_of(t, x);
-    char a[TL_SHAPE_TEXT], b[TL_SHAPE_TEXT];
+    if (c->cache == NULL)
+        return TL_OK;
+    const tl_shape have = tl_shape_of(t, c->cache->k);
     const bool one_column = !tl_is_none(c->at);
-    int64_t n = one_column ? 0 : c->cache->n;
+    const int64_t n = one_column ? 0 : c->cache->n;
+    char text[TL_SHAPE_TEXT];
     TL_TRY(tl_error_status(t));
     if (tl_traced(t))
         return tl_tape_fail(TL_AT(t), TL_ETRACED,
@@ -41,16 +43,29 @@ static tl_status check_cache(tl_tape *t, const tl_columns *c, int64_t layer, tl_
         return tl_tape_fail(
             TL_AT(t), TL_ENOGRAD,
             "a cache of keys and values carries no gradient: record under TL_NO_GRAD");
-    if (have.ndim != 5 || layer >= have.dim[0] || have.dim[1] != s.dim[0] ||
-        have.dim[2] != s.dim[1] || have.dim[4] != s.dim[3])
+    if (have.ndim != 5)
+        return tl_tape_fail(TL_AT(t), TL_ESHAPE,
+                            "a cache of shape %s: it was not made for this model, or is empty",
+                            tl_shape_text(text, &have));
+    if (n < 0 || s > have.dim[3] - n || (one_column && s != 1))
+        return tl_tape_fail(TL_AT(t), TL_ESHAPE,
+                            "%lld columns more, where the cache holds %lld of at most %lld%s",
+                            (long long)s, (long long)n, (long long)have.dim[3],
+                            one_column ? "; `at` takes one at a time" : "");
+    return TL_OK;
+}
+
+/* Whether the cache can take x (b, kv_heads, s, d) as further columns. */
+static tl_status check_cache(tl_tape *t, const tl_columns *c, int64_t layer, tl_tensor x)
+{
+    const tl_shape have = tl_shape_of(t, c->cache->k), s = tl_shape_of(t, x);
+    char a[TL_SHAPE_TEXT], b[TL_SHAPE_TEXT];
+    TL_TRY(check_room(t, c, s.dim[2]));
+    if (layer >= have.dim[0] || have.dim[1] != s.dim[0] || have.dim[2] != s.dim[1] ||
+        have.dim[4] != s.dim[3])
         return tl_tape_fail(TL_AT(t), TL_ESHAPE,
                             "keys of shape %s for layer %lld of a cache of shape %s",
                             tl_shape_text(a, &s), (long long)layer, tl_shape_text(b, &have));
-    if (n < 0 || n + s.dim[2] > have.dim[3] || (one_column && s.dim[2] != 1))
-        return tl_tape_fail(TL_AT(t), TL_ESHAPE,
-                            "%lld columns more, where the cache holds %lld of at most %lld%s",
-                            (long long)s.dim[2], (long long)n, (long long)have.dim[3],
-                            one_column ? "; `at` takes one at a time" : "");
     return TL_OK;
 }
 
@@ -98,6 +113,8 @@ int64_t tl_columns_positions(tl_tape *t, const tl_columns *c, int64_t b, int64_t
 {
     const int64_t first = c->cache != NULL ? c->cache->n : 0;
     *ids = TL_NONE;
+    if (check_room(t, c, s) != TL_OK)
+        return 0;
     if (tl_is_none(c->at) ? tl_is_none(c->start) : check_at(t, c, b) != TL_OK)
         return first;
     tl_tensor from = c->at;

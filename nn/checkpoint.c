@@ -51,6 +51,12 @@ static tl_status add_gradients(entries *x, tl_tape *t, tl_err *err)
         tl_accumulating g = tl_accumulating_at(t, i);
         if (*g.param == '\0') /* the name of a derived value is put together when it is asked for */
             return tl_fail(err, TL_ENOMEM, "tl_checkpoint_save: no memory for a gradient's name");
+        if (tl_model_named(tl_tape_model(t), g.param).frozen) /* it could not be loaded */
+            return tl_fail(
+                err, TL_EUSAGE,
+                "tl_checkpoint_save: '%.100s' was frozen after it got a gradient; thaw it "
+                "(tl_model_freeze), or clear gradients",
+                g.param);
         snprintf(x->name[i], GRADIENT_NAME, "grad.%d.%s.%s", g.call, g.kind, g.param);
         if (*g.kind == '\0')
             g.array = tl_array_make(TL_I64, &TL_SCALAR, &nothing);

@@ -166,9 +166,9 @@ tl_kv_cache tl_kv_cache_new(tl_model *m, tl_dtype dtype, int64_t layers, int64_t
 /* Where the tokens of a batch stand. All fields may be absent. */
 typedef struct {
     /* i64 (b): sample i's tokens are in columns start[i] <= c < end[i], the rest is padding;
-     * absent: 0, all. Positions count from start. Padding changes no bit of the tokens. Its own
-     * results mean nothing, so let its targets be ignored. With a cache, start is at most the
-     * columns so far. */
+     * absent: 0, all. Positions count from start. Padding whose numbers are finite changes no bit
+     * of the tokens. Its own results mean nothing: let its targets be ignored. With a cache, start
+     * is at most the columns so far. */
     tl_tensor start, end;
     /* x follows the columns that the cache holds and is added to it. Needs TL_NO_GRAD. */
     tl_kv_cache *cache;

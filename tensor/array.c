@@ -1,5 +1,5 @@
 /* array.c: dtypes, shapes and strides, broadcasting, views, copies of arrays, access to elements;
- * making arrays with memory of their own; which C types hold the elements of a dtype. */
+ * making arrays with memory of their own. */
 #include "tensor/array.h"
 
 #include <stdio.h>
@@ -8,6 +8,7 @@
 #include "tensor/storage.h"
 #include "tensor/kernels/half.h"
 #include "tensor/operands.h"
+#include "tensor/threads.h"
 
 static const struct {
     const char *name;
@@ -374,14 +375,29 @@ void tl_element_put_i64(tl_dtype d, void *p, int64_t x)
         tl_element_put(d, p, tl_i64_to_f64_odd(x));
 }
 
-double tl_array_get(const tl_array *a, int64_t flat)
+/* Calls of their own, so that no conversion can move out of the floating-point environment. */
+static __attribute__((noinline)) double get(const tl_array *a, int64_t flat)
 {
     return tl_element_get(a->dtype, tl_array_at(a, flat));
+}
+static __attribute__((noinline)) void put(const tl_array *a, int64_t flat, double x)
+{
+    tl_element_put(a->dtype, tl_array_at(a, flat), x);
+}
+
+double tl_array_get(const tl_array *a, int64_t flat)
+{
+    const tl_fpenv saved = tl_fpenv_enter();
+    const double x = get(a, flat);
+    tl_fpenv_leave(saved);
+    return x;
 }
 
 void tl_array_put(const tl_array *a, int64_t flat, double x)
 {
-    tl_element_put(a->dtype, tl_array_at(a, flat), x);
+    const tl_fpenv saved = tl_fpenv_enter();
+    put(a, flat, x);
+    tl_fpenv_leave(saved);
 }
 
 /* ---- arrays with memory of their own ---- */
@@ -444,57 +460,4 @@ tl_status tl_arrays_new(tl_arena *arena, tl_array *a, int n, bool strided, tl_st
         a[i].data = st[i] == NULL ? NULL : st[i]->data;
     }
     return TL_OK;
-}
-
-/* ---- the C types that hold elements of a dtype ---- */
-
-static const struct {
-    const char *name;
-    tl_dtype dtype;
-} fits[] = {
-    {"float", TL_F32},
-    {"double", TL_F64},
-    {"unsigned short", TL_F16},
-    {"unsigned short", TL_BF16},
-    {"_Bool", TL_BOOL},
-    {"unsigned char", TL_BOOL},
-    {"bool", TL_BOOL},
-    {"long long", TL_I64},
-    {"unsigned long long", TL_I64},
-#if __SIZEOF_LONG__ == 8
-    {"long", TL_I64},
-    {"unsigned long", TL_I64},
-#endif
-};
-
-/* The one to be named in a message. */
-static const char *c_type_of(tl_dtype d)
-{
-    switch (d) {
-    case TL_F64: return "double";
-    case TL_F32: return "float";
-    case TL_I64: return "int64_t";
-    case TL_BOOL: return "bool";
-    case TL_F16:
-    case TL_BF16: return "unsigned short";
-    default: return "";
-    }
-}
-
-tl_status tl_c_type_check(const char *c_type, tl_dtype dtype, tl_err *err)
-{
-    if (c_type == NULL)
-        return TL_OK;
-    for (size_t i = 0; i < sizeof fits / sizeof *fits; i++)
-        if (fits[i].dtype == dtype && strcmp(fits[i].name, c_type) == 0)
-            return TL_OK;
-    if (strchr(c_type, '*') != NULL)
-        return tl_fail(err, TL_EDTYPE,
-                       "the data are pointers (%s), not elements of %s; rows must lie one after "
-                       "the other",
-                       c_type, tl_dtype_name(dtype));
-    return tl_fail(err, TL_EDTYPE,
-                   "the data are of the C type %s, but %s is stored as %s; if they are "
-                   "stored that way all the same, cast the pointer to void *",
-                   c_type, tl_dtype_name(dtype), c_type_of(dtype));
 }

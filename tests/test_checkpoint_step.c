@@ -103,6 +103,11 @@ static void to_the_wrong_place(void **unused)
     run a = begin();
     micro(&a, 1);
     assert_int_equal(tl_checkpoint_save_tape(a.t, a.o, path, NULL, 0), TL_OK);
+    tl_model_freeze(a.m, "b", true); /* what could not be loaded is not written */
+    assert_int_equal(tl_checkpoint_save_tape(a.t, a.o, path, NULL, 0), TL_EUSAGE);
+    assert_non_null(strstr(tl_error(a.m), "'b' was frozen after it got a gradient"));
+    tl_error_clear(a.m);
+    tl_model_freeze(a.m, "b", false);
     refused(&a, false, TL_EUSAGE, "a step that is not finished");
     refused(&a, true, TL_EUSAGE, "the tape holds gradients");
     tl_grad_clear(a.t);

@@ -58,6 +58,36 @@ static void reading(tl_tape *t, tl_model *m)
             }
 }
 
+/* Elements, by the calls that read and write one, and in a file. */
+static void elements(tl_tape *t, tl_model *m)
+{
+    static const double numbers[] = {0x1.23p-141, 0x1.8p-24, 0.1, -0x1.fffffffffffffp-1030,
+                                     0x1p-133};
+    double room[5];
+    char hex[41];
+    tl_err err = {.status = TL_OK};
+    (void)t, (void)m;
+    for (int d = 0; d < TL_DTYPE_COUNT; d++) {
+        if (!tl_dtype_is_float((tl_dtype)d))
+            continue;
+        tl_array a = tl_array_make((tl_dtype)d, &TL_DIMS(5), room);
+        for (int i = 0; i < 5; i++) {
+            tl_array_put(&a, i, numbers[i]);
+            say_f64(tl_array_get(&a, i));
+        }
+        if (tl_arrays_save("environment.npy", NULL, &a, 1, &err) != TL_OK)
+            fail_msg("%s", err.message);
+        unsigned char byte[20];
+        FILE *f = fopen("environment.npy", "rb");
+        assert_true(f != NULL && fseek(f, -20, SEEK_END) == 0 && fread(byte, 20, 1, f) == 1);
+        fclose(f);
+        for (int i = 0; i < 20; i++)
+            snprintf(hex + 2 * i, 3, "%02x", byte[i]);
+        say(hex);
+    }
+    remove("environment.npy");
+}
+
 static void drawing(tl_tape *t, tl_model *m)
 {
     tl_rng_key key = tl_rng_stream(7, "environment");
@@ -235,6 +265,7 @@ static const struct {
     const char *name;
     void (*run)(tl_tape *t, tl_model *m);
 } outside[] = {{"reading and filling", reading},
+               {"elements", elements},
                {"drawing", drawing},
                {"elementary functions", elementary},
                {"schedules", schedules},

@@ -229,6 +229,41 @@ static void refused(tl_replacement r, tl_status want, const char *say)
     expect_text(e.message, say);
 }
 
+/* Equal but for one number among very many. */
+PROGRAM(clamped)
+{
+    UNUSED;
+    out[0] = tl_clamp(t, in[0], -3e38, 3e38);
+}
+
+PROGRAM(not_clamped)
+{
+    UNUSED;
+    out[0] = tl_scale(t, in[0], 1);
+}
+
+PROGRAM(up_and_down)
+{
+    UNUSED;
+    out[0] = tl_scale(t, tl_scale(t, in[0], 2), 0.5);
+}
+
+static void claims_that_extremes_contradict_are_refused(void **state)
+{
+    (void)state;
+    const tl_dtype dtype[] = {TL_F32, TL_F64};
+    for (int i = 0; i < 3; i++) {
+        tl_replacement r = {.name = "joint_extremes",
+                            .search = i == 0 ? clamped : up_and_down,
+                            .replace = not_clamped,
+                            .example_inputs = rule_one_arg,
+                            .n_in = 1,
+                            .n_out = 1,
+                            .exact = TL_BIT(dtype[i / 2])};
+        refused(r, TL_EDOMAIN, "by its replacement");
+    }
+}
+
 static void bad_joint_rules_are_refused(void **state)
 {
     (void)state;
@@ -407,6 +442,7 @@ const struct CMUnitTest tl_tests_pattern_joint[] = {
     cmocka_unit_test(two_outputs_are_matched_with_all_their_gradients),
     cmocka_unit_test(an_argument_may_take_no_gradient),
     cmocka_unit_test(exact_forward_is_not_enough_for_gradients),
+    cmocka_unit_test(claims_that_extremes_contradict_are_refused),
     cmocka_unit_test(bad_joint_rules_are_refused),
 };
 const size_t tl_tests_pattern_joint_count = sizeof tl_tests_pattern_joint /

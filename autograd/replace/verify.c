@@ -3,6 +3,7 @@
  * many zeros of both signs, infinities and NaNs. Compared bit for bit (all NaNs are one) are the
  * outputs, the gradients as values, and the accumulators after two backwards. Accumulators whose
  * uses differ in number or kind are not compared: graphs refuse such a replacement (compare.c). */
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -22,12 +23,15 @@ typedef struct {
     tl_rule_call c[2]; /* the same */
 } trial;
 
-/* Depending on the round: ordinary values, values of very different size, some infinities and NaNs,
- * or many zeros. */
+/* Depending on the round: ordinary values, values of very different size, some infinities, NaNs
+ * and other extremes, or many zeros. In every eighth round all are extremes, each in its turn. */
 static double draw(const trial *k, uint64_t i, uint64_t e)
 {
-    static const double special[] = {(double)INFINITY, -(double)INFINITY, (double)NAN, 0x1p-149,
-                                     -0x1p-130,        0x1.fffp126,       -0x1.8p15,   0x1p-24};
+    static const double special[] = {
+        (double)INFINITY, FLT_MAX,  DBL_MAX,   -(double)INFINITY, 0x1p-149,
+        (double)NAN,      -FLT_MAX, -0x1p-130, -0x1.8p15,         -DBL_MAX,
+        0x1.fffp126,      0x1p-24,  1};
+    enum { SPECIALS = sizeof special / sizeof *special };
     const uint64_t bits = tl_rng_u64(k->key, i, e);
     const double u = (double)(bits >> 11) * 0x1p-51 - 2;
     const int style = k->round % 4, dice = bits & 63, other = bits >> 6 & 31;
@@ -35,7 +39,9 @@ static double draw(const trial *k, uint64_t i, uint64_t e)
         return other & 1 ? -0. : 0.;
     if (style == 1)
         return ldexp(u, other - 16);
-    return style == 2 && dice > 60 ? special[other % 8] : u;
+    if (k->round % 8 == 6)
+        return special[(i + e) % SPECIALS];
+    return style == 2 && dice > 60 ? special[(bits >> 11) % SPECIALS] : u;
 }
 
 static bool toss(trial *k) { return tl_rng_u32(k->key, ~(uint64_t)k->round, k->tosses++) & 1; }

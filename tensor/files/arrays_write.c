@@ -38,9 +38,9 @@ static tl_status elements(const tl_array *a, tl_bytes_fn *fn, void *ctx)
     if (a->dtype != TL_BF16)
         return tl_array_bytes(a, fn, ctx);
     for (int64_t i = 0, k; i < n; i += k) {
-        for (k = 0; k < 1024 && i + k < n; k++)
-            some[k] = (float)tl_array_get(a, i + k);
-        tl_array part = tl_array_make(TL_F32, &TL_DIMS(k), some);
+        tl_array part = tl_array_make(TL_F32, &TL_DIMS(n - i < 1024 ? n - i : 1024), some);
+        for (k = 0; k < part.dim[0]; k++)
+            tl_array_put(&part, k, tl_array_get(a, i + k));
         TL_TRY(tl_array_bytes(&part, fn, ctx));
     }
     return TL_OK;

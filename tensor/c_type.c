@@ -1,0 +1,57 @@
+/* c_type.c: which C types hold the elements of a dtype. */
+#include "tensor/c_type.h"
+
+#include <string.h>
+
+#include "tensor/operands.h"
+
+static const struct {
+    const char *name;
+    tl_dtype dtype;
+} fits[] = {
+    {"float", TL_F32},
+    {"double", TL_F64},
+    {"unsigned short", TL_F16},
+    {"unsigned short", TL_BF16},
+    {"_Bool", TL_BOOL},
+    {"unsigned char", TL_BOOL},
+    {"bool", TL_BOOL},
+    {"long long", TL_I64},
+    {"unsigned long long", TL_I64},
+#if __SIZEOF_LONG__ == 8
+    {"long", TL_I64},
+    {"unsigned long", TL_I64},
+#endif
+};
+
+/* The one to be named in a message. */
+static const char *c_type_of(tl_dtype d)
+{
+    switch (d) {
+    case TL_F64: return "double";
+    case TL_F32: return "float";
+    case TL_I64: return "int64_t";
+    case TL_BOOL: return "bool";
+    case TL_F16:
+    case TL_BF16: return "unsigned short";
+    default: return "";
+    }
+}
+
+tl_status tl_c_type_check(const char *c_type, tl_dtype dtype, tl_err *err)
+{
+    if (c_type == NULL)
+        return TL_OK;
+    for (size_t i = 0; i < sizeof fits / sizeof *fits; i++)
+        if (fits[i].dtype == dtype && strcmp(fits[i].name, c_type) == 0)
+            return TL_OK;
+    if (strchr(c_type, '*') != NULL)
+        return tl_fail(err, TL_EDTYPE,
+                       "the data are pointers (%s), not elements of %s; rows must lie one after "
+                       "the other",
+                       c_type, tl_dtype_name(dtype));
+    return tl_fail(err, TL_EDTYPE,
+                   "the data are of the C type %s, but %s is stored as %s; if they are "
+                   "stored that way all the same, cast the pointer to void *",
+                   c_type, tl_dtype_name(dtype), c_type_of(dtype));
+}
