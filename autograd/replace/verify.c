@@ -28,9 +28,9 @@ typedef struct {
 static double draw(const trial *k, uint64_t i, uint64_t e)
 {
     static const double special[] = {
-        (double)INFINITY, FLT_MAX,  DBL_MAX,   -(double)INFINITY, 0x1p-149,
-        (double)NAN,      -FLT_MAX, -0x1p-130, -0x1.8p15,         -DBL_MAX,
-        0x1.fffp126,      0x1p-24,  1};
+        (double)INFINITY, 0x1.fffffep127,  DBL_MAX,   -(double)INFINITY, 0x1p-149,
+        (double)NAN,      -0x1.fffffep127, -0x1p-130, -0x1.8p15,         -DBL_MAX,
+        0x1.fffp126,      0x1p-24,         1};
     enum { SPECIALS = sizeof special / sizeof *special };
     const uint64_t bits = tl_rng_u64(k->key, i, e);
     const double u = (double)(bits >> 11) * 0x1p-51 - 2;
