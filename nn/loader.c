@@ -13,11 +13,11 @@ enum { EPOCH, AT, SAMPLES, BATCH, PLACE };
 /* An array without dims that brings the name of the C type it was given for. */
 enum { OTHER_TYPE = -1 };
 
-tl_array tl_samples_as(tl_dtype dtype, tl_shape shape, void *data, const char *c_type)
+tl_array tl_samples_as(tl_dtype dtype, tl_shape shape, const void *data, const char *c_type)
 {
     tl_err e = {.status = TL_OK};
     if (tl_c_type_check(c_type, dtype, &e) == TL_OK)
-        return tl_array_make(dtype, &shape, data);
+        return tl_array_make(dtype, &shape, (void *)(uintptr_t)data); /* a loader only reads it */
     return (tl_array){.data = (void *)c_type, .dtype = dtype, .ndim = OTHER_TYPE};
 }
 

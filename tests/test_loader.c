@@ -258,7 +258,7 @@ static void what_is_refused(void **unused)
     REFUSED(TL_EUSAGE, "array 0 has no samples");
     tl_loader_new(t, "it", data, 9, .batch = 1);
     REFUSED(TL_EDOMAIN, "has 9 arrays; 1 to 8");
-    static int words[23];
+    static const int words[23];
     tl_array typed[2] = {data[0], tl_samples(TL_I64, TL_DIMS(23), words)};
     tl_loader_new(t, "it", typed, 2, .batch = 1);
     REFUSED(TL_EDTYPE, "'it': array 1: the data are of the C type int, but I64 is stored as");
