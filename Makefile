@@ -454,7 +454,7 @@ TO = $(DESTDIR)$(PREFIX)
 install: $(BUILD)/libtally.a $(BUILD)/libtally_group.a $(BUILD)/$(SO) $(BUILD)/tally-diff
 	$(Q)for d in $(sort $(dir $(INSTALLED))); do mkdir -p "$(TO)/$$d" || exit 1; done
 	$(Q)for h in $(PUBLIC); do up=$$(echo $$h | sed -e 's#[^/]*$$##' -e 's#[^/]*/#../#g'); \
-	    sed "s|^#include \"|&$$up|" $$h > "$(TO)/include/tally/$$h" && chmod 644 "$(TO)/include/tally/$$h" || exit 1; done
+	    sed "s|^#include \"|&$$up|" $$h > "$(BUILD)/installed.h" && install -m 644 "$(BUILD)/installed.h" "$(TO)/include/tally/$$h" || exit 1; done
 	$(Q)install -m 644 $(BUILD)/libtally.a $(BUILD)/libtally_group.a "$(TO)/lib"
 	$(Q)install -m 755 $(BUILD)/$(SO) "$(TO)/lib/$(SO_WHOLE)"
 	$(Q)ln -sf $(SO_WHOLE) "$(TO)/lib/$(SO_MAJOR)"
@@ -462,7 +462,8 @@ install: $(BUILD)/libtally.a $(BUILD)/libtally_group.a $(BUILD)/$(SO) $(BUILD)/t
 	$(Q)install -m 755 $(BUILD)/tally-diff "$(TO)/bin/tally-diff"
 	$(Q)install -m 644 docs/man/tally-diff.1 "$(TO)/share/man/man1/tally-diff.1"
 	$(Q)sed -e 's#@PREFIX@#$(PREFIX)#' -e 's#@VERSION@#$(VERSION)#' -e 's#@JEMALLOC@#$(if $(filter 1,$(JEMALLOC)),$(LINK_JEMALLOC))#' \
-	    -e 's#@BLIS@#$(if $(filter 1,$(BLIS)),-lblis)#' tally.pc.in > "$(TO)/lib/pkgconfig/tally.pc"
+	    -e 's#@BLIS@#$(if $(filter 1,$(BLIS)),-lblis)#' tally.pc.in > "$(BUILD)/installed.pc"
+	$(Q)install -m 644 "$(BUILD)/installed.pc" "$(TO)/lib/pkgconfig/tally.pc"
 	@echo "installed in $(TO); where programs do not find $(SO_MAJOR): ldconfig, or LD_LIBRARY_PATH=$(TO)/lib"
 
 uninstall:

@@ -39,7 +39,7 @@ tl_status tl_call_fail(tl_call *c, tl_status s, const char *fmt, ...)
     va_start(ap, fmt);
     tl_vfail(&e, s, fmt, ap);
     va_end(ap);
-    return tl_fail(c->err, s, "%s: %.480s", c->op->name, e.message);
+    return tl_fail(c->err, s, "%s: %s", c->op->name, e.message);
 }
 
 /* ---- inputs ---- */
@@ -219,7 +219,7 @@ static tl_status allocate(making *k, tl_tensor *out)
     if ((op->traits & TL_VIEW && tl_view_check(&c->out[0], c->err) != TL_OK) ||
         tl_arrays_new(fresh, c->out + first, c->n_out - first, c->strided, st + first, c->err) !=
             TL_OK)
-        return tl_tape_fail(k->at, c->err->status, "%s: %.300s", op->name, c->err->message);
+        return tl_tape_fail(k->at, c->err->status, "%s: %s", op->name, c->err->message);
     if (!room)
         return tl_tape_fail(k->at, TL_ENOMEM, "%s: no memory to record node %u", op->name,
                             t->n_nodes);
@@ -313,7 +313,7 @@ static tl_status run(making *k)
         return tl_tape_fail(k->at, s, "%s: %.60s has failed and does not say why (tl_call_fail)",
                             op->name, c->kernel == NULL ? "its forward" : c->kernel->name);
     if (s != TL_OK)
-        return tl_tape_fail(k->at, s, "%.400s", c->err->message);
+        return tl_tape_fail(k->at, s, "%s", c->err->message);
     if (watched && (s = tl_tell_ran(t, &seen)) != TL_OK)
         return s;
     for (int i = 0; i < c->n_in; i++)
@@ -363,7 +363,7 @@ void tl_apply(tl_at at, const tl_op *op, const void *attrs, const tl_tensor *in,
         tl_status s = op->shape(&k.call);
         s = s == TL_OK ? err.status : s;
         if (s != TL_OK)
-            tl_tape_fail(k.at, s, "%.60s%.400s", *err.message == '\0' ? op->name : "",
+            tl_tape_fail(k.at, s, "%.60s%s", *err.message == '\0' ? op->name : "",
                          *err.message == '\0' ? ": its shape rule refuses the inputs"
                                               : err.message);
         else if ((!k.operand || check_change(&k) == TL_OK) && allocate(&k, out) == TL_OK &&

@@ -31,7 +31,7 @@ static tl_tensor leaf(tl_at at, const char *who, tl_source kind, bool zeros, con
         return TL_NONE;
     if (tl_shape_lay(&shape, dtype, &a, &bytes, &e) != TL_OK ||
         (!zeros && tl_data_check(data, c_type, &a, bytes, &e) != TL_OK)) {
-        tl_tape_fail(at, e.status, "%s: %.400s", who, e.message);
+        tl_tape_fail(at, e.status, "%s: %s", who, e.message);
         return TL_NONE;
     }
     if (t->recorder != NULL)
@@ -40,7 +40,7 @@ static tl_tensor leaf(tl_at at, const char *who, tl_source kind, bool zeros, con
         return tl_tape_value(t, &a, NULL);
     tl_storage *st = tl_storage_new(t->arena, bytes, data == NULL);
     if (st == NULL) {
-        tl_tape_fail(at, tl_storage_lack(bytes, &e), "%s: %.400s", who, e.message);
+        tl_tape_fail(at, tl_storage_lack(bytes, &e), "%s: %s", who, e.message);
         return TL_NONE;
     }
     if (data != NULL && bytes)
@@ -186,7 +186,7 @@ static tl_status assign_now(tl_at at, tl_value *d, const tl_value *v)
                  .arena = at.tape->arena,
                  .err = &err};
     if (tl_op_run(&c) != TL_OK)
-        return tl_tape_fail(at, err.status, "tl_%.400s", err.message);
+        return tl_tape_fail(at, err.status, "tl_%s", err.message);
     at = tl_place(at);
     tl_storage_note(d->st, (tl_changer){tl_op_assign.name, at.file, at.line}, NULL);
     return TL_OK;

@@ -89,7 +89,7 @@ static tl_tensor unnamed(tl_at at, tl_model *m, const char *who, const void *dat
     pthread_mutex_lock(&m->lock);
     tl_value *v = err->status != TL_OK ? NULL : add_value(m, dtype, &shape, &index, err);
     if (v == NULL)
-        tl_fail(&m->head.err, err->status, "%s: %.380s (%.90s:%d)", who, err->message, at.file,
+        tl_fail(&m->head.err, err->status, "%s: %.800s (%.90s:%d)", who, err->message, at.file,
                 at.line);
     pthread_mutex_unlock(&m->lock);
     if (v != NULL && data != NULL && v->st->bytes)
@@ -303,7 +303,7 @@ static tl_tensor named(tl_at at, tl_model *m, const char *name, tl_dtype dtype, 
     tl_status s = find_or_make(m, name, dtype, &shape, &k, &index, &err);
     pthread_mutex_unlock(&m->lock);
     if (s != TL_OK)
-        return tl_tape_fail(at, s, "%.400s", err.message), TL_NONE;
+        return tl_tape_fail(at, s, "%s", err.message), TL_NONE;
     if (k.param && tl_site_check(at, name, index) != TL_OK)
         return TL_NONE;
     return tl_model_handle(m, index);

@@ -1,4 +1,5 @@
 /* example_flags.c: the flags of all examples, and reading them and a program's own. */
+#include <errno.h>
 #include <math.h>
 
 #include "examples/example.h"
@@ -82,7 +83,7 @@ static _Noreturn void help(void)
     puts(
         "\nexit status: 0 done, 1 failed, 2 wrong use, 130 interrupted (saved first, with --save)");
     if (fflush(stdout) != 0 || ferror(stdout))
-        ex_die(EX_FAILED, "cannot write the output");
+        ex_die(EX_FAILED, "cannot write the output: %s", strerror(errno));
     exit(EX_DONE);
 }
 

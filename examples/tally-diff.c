@@ -138,7 +138,7 @@ static int written(int verdict)
 {
     const bool lost = fflush(stdout) != 0 || ferror(stdout);
     if (lost)
-        fputs("tally-diff: cannot write the output\n", stderr);
+        perror("tally-diff: cannot write the output");
     return lost ? TROUBLE : verdict;
 }
 

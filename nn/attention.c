@@ -26,7 +26,7 @@ tl_kv_cache tl_kv_cache_new(tl_model *m, tl_dtype dtype, int64_t layers, int64_t
 }
 
 /* Whether the cache, if there is one, has room for s further columns. */
-static tl_status check_room(tl_tape *t, const tl_columns *c, int64_t s)
+static tl_status check_cache(tl_tape *t, const tl_columns *c, int64_t s)
 {
     if (c->cache == NULL)
         return TL_OK;
@@ -45,7 +45,7 @@ static tl_status check_room(tl_tape *t, const tl_columns *c, int64_t s)
             "a cache of keys and values carries no gradient: record under TL_NO_GRAD");
     if (have.ndim != 5)
         return tl_tape_fail(TL_AT(t), TL_ESHAPE,
-                            "a cache of shape %s: it was not made for this model, or is empty",
+                            "a cache of shape %s: it was not made for this model, or never made",
                             tl_shape_text(text, &have));
     if (n < 0 || s > have.dim[3] - n || (one_column && s != 1))
         return tl_tape_fail(TL_AT(t), TL_ESHAPE,
@@ -56,11 +56,11 @@ static tl_status check_room(tl_tape *t, const tl_columns *c, int64_t s)
 }
 
 /* Whether the cache can take x (b, kv_heads, s, d) as further columns. */
-static tl_status check_cache(tl_tape *t, const tl_columns *c, int64_t layer, tl_tensor x)
+static tl_status check_keys(tl_tape *t, const tl_columns *c, int64_t layer, tl_tensor x)
 {
     const tl_shape have = tl_shape_of(t, c->cache->k), s = tl_shape_of(t, x);
     char a[TL_SHAPE_TEXT], b[TL_SHAPE_TEXT];
-    TL_TRY(check_room(t, c, s.dim[2]));
+    TL_TRY(check_cache(t, c, s.dim[2]));
     if (layer >= have.dim[0] || have.dim[1] != s.dim[0] || have.dim[2] != s.dim[1] ||
         have.dim[4] != s.dim[3])
         return tl_tape_fail(TL_AT(t), TL_ESHAPE,
@@ -113,7 +113,7 @@ int64_t tl_columns_positions(tl_tape *t, const tl_columns *c, int64_t b, int64_t
 {
     const int64_t first = c->cache != NULL ? c->cache->n : 0;
     *ids = TL_NONE;
-    if (check_room(t, c, s) != TL_OK)
+    if (check_cache(t, c, s) != TL_OK)
         return 0;
     if (tl_is_none(c->at) ? tl_is_none(c->start) : check_at(t, c, b) != TL_OK)
         return first;
@@ -232,7 +232,7 @@ tl_tensor tl_attend(tl_tape *t, tl_tensor q, tl_tensor k, tl_tensor v, int64_t h
     v = by_head(t, v, kv_heads, NULL);
     if (c->cache == NULL && !tl_is_none(c->at))
         tl_tape_fail(TL_AT(t), TL_EUSAGE, "`at` names columns of a cache; there is none");
-    if (c->cache != NULL && check_cache(t, c, layer, k) == TL_OK) {
+    if (c->cache != NULL && check_keys(t, c, layer, k) == TL_OK) {
         k = append(t, c, c->cache->k, layer, k);
         v = append(t, c, c->cache->v, layer, v);
         if (!tl_is_none(c->at)) /* each query sees the columns up to its own */

@@ -51,11 +51,11 @@ static tl_status add_gradients(entries *x, tl_tape *t, tl_err *err)
         tl_accumulating g = tl_accumulating_at(t, i);
         if (*g.param == '\0') /* the name of a derived value is put together when it is asked for */
             return tl_fail(err, TL_ENOMEM, "tl_checkpoint_save: no memory for a gradient's name");
-        if (tl_model_named(tl_tape_model(t), g.param).frozen) /* it could not be loaded */
+        if (tl_model_named(tl_tape_model(t), g.param).frozen) /* not loaded where it is frozen */
             return tl_fail(
                 err, TL_EUSAGE,
                 "tl_checkpoint_save: '%.100s' was frozen after it got a gradient; thaw it "
-                "(tl_model_freeze), or clear gradients",
+                "(tl_model_freeze), or clear the gradients (tl_grad_clear)",
                 g.param);
         snprintf(x->name[i], GRADIENT_NAME, "grad.%d.%s.%s", g.call, g.kind, g.param);
         if (*g.kind == '\0')
@@ -222,7 +222,7 @@ static tl_status read_seed(loading *l)
     errno = 0;
     l->seed = strtoull(text, &end, 10);
     if (*text < '0' || *text > '9' || *end != '\0' || errno != 0)
-        return tl_file_fail(&l->file, TL_EFORMAT, "'%.30s' is no seed", text);
+        return tl_file_fail(&l->file, TL_EFORMAT, "'%.30s' is not a seed", text);
     return TL_OK;
 }
 
@@ -323,7 +323,7 @@ static tl_status make_absent(const loading *l)
             tl_buffer(t, l->m, e.name, e.array.dtype, tl_array_shape(&e.array));
     }
     tl_status s = tl_failed(t)
-                      ? tl_fail(l->file.err, TL_ENOMEM, "tl_checkpoint_load: %.300s", tl_error(t))
+                      ? tl_fail(l->file.err, TL_ENOMEM, "tl_checkpoint_load: %s", tl_error(t))
                       : TL_OK;
     tl_free_raw(others);
     tl_object_end(t);
@@ -360,7 +360,7 @@ static tl_status open_gradients(const loading *l)
     if (s == TL_OK)
         return s;
     tl_err said = {.status = TL_OK};
-    tl_fail(&said, s, "tl_checkpoint_load: %.300s", tl_error(l->t));
+    tl_fail(&said, s, "tl_checkpoint_load: %s", tl_error(l->t));
     tl_error_clear(l->t); /* and its model's */
     return tl_fail(l->file.err, s, "%s", said.message);
 }

@@ -109,11 +109,13 @@ static tl_status check_call(tl_tape *t, const tl_decoder_numbers *c, tl_tensor i
     if (s.ndim != 2)
         return tl_tape_fail(TL_AT(t), TL_ESHAPE, "%s: ids have shape %s; (b, s) is needed", c->name,
                             tl_shape_text(text, &s));
-    if (c->max_positions > 0 && tl_is_none(columns->start) && held + s.dim[1] > c->max_positions)
+    if (c->max_positions > 0 && tl_is_none(columns->start) && held >= 0 &&
+        s.dim[1] > c->max_positions - held)
         return tl_tape_fail(
             TL_AT(t), TL_ESHAPE,
-            "%s: ids %s make %lld positions, but the config's max_positions is %lld", c->name,
-            tl_shape_text(text, &s), (long long)(held + s.dim[1]), (long long)c->max_positions);
+            "%s: ids %s make %llu positions, but the config's max_positions is %lld", c->name,
+            tl_shape_text(text, &s), (unsigned long long)s.dim[1] + (unsigned long long)held,
+            (long long)c->max_positions);
     if (!c->llama && c->pairing == 0 && c->max_positions < 1)
         return tl_tape_fail(TL_AT(t), TL_ESHAPE,
                             "%s: the config's max_positions is %lld; without a pairing positions "

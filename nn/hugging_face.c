@@ -96,7 +96,7 @@ static tl_status open_index(shards *s, const char *path)
         if (st == TL_OK)
             st = name != NULL
                      ? open_shard(s, name)
-                     : tl_file_fail(&index, TL_EFORMAT, "the file of '%.100s' is no text", key);
+                     : tl_file_fail(&index, TL_EFORMAT, "the file of '%.100s' is not a text", key);
         if (st == TL_OK && tl_st_find(s->shard[find_shard(s, name)].file, key) < 0)
             st = tl_fail(index.err, TL_ENAME,
                          "%.200s/%.100s: has no tensor '%.100s', where the index has it",

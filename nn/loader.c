@@ -10,15 +10,17 @@
 
 enum { EPOCH, AT, SAMPLES, BATCH, PLACE };
 
-/* An array without dims that brings the name of the C type it was given for. */
-enum { OTHER_TYPE = -1 };
+/* Marks an array without dims, by its stride: its data is the name of a C type that does not fit.
+ */
+static const char other_type;
+#define OTHER_TYPE ((int64_t)(intptr_t)&other_type)
 
 tl_array tl_samples_as(tl_dtype dtype, tl_shape shape, const void *data, const char *c_type)
 {
     tl_err e = {.status = TL_OK};
     if (tl_c_type_check(c_type, dtype, &e) == TL_OK)
         return tl_array_make(dtype, &shape, (void *)(uintptr_t)data); /* a loader only reads it */
-    return (tl_array){.data = (void *)c_type, .dtype = dtype, .ndim = OTHER_TYPE};
+    return (tl_array){.data = (void *)(uintptr_t)c_type, .dtype = dtype, .stride = {OTHER_TYPE}};
 }
 
 static tl_status check(tl_at at, const char *name, const tl_array *a, int n, tl_loader_options o)
@@ -33,8 +35,9 @@ static tl_status check(tl_at at, const char *name, const tl_array *a, int n, tl_
                             (int)TL_LOADER_MAX);
     for (int i = 0; i < n; i++) {
         tl_err e = {.status = TL_OK};
-        if (a[i].ndim == OTHER_TYPE && tl_c_type_check(a[i].data, a[i].dtype, &e) != TL_OK)
-            return tl_tape_fail(at, e.status, "tl_loader_new: '%.60s': array %d: %.300s", name, i,
+        if (a[i].ndim == 0 && a[i].stride[0] == OTHER_TYPE &&
+            tl_c_type_check(a[i].data, a[i].dtype, &e) != TL_OK)
+            return tl_tape_fail(at, e.status, "tl_loader_new: '%.60s': array %d: %s", name, i,
                                 e.message);
         if (a[i].ndim < 1 || tl_dtype_size(a[i].dtype) == 0 ||
             (a[i].data == NULL && tl_array_count(&a[i]) > 0))

@@ -214,7 +214,8 @@ void tl_map_convert(const tl_array *dst, const tl_array *src)
         tl_array_copy(dst, src);
     else
         for (int64_t i = 0; i < tl_array_count(dst); i++)
-            tl_array_put(dst, i, tl_array_get(src, i));
+            tl_element_put(dst->dtype, tl_array_at(dst, i),
+                           tl_element_get(src->dtype, tl_array_at(src, i)));
     tl_fpenv_leave(saved);
 }
 

@@ -107,11 +107,14 @@ static void check_options(tl_opt *o)
                 "tl_%s_new: schedule.total %lld, min_ratio %g, decay %lld without a schedule.kind: "
                 "0 is TL_CONSTANT, which has none of them",
                 o->name, (long long)s->total, s->min_ratio, (long long)s->decay);
-    if (s->kind != TL_WARMUP_STABLE_DECAY ? s->decay != 0 : s->decay > s->total)
+    if (s->kind != TL_WARMUP_STABLE_DECAY && s->kind != TL_CONSTANT && s->decay != 0)
+        tl_fail(e, TL_EDOMAIN, "tl_%s_new: schedule.decay %lld is TL_WARMUP_STABLE_DECAY's alone",
+                o->name, (long long)s->decay);
+    if (s->kind == TL_WARMUP_STABLE_DECAY && s->decay > s->total - s->warmup)
         tl_fail(e, TL_EDOMAIN,
-                "tl_%s_new: schedule.decay %lld of %lld steps; it is TL_WARMUP_STABLE_DECAY's, and "
-                "at most the total",
-                o->name, (long long)s->decay, (long long)s->total);
+                "tl_%s_new: schedule.warmup %lld and decay %lld are more than the total of %lld "
+                "steps",
+                o->name, (long long)s->warmup, (long long)s->decay, (long long)s->total);
     if (o->adam ? p->momentum != 0 || p->nesterov : p->beta1 != 0 || p->beta2 != 0 || p->eps != 0)
         tl_fail(e, TL_EDOMAIN, "tl_%s_new: %s", o->name,
                 o->adam ? "momentum and nesterov are SGD's; Adam has beta1"

@@ -121,7 +121,7 @@ static tl_tensor buffer(tl_opt *o, tl_tape *t, const char *kind, const tl_opt_pa
                             tl_dtype_compute(a->dtype), tl_array_shape(a));
     if (tl_is_none(x) || !own || tl_opt_own(o, name, &err) == TL_OK)
         return x;
-    tl_tape_fail(TL_AT(t), err.status, "tl_step: %.400s", err.message);
+    tl_tape_fail(TL_AT(t), err.status, "tl_step: %s", err.message);
     return TL_NONE;
 }
 
@@ -284,7 +284,7 @@ static __attribute__((noinline)) tl_status step(tl_opt *o, tl_at at)
     if (!tl_object_given(o)) /* a graph that held it may be traced again */
         return tl_tape_fail(at, TL_ESTALE, "tl_step: the optimizer has been freed");
     if (tl_failed(o))
-        return tl_tape_fail(at, tl_error_status(o), "tl_step: %.400s", tl_error(o));
+        return tl_tape_fail(at, tl_error_status(o), "tl_step: %s", tl_error(o));
     if (o->model != tl_tape_model(t))
         return tl_tape_fail(at, TL_EUSAGE,
                             "tl_step: the optimizer is of another model than the tape");

@@ -90,7 +90,7 @@ static tl_status fill_shape(tl_call *c)
     tl_array *y = &c->out[0];
     if (a->dtype == TL_I64 &&
         !(a->value >= -0x1p63 && a->value < 0x1p63 && trunc(a->value) == a->value))
-        return tl_call_fail(c, TL_EDOMAIN, "%.17g is no i64", a->value);
+        return tl_call_fail(c, TL_EDOMAIN, "%.17g is not an i64", a->value);
     y->dtype = c->mode & TL_SHADOW && tl_dtype_is_float(a->dtype) ? TL_F64 : a->dtype;
     y->ndim = a->shape.ndim;
     memcpy(y->dim, a->shape.dim, sizeof y->dim);

@@ -233,7 +233,7 @@ tl_tensor tl_mse_at(tl_at at, tl_tensor a, tl_tensor b)
             tl_fail(&e, TL_ESHAPE, "neither %s nor %s has the shape of both, %s", TL_TEXT(&x),
                     TL_TEXT(&y), TL_TEXT_OF(&both));
         if (e.status != TL_OK)
-            return tl_reject(at, e.status, "mse: %.300s", e.message);
+            return tl_reject(at, e.status, "mse: %s", e.message);
     }
     return tl_mean_at(at,
                       tl_square_at(at, tl_sub_at(at, tl_in_compute(at, a), tl_in_compute(at, b))),

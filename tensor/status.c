@@ -67,7 +67,7 @@ tl_status tl_need(tl_err *err, const char *func, const char *what, bool there, i
     else if (m > 5 && strcmp(func + m - 5, "_with") == 0)
         m -= 5;
     if (n < 0)
-        return tl_fail(err, TL_EDOMAIN, "%.*s: %lld is no count", (int)m, func, (long long)n);
+        return tl_fail(err, TL_EDOMAIN, "%.*s: %lld is not a count", (int)m, func, (long long)n);
     return there || n == 0 ? TL_OK
                            : tl_fail(err, TL_EDOMAIN, "%.*s: %s is NULL", (int)m, func, what);
 }

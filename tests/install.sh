@@ -31,8 +31,8 @@ awk '/^```c$/ { on = 1; next } /^```$/ { on = 0 } on' README.md > "$dir/signs.c"
 )
 ok "README's program, shared and static, prints the same"
 
-mkdir "$dir/tensor" "$dir/ops"
-for h in tensor/array.h tensor/status.h ops/ops.h; do
+for h in tensor/array.h tensor/status.h autograd/tape.h ops/ops.h nn/nn.h; do
+    mkdir -p "$dir/${h%/*}"
     echo '#error "a header of the program, not of the library"' > "$dir/$h"
 done
 # shellcheck disable=SC2046
@@ -79,7 +79,7 @@ for cxx in g++ clang++; do
     (
         cd "$dir"
         # shellcheck disable=SC2046
-        $cxx -std=c++20 signs-cpp.cpp $(pkg-config --cflags --libs tally) -o signs-cpp
+        $cxx -I. -std=c++20 signs-cpp.cpp $(pkg-config --cflags --libs tally) -o signs-cpp
         LD_LIBRARY_PATH=$lib ./signs-cpp | cmp - shared.txt
     )
     ok "in C++ by $cxx it prints that, too"

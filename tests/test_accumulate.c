@@ -230,9 +230,9 @@ static void what_waits_is_neither_read_nor_lost(void **unused)
     expect_error(t, TL_EUSAGE, "tl_run: what tl_backward put off for 'v' waits");
     put_off(&a);
     assert_int_equal(tl_accumulate(t, "fixed"), TL_ENAME);
-    expect_error(t, TL_ENAME, "'fixed' is no parameter");
+    expect_error(t, TL_ENAME, "'fixed' is not a parameter");
     assert_int_equal(tl_accumulate(t, NULL), TL_ENAME);
-    expect_error(t, TL_ENAME, "'NULL' is no parameter");
+    expect_error(t, TL_ENAME, "'NULL' is not a parameter");
     put_off(&a);
     assert_int_equal(tl_checkpoint_save_tape(t, o, path, NULL, 0), TL_EUSAGE);
     assert_non_null(strstr(tl_error(a.m), "a gradient of 'v' waits"));
@@ -394,7 +394,7 @@ static void parts_are_added_in_order(void **unused)
     assert_int_equal(tl_accumulate_part(t, "table", 2, 2), TL_EUSAGE);
     expect_error(t, TL_EUSAGE, "part 2 of 2");
     assert_int_equal(tl_accumulate_part(t, "none", 0, 2), TL_ENAME);
-    expect_error(t, TL_ENAME, "'none' is no parameter");
+    expect_error(t, TL_ENAME, "'none' is not a parameter");
     tl_free(c, t, m);
 
     small a = {.m = tl_model_new(.seed = 1)};

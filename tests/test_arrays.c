@@ -298,7 +298,7 @@ static void bad_headers(void **unused)
         "{'descr': '<f4', 'shape': (1,)}", 4,
         "it: its array: byte 41 of the header, before its end: an end after three entries");
     refuses("\x93NUMPY\4\0\0\0", 10, TL_EFORMAT,
-            "it: its array is no .npy file of version 1 to 3: 10 bytes that begin with 0x93");
+            "it: its array is not a .npy file of version 1 to 3: 10 bytes that begin with 0x93");
     refuses("\x93NUMPY\1\0\xff\xff{}", 12, TL_EFORMAT,
             "it: its array claims a header of 65535 bytes; the file has 12");
     refuses("\x93NUMPY\2\0\xff\xff\xff\xff{}", 14, TL_EFORMAT, "header of 4294967295 bytes");

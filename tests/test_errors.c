@@ -122,8 +122,8 @@ static void pointwise(void **unused)
     REFUSES(ESHAPE, "where", "[2, 4]", tl_where(t, b23, a24, a24));
     REFUSES(EDTYPE, "cast", "42", tl_cast(t, a23, (tl_dtype)42));
     REFUSES(EDTYPE, "fill", "-1", tl_fill(t, (tl_dtype)-1, TL_DIMS(2), 0));
-    REFUSES(EDOMAIN, "scalar", "0.5 is no i64", tl_scalar(t, TL_I64, 0.5));
-    REFUSES(EDOMAIN, "fill", "nan is no i64", tl_fill(t, TL_I64, TL_DIMS(2), (double)NAN));
+    REFUSES(EDOMAIN, "scalar", "0.5 is not an i64", tl_scalar(t, TL_I64, 0.5));
+    REFUSES(EDOMAIN, "fill", "nan is not an i64", tl_fill(t, TL_I64, TL_DIMS(2), (double)NAN));
     REFUSES(EDOMAIN, "fill", "9.2233720368547758e+18", tl_fill(t, TL_I64, TL_DIMS(2), 0x1p63));
     REFUSES(ESHAPE, "fill", "-2", tl_fill(t, TL_F32, TL_DIMS(3, -2), 0));
     REFUSES(ESHAPE, "fill", "[4611686018427387904, 4]",

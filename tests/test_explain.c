@@ -88,6 +88,26 @@ static void a_state_of_samples_has_to_be_called_one(void **unused)
     }
 }
 
+/* A value that is mixed is blamed on what mixed it, however long ago. */
+static void what_mixed_samples_is_named(void **unused)
+{
+    char what[128];
+    (void)unused;
+    tl_tensor x = batch();
+    const int made = __LINE__ + 1;
+    tl_tensor mean = tl_matmul(t, tl_transpose(t, x, 0, 1), tl_exp(t, tl_cumsum(t, x, 0, false)));
+    for (int i = 0; i < 3; i++)
+        mean = tl_exp(t, mean);
+    const int line = __LINE__ + 1;
+    tl_tensor y = tl_matmul(t, tl_matmul(t, x, weight("w")), mean);
+    assert_true(explain(loss_of(y)) > 0);
+    snprintf(what, sizeof what,
+             "uses what cumsum (tests/test_explain.c:%d) made of all samples "
+             "together",
+             made);
+    names(what, "matmul", line);
+}
+
 static void weight_decay_in_the_loss_is_named(void **unused)
 {
     (void)unused;
@@ -578,6 +598,7 @@ const struct CMUnitTest tl_tests_explain[] = {
     TEST(weights_made_of_data_are_named),
     TEST(a_state_of_samples_has_to_be_called_one),
     TEST(weight_decay_in_the_loss_is_named),
+    TEST(what_mixed_samples_is_named),
     TEST(direct_uses_by_folding_ops_are_none),
     TEST(a_llama_has_none),
     TEST(a_gpt2_has_none),

@@ -651,7 +651,7 @@ static void what_strays_is_named(void **unused)
         [PUT_ON_RUN_LATER] = "rank 1 has a backward whose gradients do not wait",
         [PUT_ON_RUN] = "rank 1 has a backward whose gradients do not wait",
         [TWICE] = "total 0 is added to twice in a micro-batch",
-        [MIDDLE] = "'l2.weight' is no parameter that is trained",
+        [MIDDLE] = "'l2.weight' is not a parameter that is trained",
     };
     static ring g;
     int bad = 0;

@@ -98,7 +98,7 @@ static void a_registration_that_makes_no_sense_is_refused(void **unused)
     tl_kernel_register(t, &modal);
     expect_failure(t, TL_EUSAGE, "TL_INVARIANT (0) or TL_FAST");
     tl_kernel_register(t, &level);
-    expect_failure(t, TL_EUSAGE, "'avx2', which is no vector level");
+    expect_failure(t, TL_EUSAGE, "'avx2', which is not a vector level");
     tl_kernel_register(t, &own_bits);
     expect_failure(t, TL_ENAME, "already");
 }

@@ -382,9 +382,12 @@ static void numbers_that_make_no_sense_are_refused(void **unused)
     refuses(tl_sgd_new(m, .lr = 1, .schedule = {.total = 9}), "total 9, min_ratio 0");
     refuses(tl_sgd_new(m, .lr = 1, .schedule.min_ratio = 0.5), "without a schedule.kind");
     refuses(tl_sgd_new(m, .lr = 1, .schedule = {TL_LINEAR, .total = 9, .decay = 3}),
-            "schedule.decay 3 of 9 steps");
+            "schedule.decay 3 is TL_WARMUP_STABLE_DECAY's alone");
     refuses(tl_sgd_new(m, .lr = 1, .schedule = {TL_WARMUP_STABLE_DECAY, .total = 9, .decay = 10}),
-            "schedule.decay 10 of 9 steps");
+            "schedule.warmup 0 and decay 10 are more than the total of 9 steps");
+    refuses(tl_sgd_new(m, .lr = 1,
+                       .schedule = {TL_WARMUP_STABLE_DECAY, .warmup = 6, .total = 9, .decay = 4}),
+            "schedule.warmup 6 and decay 4 are more than the total of 9 steps");
     tl_opt *o = tl_adamw_new(m, .lr = 1);
     assert_false(tl_failed(o));
     assert_int_equal(tl_opt_group(o, "*norm*", -1, 0), TL_EDOMAIN);

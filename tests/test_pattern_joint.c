@@ -248,20 +248,35 @@ PROGRAM(up_and_down)
     out[0] = tl_scale(t, tl_scale(t, in[0], 2), 0.5);
 }
 
+PROGRAM(down_and_up)
+{
+    UNUSED;
+    out[0] = tl_scale(t, tl_scale(t, in[0], 0.5), 2);
+}
+
+/* In every dtype, and by an example of one element too. */
 static void claims_that_extremes_contradict_are_refused(void **state)
 {
     (void)state;
-    const tl_dtype dtype[] = {TL_F32, TL_F64};
-    for (int i = 0; i < 3; i++) {
-        tl_replacement r = {.name = "joint_extremes",
-                            .search = i == 0 ? clamped : up_and_down,
-                            .replace = not_clamped,
-                            .example_inputs = rule_one_arg,
-                            .n_in = 1,
-                            .n_out = 1,
-                            .exact = TL_BIT(dtype[i / 2])};
-        refused(r, TL_EDOMAIN, "by its replacement");
-    }
+    static const tl_pattern_arg lone = TL_ARG("x", TL_F32, TL_DIMS(1));
+    const struct {
+        tl_program *search;
+        unsigned dtypes;
+    } c[] = {{clamped, TL_BIT(TL_F32) | TL_BIT(TL_BF16)},
+             {up_and_down, TL_BIT(TL_F64) | TL_BIT(TL_F32) | TL_BIT(TL_F16) | TL_BIT(TL_BF16)},
+             {down_and_up, TL_BIT(TL_F64) | TL_BIT(TL_F32) | TL_BIT(TL_F16) | TL_BIT(TL_BF16)}};
+    for (int i = 0; i < 3; i++)
+        for (unsigned left = c[i].dtypes; left != 0; left &= left - 1)
+            for (int how = 0; how < 4; how++) {
+                tl_replacement r = {.name = "joint_extremes",
+                                    .search = c[i].search,
+                                    .replace = not_clamped,
+                                    .example_inputs = how & 1 ? &lone : rule_one_arg,
+                                    .n_in = 1,
+                                    .n_out = 1};
+                *(how & 2 ? &r.exact_forward : &r.exact) = left & -left;
+                refused(r, TL_EDOMAIN, "by its replacement");
+            }
 }
 
 static void bad_joint_rules_are_refused(void **state)

@@ -397,7 +397,7 @@ static void another_number_of_inputs(void **unused)
         tl_error_clear(t);
     }
     tl_concat(t, in, -1, 0);
-    assert_non_null(strstr(tl_error(t), "concat: -1 is no count"));
+    assert_non_null(strstr(tl_error(t), "concat: -1 is not a count"));
     tl_error_clear(t);
     tl_free(t);
 }

@@ -139,7 +139,7 @@ static void both_digests_are_named(void **unused)
     assert_non_null(strstr(err.message, hex));
     digits()[5] = 'g';
     assert_int_equal(open_bytes(&err), TL_EFORMAT);
-    assert_non_null(strstr(err.message, "is no SHA-256"));
+    assert_non_null(strstr(err.message, "is not a SHA-256"));
 }
 
 /* Without a seal, a note whose key ends like it is left as it is. */

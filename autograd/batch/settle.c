@@ -167,6 +167,6 @@ tl_status tl_derived_agree(tl_at at, int call)
     char why[TL_MESSAGE_MAX];
     for (int i = at.tape->first_grad; at.tape->lasting != NULL && i < at.tape->n_grads; i++)
         if (tl_derived_strays(at.tape, i, call, why))
-            return tl_tape_fail(at, TL_EUSAGE, "tl_backward: TL_STRICT: %.360s", why);
+            return tl_tape_fail(at, TL_EUSAGE, "tl_backward: TL_STRICT: %s", why);
     return TL_OK;
 }

@@ -275,7 +275,7 @@ tl_tensor tl_grad_named(tl_tape *t, const char *param, tl_dtype dtype, const tl_
     leaf = derived ? tl_derived_named(t, param, dtype, shape) : leaf;
     if (!tl_is_none(leaf) && (derived || tl_model_value(t->model, leaf)->needs_grad))
         return leaf;
-    tl_tape_fail(tl_nowhere(t), TL_ENAME, "'%.100s' is no parameter that is trained",
+    tl_tape_fail(tl_nowhere(t), TL_ENAME, "'%.100s' is not a parameter that is trained",
                  param == NULL ? "NULL" : param);
     return TL_NONE;
 }

@@ -142,7 +142,7 @@ tl_status tl_gradcheck_curve_at(tl_at at, tl_function *f, const tl_tensor *in, i
             s = tl_fail(err, TL_EIO, "tl_gradcheck_curve: the file cannot be written");
     }
     if (s != TL_OK)
-        tl_tape_fail(at, s, "tl_gradcheck_curve: %.400s", err->message);
+        tl_tape_fail(at, s, "tl_gradcheck_curve: %s", err->message);
     tl_shadow_free(&c.s);
     tl_fpenv_leave(saved);
     return s;

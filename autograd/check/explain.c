@@ -56,18 +56,17 @@ static tl_tensor adds_sums(const tl_tape *t, const tl_op *op, int i, tl_tensor x
 static const tl_node *mixer(const tl_tape *t, tl_tensor x)
 {
     const tl_node *n = NULL;
-    for (int i = 0; i >= 0;) {
-        const tl_value *v = tl_peek(t, x);
-        if (v == NULL || v->batch != TL_MIXED || v->node < 0 || x.owner != t->values.owner)
-            break;
+    const tl_value *v = tl_peek(t, x);
+    while (v != NULL && v->batch == TL_MIXED && v->node >= 0 && x.owner == t->values.owner) {
         n = &t->node[v->node];
-        for (i = n->n_in - 1; i >= 0; i--)
-            if ((v = tl_peek(t, n->in[i])) != NULL && v->batch == TL_MIXED)
-                break;
-        x = i >= 0 ? n->in[i] : x;
+        v = NULL;
+        for (int i = 0; i < n->n_in && (v == NULL || v->batch != TL_MIXED); i++)
+            v = tl_peek(t, x = n->in[i]);
     }
     return n;
 }
+
+static bool has_rule(const tl_op *op) { return op->batch != NULL || op->traits & TL_POINTWISE; }
 
 static void say_inputs(text *s, const tl_tape *t, const tl_node *n)
 {
@@ -122,16 +121,17 @@ static bool blames(const tl_tape *t, const tl_node *n, char why[TL_MESSAGE_MAX])
         for (int i = 0; i < n->n_in && by == NULL; i++)
             by = mixer(t, n->in[i]);
         if (by != NULL)
-            say(&s, "uses what %s (%.90s:%d) made of all samples together:", by->op->name,
-                by->file != NULL ? by->file : "?", by->line);
-        else if (op->batch == NULL && !(op->traits & TL_POINTWISE))
+            say(&s, "uses what %s (%.90s:%d) made %s:", by->op->name,
+                by->file != NULL ? by->file : "?", by->line,
+                has_rule(by->op) ? "of all samples together" : "without a rule for the batch");
+        else if (!has_rule(op))
             say(&s, "states no rule for the batch:");
         else
-            say(&s, "mixes samples, or counts them, or uses a total other than linearly:");
+            say(&s,
+                "mixes samples, or counts them (a mean: take a sum, divided by the count of the "
+                "whole batch), or uses a total other than linearly:");
         say_inputs(&s, t, n);
-        say(&s, "; gradients behind it depend on the split%s",
-            by != NULL ? ""
-                       : " (those behind a sum do not, divided by the count of the whole batch)");
+        say(&s, "; gradients behind it depend on the split");
         return true;
     }
     if (draws && by_number) {
@@ -153,9 +153,9 @@ static bool blames(const tl_tape *t, const tl_node *n, char why[TL_MESSAGE_MAX])
             apart ? " apart from the batch, with what is neither a parameter nor a tl_constant, "
                     "or repeated, or changed in place"
                   : " repeated (tl_expand), and not once for each sample",
-            apart
-                ? "if that has an axis of samples, say so by tl_batch_axis; a table is tl_constant"
-                : "let the op broadcast it, or tell its axis of samples by tl_batch_axis");
+            apart ? "if that has an axis of samples, say so by tl_batch_axis; make a fixed table "
+                    "with tl_constant"
+                  : "let the op broadcast it, or tell its axis of samples by tl_batch_axis");
     return weights > 0;
 }
 
@@ -170,7 +170,7 @@ static tl_status refuse(void *ctx, tl_tape *t, const tl_seen *seen)
         return tl_tape_fail(at, TL_EUSAGE, "%s: TL_STRICT: kernel '%.60s' promises no bits",
                             n->op->name, n->kernel->name);
     if (blames(t, n, why))
-        return tl_tape_fail(at, TL_EUSAGE, "%s: TL_STRICT: %.800s", n->op->name, why);
+        return tl_tape_fail(at, TL_EUSAGE, "%s: TL_STRICT: %s", n->op->name, why);
     return TL_OK;
 }
 

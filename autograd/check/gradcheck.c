@@ -75,7 +75,7 @@ tl_status tl_check_begin(tl_checker *c, const tl_subject *f)
     const tl_at at = f->at;
     tl_tape *t = at.tape;
     if (tl_failed(t))
-        return tl_fail(&c->s.err, tl_error_status(t), "the tape has failed before: %.400s",
+        return tl_fail(&c->s.err, tl_error_status(t), "the tape has failed before: %s",
                        tl_error(t));
     if (c->o.directions < 0 || c->o.elements < 0)
         tl_tape_fail(at, TL_EUSAGE, "%s: %d directions and %d elements a leaf", c->who,
@@ -151,7 +151,8 @@ static void note(tl_checker *c, tl_verdict v, const derivative *d, double excess
     r->element = d->path.element;
     r->numeric = d->num.value;
     r->error = d->num.error;
-    c->bend = d->num.bend;
+    c->below = d->num.below;
+    c->above = d->num.above;
     r->analytic = isnan(d->g[1]) ? (double)NAN : d->g[1]; /* a NaN without a sign */
     r->analytic_f64 = isnan(d->g[0]) ? (double)NAN : d->g[0];
     const double off = fabs(d->num.value - d->g[1]);
@@ -425,7 +426,7 @@ static void describe(tl_checker *c)
     if (c->why != NULL)
         snprintf(none, sizeof none, c->why, tl_dtype_name(c->dtype));
     if (c->s.err.status != TL_OK)
-        snprintf(r->text, sizeof r->text, "%s: %.440s", name, c->s.err.message);
+        snprintf(r->text, sizeof r->text, "%s: %.900s", name, c->s.err.message);
     else if (r->leaves == 0)
         snprintf(r->text, sizeof r->text,
                  "%s: no signal: nothing to check, no input or parameter takes a gradient", name);
@@ -439,7 +440,7 @@ static void describe(tl_checker *c)
             "%s: kink: %s%s, %s: numeric %.10g from below and %.10g from above, analytic %.10g; "
             "%d comparisons of %d %s",
             name, tl_culprit_text(&r->culprit, none, culprit, sizeof culprit), r->leaf, where,
-            r->numeric - c->bend / 2, r->numeric + c->bend / 2, r->analytic, r->compared, r->leaves,
+            c->below, c->above, r->analytic, r->compared, r->leaves,
             r->leaves == 1 ? "leaf" : "leaves");
     else
         snprintf(r->text, sizeof r->text,

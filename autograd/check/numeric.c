@@ -43,7 +43,8 @@ static double bend_of(const pair *f, double middle, const double *h, double nois
     const int first = LEVELS - 3, last = LEVELS - 1;
     double before = (f[first].plus - 2 * middle + f[first].minus) / h[first];
     double after = (f[last].plus - 2 * middle + f[last].minus) / h[last];
-    return fabs(after) > fmax(0.6 * fabs(before), 16 * noise / h[last]) ? after : 0;
+    const bool stays = fabs(after) > 0.6 * fabs(before) && fabs(after) > 16 * noise / h[last];
+    return stays ? after : 0;
 }
 
 /* The best entry of Ridders' table over levels from lo on. */
@@ -97,6 +98,8 @@ static tl_numeric attempt(tl_shadow *s, double middle, double step)
     double noise = 4 * 0x1p-52 * fmax(scale, 1e-300);
     tl_numeric out = extrapolate(f, h, shrink, noise);
     out.bend = bend_of(f, middle, h, noise);
+    out.below = (middle - f[LEVELS - 1].minus) / h[LEVELS - 1];
+    out.above = (f[LEVELS - 1].plus - middle) / h[LEVELS - 1];
     return out;
 }
 

@@ -77,7 +77,7 @@ tl_status tl_check_sanity(tl_checker *c, const tl_subject *f)
             tl_fail(&s->err, TL_ENOMEM, "no memory for a second run");
         else if (tl_shadow_record(&twice, c->who, !c->o.skip_inputs, again, s->copies + f->n, &y,
                                   &e) != TL_OK)
-            tl_fail(&s->err, e.status, "a second run of the function fails: %.300s", e.message);
+            tl_fail(&s->err, e.status, "a second run of the function fails: %s", e.message);
         else if (!same_ops(s->rec, s->y, again, y))
             tl_fail(&s->err, tl_failed(again) || tl_failed(s->rec) ? TL_ENOMEM : TL_EUSAGE,
                     tl_failed(again) || tl_failed(s->rec) ? "no memory to compare two runs"

@@ -11,7 +11,7 @@
 tl_status tl_shadow_failed(tl_shadow *s, const tl_tape *t)
 {
     if (tl_failed(t))
-        tl_fail(&s->err, tl_error_status(t), "%.400s", tl_error(t));
+        tl_fail(&s->err, tl_error_status(t), "%s", tl_error(t));
     return s->err.status;
 }
 
@@ -73,7 +73,7 @@ tl_status tl_shadow_record(const tl_subject *f, const char *who, bool grads, tl_
     const tl_at at = {on, f->at.file, f->at.line, NULL};
     if (!tl_failed(failed) && tl_readable(at, *y, what) != NULL)
         return TL_OK;
-    return tl_fail(err, tl_error_status(failed), "%.400s", tl_error(failed));
+    return tl_fail(err, tl_error_status(failed), "%s", tl_error(failed));
 }
 
 /* ---- leaves ---- */
@@ -221,7 +221,7 @@ static tl_tensor run_again(rerun r)
         tl_mode_pop(s->run, depth);
     memcpy(s->x, s->x0, (size_t)s->n * sizeof *s->x);
     if (tl_failed(s->run) && !r.own)
-        tl_fail(&s->err, tl_error_status(s->run), "run again in F64: %.400s", tl_error(s->run));
+        tl_fail(&s->err, tl_error_status(s->run), "run again in F64: %s", tl_error(s->run));
     tl_shadow_failed(s, s->run);
     return y;
 }

@@ -97,8 +97,9 @@ static inline bool tl_path_moves(const tl_path *p, const tl_shadow_leaf *l)
 
 typedef struct {
     double value, error; /* derivative, and the estimate of its error */
-    double bend; /* from the left derivative to the right, at the smallest steps; 0: smooth */
-    double step; /* the smallest that went into value */
+    double step;         /* the smallest that went into value */
+    double below, above; /* one-sided derivatives by the smallest step ... */
+    double bend;         /* ... and their difference where the function bends; 0: smooth */
 } tl_numeric;
 
 /* tl_shadow_value at x0 + h * dir. */
@@ -134,18 +135,18 @@ typedef struct {
     const char *who; /* the public function that was called */
     tl_rng_key key;
     uint64_t draws;
-    tl_dtype dtype;  /* the narrowest that gradients pass through */
-    double unit;     /* its rounding unit */
-    double largest;  /* the largest of the leaves' root mean square gradients */
-    bool signal;     /* some leaf has a gradient other than zero */
-    bool noised[2];  /* the leaves' noise has been measured */
-    bool lost;       /* a comparison failed by no more than what roundings do there */
-    bool in_f64;     /* a comparison in f64 is wrong */
-    double bend;     /* of the comparison that is reported */
-    double worst;    /* how far over its tolerance the worst comparison is ... */
-    int worst_leaf;  /* ... the index of its leaf (-1: all at once) ... */
-    const char *why; /* ... and what is to be said of it where every op is right by itself */
-    int only;        /* > 0: only leaf only - 1 is compared, and `seen` is kept */
+    tl_dtype dtype;      /* the narrowest that gradients pass through */
+    double unit;         /* its rounding unit */
+    double largest;      /* the largest of the leaves' root mean square gradients */
+    bool signal;         /* some leaf has a gradient other than zero */
+    bool noised[2];      /* the leaves' noise has been measured */
+    bool lost;           /* a comparison failed by no more than what roundings do there */
+    bool in_f64;         /* a comparison in f64 is wrong */
+    double below, above; /* one-sided derivatives of the comparison that is reported */
+    double worst;        /* how far over its tolerance the worst comparison is ... */
+    int worst_leaf;      /* ... the index of its leaf (-1: all at once) ... */
+    const char *why;     /* ... and what is to be said of it where every op is right by itself */
+    int only;            /* > 0: only leaf only - 1 is compared, and `seen` is kept */
     tl_compared seen[TL_SEEN];
     int n_seen;
 } tl_checker;

@@ -150,7 +150,7 @@ void tl_graph_log_begin(tl_graph *g, const tl_tensor *in)
             "the graph traced at %.200s:%d was traced before tl_log_open: open the log first",
             g->file, g->line);
     if (k != NULL && k->failure.status != TL_OK)
-        tl_log_stop(l, k->failure.status, "%.400s", k->failure.message);
+        tl_log_stop(l, k->failure.status, "%s", k->failure.message);
     if (k == NULL || l->failure.status != TL_OK || k->n == 0)
         return;
     l->compiled = true;

@@ -64,7 +64,7 @@ tl_status tl_graph_run_call(tl_graph *g, const tl_plan_step *p, tl_call *c)
     if (s == TL_OK && c->begins)
         tl_graph_storage(g, &g->roots[p->spot[p->n_in].root])->blank = false;
     if (s != TL_OK)
-        tl_tape_fail((tl_at){g->user, n->file, n->line, NULL}, s, "%.400s", g->run_err.message);
+        tl_tape_fail((tl_at){g->user, n->file, n->line, NULL}, s, "%s", g->run_err.message);
     tl_err_clear(&g->run_err);
     return s;
 }

@@ -91,7 +91,7 @@ static tl_status check(tl_at at, const tl_kernel *k)
         return tl_tape_fail(at, TL_ENAME,
                             "tl_kernel_register: the name '%s' is taken by the library", k->name);
     if (k->dtype != TL_ANY_DTYPE && tl_dtype_size(k->dtype) == 0)
-        return tl_tape_fail(at, TL_EDTYPE, "tl_kernel_register: kernel '%.100s': %d is no dtype",
+        return tl_tape_fail(at, TL_EDTYPE, "tl_kernel_register: kernel '%.100s': %d is not a dtype",
                             k->name, (int)k->dtype);
     if ((k->run == NULL) == (k->tile == NULL))
         return tl_tape_fail(
@@ -245,7 +245,7 @@ int tl_kernel_push_at(tl_at at, const char *op, tl_dtype dtype, const char *name
         return depth;
     }
     if (dtype != TL_ANY_DTYPE && tl_dtype_size(dtype) == 0) {
-        tl_tape_fail(at, TL_EDTYPE, "tl_kernel_push: %d is no dtype", (int)dtype);
+        tl_tape_fail(at, TL_EDTYPE, "tl_kernel_push: %d is not a dtype", (int)dtype);
         return depth;
     }
     const char *kernel = admitted(at, lives, dtype, name);

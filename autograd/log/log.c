@@ -83,7 +83,7 @@ static tl_status open_file(tl_at at, tl_run_log *l)
     tl_log_write_header(l);
     return l->failure.status == TL_OK
                ? TL_OK
-               : tl_tape_fail(at, l->failure.status, "tl_log_open: %.400s", l->failure.message);
+               : tl_tape_fail(at, l->failure.status, "tl_log_open: %s", l->failure.message);
 }
 
 /* That the values of step `keep` can be written beside the log is known before it begins. */
@@ -98,7 +98,7 @@ static tl_status check_values(tl_at at, const char *path, int64_t keep)
             "of step %" PRId64 " beside it",
             path, strlen(path), keep);
     if (keep > 0 && tl_file_writable(values, &why) != TL_OK)
-        return tl_tape_fail(at, why.status, "tl_log_open: %.400s", why.message);
+        return tl_tape_fail(at, why.status, "tl_log_open: %s", why.message);
     return TL_OK;
 }
 
@@ -168,7 +168,7 @@ tl_status tl_log_close_at(tl_at at)
     tl_log_free(l);
     tl_log_attach(at.tape, NULL);
     return e.status == TL_OK ? TL_OK
-                             : tl_tape_fail(at, e.status, "tl_log_close: %.400s", e.message);
+                             : tl_tape_fail(at, e.status, "tl_log_close: %s", e.message);
 }
 
 /* ---- steps ---- */

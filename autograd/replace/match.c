@@ -21,8 +21,7 @@ bool tl_refuse(tl_pass *p, const tl_node *n, const char *fmt, ...)
     tl_vfail(&e, TL_EUSAGE, fmt, ap);
     va_end(ap);
     if (n != NULL)
-        tl_fail(&p->why, e.status, "%s at %.150s:%d %.300s", n->op->name, n->file, n->line,
-                e.message);
+        tl_fail(&p->why, e.status, "%s at %.150s:%d %s", n->op->name, n->file, n->line, e.message);
     tl_fail(&p->why, e.status, "%s", e.message); /* nothing if there is a reason already */
     return false;
 }

@@ -206,11 +206,11 @@ tl_pattern *tl_rule_trace(tl_rule_call *c, bool search, tl_tape *t, tl_bump *mem
     tl_tracing_of(t)->n_hook = tl_tracing_of(t)->n_watch = 0;
     tl_rule_run(c, search, t, trace_leaf, c);
     if (tl_failed(t))
-        tl_fail(&e, tl_error_status(t), "cannot be traced here: %.400s", tl_error(t));
+        tl_fail(&e, tl_error_status(t), "cannot be traced here: %s", tl_error(t));
     else if (check_program(t, &e) == TL_OK)
         p = pattern_of_call(mem, t, c, &e);
     if (p == NULL)
-        tl_fail(err, e.status, "its %s %.430s", search ? "search" : "replacement", e.message);
+        tl_fail(err, e.status, "its %s %s", search ? "search" : "replacement", e.message);
     return p;
 }
 

@@ -205,8 +205,8 @@ tl_status tl_register_replacement_with(tl_err *err, tl_replacement o)
         pthread_mutex_unlock(&lock);
     }
     if (e.status != TL_OK)
-        tl_fail(err, e.status, "tl_register_replacement: '%s': %.440s",
-                o.name != NULL ? o.name : "", e.message);
+        tl_fail(err, e.status, "tl_register_replacement: '%s': %s", o.name != NULL ? o.name : "",
+                e.message);
     return e.status;
 }
 

@@ -1,6 +1,6 @@
 /* verify.c: tests that a replacement keeps the bits that it claims to keep. Search and replacement
- * are computed directly on the same random inputs: ordinary values, values of very different size,
- * many zeros of both signs, infinities and NaNs. Compared bit for bit (all NaNs are one) are the
+ * are computed directly on the same inputs: random ones of several kinds, then extremes of the
+ * dtype. Compared bit for bit (all NaNs are one) are the
  * outputs, the gradients as values, and the accumulators after two backwards. Accumulators whose
  * uses differ in number or kind are not compared: graphs refuse such a replacement (compare.c). */
 #include <float.h>
@@ -8,13 +8,14 @@
 #include <string.h>
 
 #include "autograd/replace/internal.h"
+#include "tensor/operands.h"
 #include "tensor/rng.h"
 #include "tensor/threads.h"
 
 typedef struct {
     const tl_replacement *o;
     tl_dtype dtype;
-    int round;
+    int round, rounds;
     uint64_t seed, tosses;
     tl_rng_key key;
     tl_err *err;
@@ -23,25 +24,45 @@ typedef struct {
     tl_rule_call c[2]; /* the same */
 } trial;
 
-/* Depending on the round: ordinary values, values of very different size, some infinities, NaNs
- * and other extremes, or many zeros. In every eighth round all are extremes, each in its turn. */
-static double draw(const trial *k, uint64_t i, uint64_t e)
+/* What the values of a round are like. After the rounds that were asked for come as many as there
+ * are extremes, in which every element is each of them once, and every two arguments each pair. */
+static const char *const kinds[] = {"ordinary", "of very different size",
+                                    "some infinities, NaNs and other extremes",
+                                    "half of them zeros", "all extremes"};
+enum { MIXED = 1, RARE, ZEROS, EXTREME, EXTREMES = 11 };
+
+static int kind_of(const trial *k) { return k->round >= k->rounds ? EXTREME : k->round % EXTREME; }
+
+/* Extreme e of d: where d ends, and where its numbers lose bits. */
+static double extreme(tl_dtype d, uint64_t e)
 {
-    static const double special[] = {
-        (double)INFINITY, 0x1.fffffep127,  DBL_MAX,   -(double)INFINITY, 0x1p-149,
-        (double)NAN,      -0x1.fffffep127, -0x1p-130, -0x1.8p15,         -DBL_MAX,
-        0x1.fffp126,      0x1p-24,         1};
-    enum { SPECIALS = sizeof special / sizeof *special };
-    const uint64_t bits = tl_rng_u64(k->key, i, e);
+    static const struct {
+        double most, normal, least; /* the largest, the smallest normal and subnormal numbers */
+    } of[] = {[TL_F64] = {DBL_MAX, DBL_MIN, 0x1p-1074},
+              [TL_F32] = {0x1.fffffep127, 0x1p-126, 0x1p-149},
+              [TL_F16] = {0x1.ffcp15, 0x1p-14, 0x1p-24},
+              [TL_BF16] = {0x1.fep127, 0x1p-126, 0x1p-133}};
+    const double list[EXTREMES] = {of[d].most,       (double)INFINITY,  of[d].least,
+                                   -of[d].most,      -3 * of[d].least,  (double)NAN,
+                                   of[d].normal,     -(double)INFINITY, -of[d].least,
+                                   of[d].most * 0.5, -of[d].normal};
+    return list[e % EXTREMES];
+}
+
+/* Element e of tensor i, of dtype d. */
+static double draw(const trial *k, tl_dtype d, uint64_t i, uint64_t e)
+{
+    const int kind = kind_of(k);
+    if (kind == EXTREME)
+        return extreme(d, (uint64_t)(k->round - k->rounds) * (i + 1) + e);
+    const uint64_t bits = tl_rng_u64(k->key, (uint64_t)(TL_PATTERN_MOST * k->round) + i, e);
     const double u = (double)(bits >> 11) * 0x1p-51 - 2;
-    const int style = k->round % 4, dice = bits & 63, other = bits >> 6 & 31;
-    if (dice < (style == 3 ? 32 : 4))
+    const int dice = bits & 63, other = bits >> 6 & 31;
+    if (dice < (kind == ZEROS ? 32 : 4))
         return other & 1 ? -0. : 0.;
-    if (style == 1)
-        return ldexp(u, other - 16);
-    if (k->round % 8 == 6)
-        return special[(i + e) % SPECIALS];
-    return style == 2 && dice > 60 ? special[(bits >> 11) % SPECIALS] : u;
+    if (kind == RARE && dice > 60)
+        return extreme(d, bits >> 11);
+    return kind == MIXED ? ldexp(u, other - 16) : u;
 }
 
 static bool toss(trial *k) { return tl_rng_u32(k->key, ~(uint64_t)k->round, k->tosses++) & 1; }
@@ -58,7 +79,7 @@ static tl_tensor draw_leaf(void *ctx, tl_tape *t, const tl_array *a, int i)
     to.data = tl_bump_get(&k->mem, (size_t)(n + 1) * tl_dtype_size(a->dtype));
     for (uint64_t e = 0; to.data != NULL && e < n; e++)
         tl_array_put(&to, (int64_t)e,
-                     tl_dtype_is_float(a->dtype) ? draw(k, at, e)
+                     tl_dtype_is_float(a->dtype) ? draw(k, a->dtype, (uint64_t)i, e)
                                                  : (double)tl_rng_below(k->key, at, e, most));
     tl_tensor x = tl_data(t, to.data, a->dtype, tl_array_shape(a));
     if (arg && k->c[0].grad[i])
@@ -70,7 +91,7 @@ static tl_tensor draw_leaf(void *ctx, tl_tape *t, const tl_array *a, int i)
  * NULL: those of the examples. */
 static void draw_place(trial *k, const tl_shape *shapes, bool backward)
 {
-    const bool all = k->round < 4;
+    const bool all = k->round < EXTREME || k->round >= k->rounds;
     tl_rule_call *c = &k->c[0];
     tl_rule_example(c->rule, false, c, NULL);
     for (int i = 0; i < k->o->n_in; i++) {
@@ -108,12 +129,14 @@ static tl_status compare(trial *k, const tl_array *a, const tl_array *b, const c
     if (!tl_same_kind(a, b, what, i, k->err))
         return k->err->status;
     for (int64_t e = 0, n = tl_array_count(a); e < n; e++) {
-        const double x = tl_array_get(a, e), y = tl_array_get(b, e); /* widened exactly */
+        const double x = tl_element_get(a->dtype, tl_array_at(a, e)), /* widened exactly */
+            y = tl_element_get(b->dtype, tl_array_at(b, e));
         if (memcmp(&x, &y, sizeof x) != 0 && !(isnan(x) && isnan(y)))
             return tl_fail(k->err, TL_EDOMAIN,
                            "element %lld of %s %d is %a by search, %a by its replacement (seed "
-                           "%llu, kind of values %d)",
-                           (long long)e, what, i, x, y, (unsigned long long)k->seed, k->round % 4);
+                           "%llu, round %d, values %s)",
+                           (long long)e, what, i, x, y, (unsigned long long)k->seed, k->round,
+                           kinds[kind_of(k)]);
     }
     return TL_OK;
 }
@@ -152,7 +175,7 @@ static tl_status try_once(trial *k)
         for (int i = 0; i < 2 && !tl_is_none(*seed) && k->o->trace == TL_TRACE_FORWARD; i++)
             tl_backward(t, *seed, .retain = true);
         if (tl_failed(t))
-            return tl_fail(k->err, TL_EUSAGE, "cannot be computed: %.300s", tl_error(t));
+            return tl_fail(k->err, TL_EUSAGE, "cannot be computed: %s", tl_error(t));
     }
     if (is->n_out < was->n_out)
         return tl_fail(k->err, TL_EUSAGE, "gradients come to its search alone");
@@ -173,7 +196,12 @@ static tl_status check(const tl_rule *r, tl_dtype d, const tl_shape *shapes, boo
                        uint64_t seed, int rounds, tl_err *err)
 {
     tl_err e = {.status = TL_OK};
-    trial k = {.o = &r->o, .dtype = d, .seed = seed, .err = &e, .c = {{.rule = r}}};
+    trial k = {.o = &r->o,
+               .dtype = d,
+               .rounds = rounds > 0 ? rounds : 8,
+               .seed = seed,
+               .err = &e,
+               .c = {{.rule = r}}};
     for (int i = 0; i < r->o.n_in && e.status == TL_OK; i++)
         tl_shape_check(shapes != NULL ? &shapes[i] : &(tl_shape){.ndim = 0}, d, &e);
     k.key = tl_rng_stream(seed, "replacement");
@@ -182,7 +210,7 @@ static tl_status check(const tl_rule *r, tl_dtype d, const tl_shape *shapes, boo
     if (k.t[0] == NULL || k.t[1] == NULL || k.key.status != TL_OK)
         tl_fail(&e, TL_ENOMEM, "no memory for two tapes");
     tl_fpenv saved = tl_fpenv_enter(); /* numbers are drawn and compared outside of ops */
-    for (; e.status == TL_OK && k.round < (rounds > 0 ? rounds : 8); k.round++) {
+    for (; e.status == TL_OK && k.round < k.rounds + EXTREMES; k.round++) {
         draw_place(&k, shapes, backward);
         try_once(&k);
         tl_bump_free(&k.mem);
@@ -190,9 +218,9 @@ static tl_status check(const tl_rule *r, tl_dtype d, const tl_shape *shapes, boo
     tl_fpenv_leave(saved);
     tl_object_end(k.t[0]);
     tl_object_end(k.t[1]);
-    return e.status == TL_OK ? TL_OK
-                             : tl_fail(err, e.status, "'%s' in %s: %.400s", k.o->name,
-                                       tl_dtype_name(d), e.message);
+    return e.status == TL_OK
+               ? TL_OK
+               : tl_fail(err, e.status, "'%s' in %s: %s", k.o->name, tl_dtype_name(d), e.message);
 }
 
 tl_status tl_rule_verify(const tl_rule *r, uint64_t seed, int rounds, tl_err *err)

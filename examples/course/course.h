@@ -4,17 +4,21 @@
 #ifndef TL_COURSE_H
 #define TL_COURSE_H
 
+#include <errno.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 static FILE *course_picture;
 static bool course_undrawn; /* a picture could not be written */
 
-static inline int course_written(void)
+static inline bool course_lost(void)
 {
     const bool lost = fflush(stdout) != 0 || ferror(stdout);
-    return lost ? fprintf(stderr, "cannot write the output\n") : 0;
+    if (lost)
+        fprintf(stderr, "cannot write the output: %s\n", strerror(errno));
+    return lost;
 }
 
 /* Ends the picture, and prints the point and whether it held, which is also the exit status: 0 if
@@ -28,14 +32,14 @@ static inline int course_end(bool held, const char *point)
     printf("\n%s %s\n", held ? "The point:" : "SOMETHING DID NOT HOLD. The point would be:", point);
     if (course_undrawn)
         printf("But the picture could not be written.\n");
-    return course_written() != 0 || !held || course_undrawn;
+    return course_lost() || !held || course_undrawn;
 }
 
 /* Instead, where this machine lacks what the point needs. Everything before must have held. */
 static inline int course_not_shown(bool held, const char *why)
 {
     printf("\nhere: not shown: %s\n", why);
-    return course_written() != 0 || !held;
+    return course_lost() || !held;
 }
 
 /* Opens a picture: at the path that the program was given, else beside the program. Lines and text

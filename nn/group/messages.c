@@ -46,7 +46,7 @@ void *tl_group_alloc(tl_group *g, size_t bytes)
 /* What the link says of itself, to the tape. */
 static tl_status check(tl_group *g, tl_status s, const tl_err *e)
 {
-    return s == TL_OK ? TL_OK : tl_group_fail(g, s, "tl_group: %.400s", e->message);
+    return s == TL_OK ? TL_OK : tl_group_fail(g, s, "tl_group: %s", e->message);
 }
 
 tl_status tl_group_send_bytes(tl_group *g, const void *bytes, size_t n)

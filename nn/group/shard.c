@@ -323,7 +323,7 @@ tl_status tl_group_save(tl_group *g, tl_model *m, tl_opt *opt, const char *path,
         if (parts > 1)
             opt->o.parts = 0; /* all of it is there */
         if (tl_checkpoint_save(m, opt, path, notes, n) != TL_OK)
-            tl_group_fail(g, tl_error_status(m), "tl_group_save: %.400s", tl_error(m));
+            tl_group_fail(g, tl_error_status(m), "tl_group_save: %s", tl_error(m));
         if (parts > 1)
             opt->o.parts = parts;
     }

@@ -102,7 +102,7 @@ tl_status tl_npy_read(tl_arrays *f, const char *name, size_t length, const unsig
     const char *who = tl_arrays_quoted(buf[0], name, length, "its array");
     if (n < 10 || memcmp(b, "\x93NUMPY", 6) != 0 || b[6] < 1 || b[6] > 3)
         return tl_arrays_bad(
-            f, "%s is no .npy file of version 1 to 3: %zu bytes that begin with 0x%02x", who, n,
+            f, "%s is not a .npy file of version 1 to 3: %zu bytes that begin with 0x%02x", who, n,
             n > 0 ? b[0] : 0);
     size_t start = b[6] == 1 ? 10 : 12;
     uint64_t header = n < start ? 0 : tl_bytes_get(b + 8, b[6] == 1 ? 2 : 4, false);
@@ -253,7 +253,7 @@ static tl_status read_member(tl_arrays *f, const member *m, const unsigned char 
                              " bytes of %" PRIu64,
                              who, m->method, m->flags, m->stored, m->size);
     if (m->length < 4 || memcmp(m->name + m->length - 4, ".npy", 4) != 0)
-        return tl_arrays_bad(f, "%s is no .npy file", who);
+        return tl_arrays_bad(f, "%s is not a .npy file", who);
     if (n < 30 || m->at > n - 30 || memcmp(b + m->at, "PK\3\4", 4) != 0)
         return tl_arrays_bad(f, "%s should begin at byte %" PRIu64 " of %zu, but does not", who,
                              m->at, n);

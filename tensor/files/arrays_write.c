@@ -40,7 +40,7 @@ static tl_status elements(const tl_array *a, tl_bytes_fn *fn, void *ctx)
     for (int64_t i = 0, k; i < n; i += k) {
         tl_array part = tl_array_make(TL_F32, &TL_DIMS(n - i < 1024 ? n - i : 1024), some);
         for (k = 0; k < part.dim[0]; k++)
-            tl_array_put(&part, k, tl_array_get(a, i + k));
+            some[k] = (float)tl_element_get(TL_BF16, tl_array_at(a, i + k));
         TL_TRY(tl_array_bytes(&part, fn, ctx));
     }
     return TL_OK;

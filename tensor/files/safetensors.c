@@ -49,7 +49,7 @@ static tl_status seal_begin(source *src, const unsigned char length[8], char *he
                             char *digits, tl_err *err)
 {
     if (strspn(digits, "0123456789abcdef") != TL_ST_DIGITS || digits[TL_ST_DIGITS] != '"')
-        return tl_fail(err, TL_EFORMAT, "%.200s: its \"" TL_ST_SEAL "\" is no SHA-256",
+        return tl_fail(err, TL_EFORMAT, "%.200s: its \"" TL_ST_SEAL "\" is not a SHA-256",
                        src->r.path);
     memcpy(src->claim, digits, TL_ST_DIGITS);
     memset(digits, '0', TL_ST_DIGITS);
@@ -91,7 +91,7 @@ static tl_status header_read(tl_st_header *h, source *src, tl_err *err)
             src->r.path);
     if (n > TL_ST_HEADER_MAX)
         return tl_fail(err, TL_EFORMAT,
-                       "%.200s: is no safetensors file, or damaged: it claims a header of %llu "
+                       "%.200s: is not a safetensors file, or damaged: it claims a header of %llu "
                        "bytes; at most %d are accepted",
                        src->r.path, (unsigned long long)n, (int)TL_ST_HEADER_MAX);
     if (n > tl_st_header_limit(0))
