@@ -310,7 +310,7 @@ static tl_status run(making *k)
         tl_storage_note(v->st, by, note);
     }
     if (s != TL_OK && c->err->message[0] == 0)
-        return tl_tape_fail(k->at, s, "%s: %.60s has failed and does not say why (tl_call_fail)",
+        return tl_tape_fail(k->at, s, "%s: %.60s failed and does not say why (tl_call_fail)",
                             op->name, c->kernel == NULL ? "its forward" : c->kernel->name);
     if (s != TL_OK)
         return tl_tape_fail(k->at, s, "%s", c->err->message);

@@ -253,8 +253,8 @@ static tl_status visit(tl_walk *w, uint32_t i)
     tl_tape *t = w->t;
     const tl_node copy = t->node[w->order[i]], *n = &copy; /* the vjp records: nodes may move */
     uint32_t mark = atomic_load(&t->values.count), node_mark = t->n_nodes;
-    if (t->now.place_base <
-        TL_PLACES) /* errors name the forward op and its place, not tl_backward's */
+    /* errors name the forward op and its place, not tl_backward's */
+    if (t->now.place_base < TL_PLACES)
         t->places[t->now.place_base].at = (tl_at){t, n->file, n->line, n->op->name};
     tl_tensor *dy = tl_bump_get(&t->bump, (size_t)(n->n_out + 1) * sizeof *dy);
     if (dy == NULL)
@@ -287,8 +287,7 @@ tl_status tl_walk_run(tl_walk *w)
     w->made = atomic_load(&t->values.count);
     const tl_scope outer = tl_scope_open(w->at, w->target == NULL ? TL_NO_GRAD : 0,
                                          TL_PHASE_BACKWARD);
-    t->now.place_base =
-        outer.place_depth; /* the frame that each visit fills with its node's place */
+    t->now.place_base = outer.place_depth; /* each visit fills that frame with its node's place */
     for (uint32_t i = w->n; i-- > 0 && s == TL_OK;)
         s = visit(w, i);
     tl_scope_end(t, outer);

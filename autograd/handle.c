@@ -1,5 +1,5 @@
 /* handle.c: what users hold and what is behind it: objects (tapes, models, optimizers, graphs) with
- * their errors and their end; the records behind tensor handles. */
+ * their errors and their end; the records behind tensor handles; whose memory a value uses. */
 #include <stdio.h>
 #include <string.h>
 

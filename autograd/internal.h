@@ -210,7 +210,10 @@ struct tl_tape {
     int steps, limit; /* optimizer steps since the reset; how many are allowed (0: any) */
 
     tl_scope now;
-    tl_scope mode_stack[TL_MODE_DEPTH];
+    struct {
+        unsigned mode;
+        const tl_choice *choice;
+    } mode_stack[TL_MODE_DEPTH]; /* outside each open mode */
     tl_place_frame places[TL_PLACES]; /* the outermost first */
     tl_choice *choices;               /* all selections there have been; nodes refer to them */
 

@@ -159,7 +159,8 @@ int tl_mode_open(tl_tape *t, unsigned mode)
     }
     if (mode & 0xff80u) /* neither a mode nor an observer's bit */
         return tl_tape_fail(tl_nowhere(t), TL_EDOMAIN, "tl_mode_push: no mode %#x", mode), depth;
-    t->mode_stack[depth] = t->now;
+    t->mode_stack[depth].mode = t->now.mode;
+    t->mode_stack[depth].choice = t->now.choice;
     if (mode & TL_FAST && !tl_choice_open(tl_nowhere(t), NULL, TL_ANY_DTYPE, "fast"))
         return depth;
     t->now.mode_depth++;

@@ -1,5 +1,5 @@
-/* walk.h: nodes in canonical order, the gradients of leaves, and the walk of a backward. Private
- * to autograd/ and its rooms, which get it through internal.h. */
+/* walk.h: nodes in canonical order, the gradients of leaves, the walk of a backward, segments.
+ * Private to autograd/ and its rooms, which get it through internal.h. */
 #ifndef TL_WALK_H
 #define TL_WALK_H
 

@@ -153,6 +153,10 @@ static void programs_say_how_they_are_used(void **state)
             strstr(text, i < 9 ? "--steps 0: a whole number from 1" : "usage: ") == NULL)
             fail_msg("%s misused: status %d: %s", program, status, text);
     }
+    assert_int_equal(said_by("train_text", "words", text, sizeof text), 2);
+    assert_non_null(strstr(text, "unknown argument 'words'"));
+    assert_int_equal(said_by("train_text", "--lr 0", text, sizeof text), 2);
+    assert_non_null(strstr(text, "--lr 0: a number from 1e-12 to 10 is needed"));
 }
 
 /* What nobody can read was not done. */

@@ -157,6 +157,62 @@ static void what_is_said_counts(void **unused)
     tl_free(t);
 }
 
+/* However long a failure is, its place in the program stays. */
+static tl_status says_much(tl_call *c)
+{
+    char much[TL_MESSAGE_MAX];
+    memset(much, 'm', sizeof much - 1);
+    much[sizeof much - 1] = '\0';
+    return tl_call_fail(c, TL_EDOMAIN, "%s", much);
+}
+
+static void a_long_message_keeps_its_place(void **unused)
+{
+    static const tl_op
+        shape = {.name = "s", .n_in = 1, .n_out = 1, .shape = says_much, .forward = copies},
+        forward = {.name = "f", .n_in = 1, .n_out = 1, .shape = like, .forward = says_much};
+    const tl_op *op[] = {&shape, &forward};
+    (void)unused;
+    tl_tape *t = tl_tape_new(NULL);
+    for (int i = 0; i < 2; i++) {
+        tl_tensor x = row(t);
+        tl_apply1(TL_AT(t), op[i], NULL, &x, 1);
+        assert_true(strlen(tl_error(t)) > TL_MESSAGE_MAX - 160);
+        expect_failure(t, TL_EDOMAIN, "mmm (tests/test_user_ops.c:");
+    }
+    tl_free(t);
+}
+
+/* An op that is not defined in F64, where gradients are checked. */
+static tl_status single_alone(tl_call *c)
+{
+    return c->mode & TL_SHADOW ? tl_call_fail(c, TL_EDTYPE, "f32 alone") : copies(c);
+}
+
+static void pass_on(tl_vjp *g) { g->dx[0] = g->dy[0]; }
+
+static tl_tensor single(tl_tape *t, const tl_tensor *in, int n, void *ctx)
+{
+    static const tl_op op = {.name = "single",
+                             .n_in = 1,
+                             .n_out = 1,
+                             .shape = like,
+                             .forward = single_alone,
+                             .vjp = pass_on};
+    (void)n, (void)ctx;
+    return tl_apply1(TL_AT(t), &op, NULL, in, 1);
+}
+
+static void a_check_says_that_it_computes_in_f64(void **unused)
+{
+    (void)unused;
+    tl_tape *t = tl_tape_new(NULL);
+    tl_tensor x = row(t);
+    assert_int_equal(tl_gradcheck(t, single, &x, 1, NULL), TL_WRONG);
+    expect_failure(t, TL_EDTYPE, "run again in F64: single: f32 alone");
+    tl_free(t);
+}
+
 static tl_status half(tl_call *c)
 {
     tl_array_put(&c->out[0], 0, 77);
@@ -328,6 +384,8 @@ const struct CMUnitTest tl_tests_user_ops[] = {
     cmocka_unit_test(odd_ops_are_refused),
     cmocka_unit_test(shapes_that_cannot_be),
     cmocka_unit_test(what_is_said_counts),
+    cmocka_unit_test(a_long_message_keeps_its_place),
+    cmocka_unit_test(a_check_says_that_it_computes_in_f64),
     cmocka_unit_test(a_kernel_that_fails_half_way_spoils_its_operand),
     cmocka_unit_test(observers_that_break_their_promise),
     cmocka_unit_test(a_vjp_that_returns_what_it_may_not),

@@ -1,4 +1,4 @@
-/* entry.c: the entries of a step, their keys, of what they are, and the bytes they take.
+/* entry.c: the entries of a step: their keys, what they are of, and the bytes that they take.
  *
  * Values wait, with their storage retained, until there are enough to hash them on all threads.
  * Each belongs to an entry of its own, so it does not matter which thread hashes which. */

@@ -167,8 +167,7 @@ tl_status tl_log_close_at(tl_at at)
     tl_err e = l->failure;
     tl_log_free(l);
     tl_log_attach(at.tape, NULL);
-    return e.status == TL_OK ? TL_OK
-                             : tl_tape_fail(at, e.status, "tl_log_close: %s", e.message);
+    return e.status == TL_OK ? TL_OK : tl_tape_fail(at, e.status, "tl_log_close: %s", e.message);
 }
 
 /* ---- steps ---- */
