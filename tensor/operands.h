@@ -26,8 +26,8 @@ bool tl_array_reshape_view(const tl_array *a, const tl_shape *s, tl_array *out);
 void tl_array_collapse(tl_array *arrays, int n);
 /* Copies element by element: same shape and dtype, any strides, no overlap. */
 void tl_array_copy(const tl_array *dst, const tl_array *src);
-/* tl_array_get and tl_array_put of the element at an address, in the floating-point environment that
- * is there (tensor/threads.h); put_i64 rounds x once. */
+/* tl_array_get and tl_array_put of the element at an address, in the floating-point environment
+ * that is there (tensor/threads.h); put_i64 rounds x once. */
 double tl_element_get(tl_dtype d, const void *p);
 void tl_element_put(tl_dtype d, void *p, double x);
 void tl_element_put_i64(tl_dtype d, void *p, int64_t x);
