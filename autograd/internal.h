@@ -213,7 +213,7 @@ struct tl_tape {
     struct {
         unsigned mode;
         const tl_choice *choice;
-    } mode_stack[TL_MODE_DEPTH]; /* outside each open mode */
+    } mode_stack[TL_MODE_DEPTH];      /* outside each open mode */
     tl_place_frame places[TL_PLACES]; /* the outermost first */
     tl_choice *choices;               /* all selections there have been; nodes refer to them */
 
@@ -433,12 +433,7 @@ unsigned tl_op_reads(const tl_op *op, unsigned wanted);
  * filled with zeros first - if the op's own kernel runs and nobody watches. */
 bool tl_op_begins(const tl_op *op, const tl_array *a, const tl_storage *st);
 
-/* ---- kernel.c: selections of kernels, and what computes a call ---- */
-
-/* Runs the kernel of a call whose arrays are ready, in the right floating-point environment. */
-tl_status tl_op_run(tl_call *c);
-/* How many trailing dims are one row, for an op that works by rows. */
-int64_t tl_row_dims(const tl_call *c);
+/* ---- kernels/table.c: selections of kernels ---- */
 
 /* One selection, open now or remembered. Equal selections of a tape share a record, which lives as
  * long as the tape, so that nodes can refer to it. */
@@ -457,10 +452,17 @@ bool tl_choice_follow(tl_tape *dst, const tl_choice *c);
 void tl_choices_free(tl_tape *t);
 /* The kernel that selections c give to a call; NULL: the op's own. */
 const tl_kernel *tl_kernel_for(const tl_choice *c, const tl_call *call);
-/* The best kernel of the table for op, dtype and name (kernels/table.c); NULL if there is none. */
+/* The best kernel of the table for op, dtype and name; NULL if there is none. */
 const tl_kernel *tl_kernel_find(const char *op, tl_dtype dtype, const char *name);
 /* The dtype by which a node's kernel was selected (kernel.h). */
 tl_dtype tl_node_dtype(const tl_tape *t, const tl_node *n);
+
+/* ---- kernel.c: what computes a call ---- */
+
+/* Runs the kernel of a call whose arrays are ready, in the right floating-point environment. */
+tl_status tl_op_run(tl_call *c);
+/* How many trailing dims are one row, for an op that works by rows. */
+int64_t tl_row_dims(const tl_call *c);
 
 /* ---- observe.c: observers ---- */
 
