@@ -457,7 +457,7 @@ const tl_kernel *tl_kernel_find(const char *op, tl_dtype dtype, const char *name
 /* The dtype by which a node's kernel was selected (kernel.h). */
 tl_dtype tl_node_dtype(const tl_tape *t, const tl_node *n);
 
-/* ---- kernel.c: what computes a call ---- */
+/* ---- compute.c: what computes a call ---- */
 
 /* Runs the kernel of a call whose arrays are ready, in the right floating-point environment. */
 tl_status tl_op_run(tl_call *c);

@@ -107,7 +107,7 @@ static tl_status check(tl_at at, const tl_kernel *k)
     if (k->isa != NULL && !tl_isa_is_name(k->isa))
         return tl_tape_fail(at, TL_EUSAGE,
                             "tl_kernel_register: kernel '%.100s' of %.100s needs '%.60s', which is "
-                            "no vector level (scalar, v2, v3, v4, neon; NULL: none is needed)",
+                            "not a vector level (scalar, v2, v3, v4, neon; NULL: none is needed)",
                             k->name, k->op, k->isa);
     for (int i = 0; record_at(i) != NULL; i++) {
         const tl_kernel *have = record_at(i)->k;
