@@ -240,7 +240,9 @@ static void free_visited(tl_walk *w, const tl_node *n)
             if (e->cotangent.owner == t->values.owner && /* not a tensor of the model */
                 !tl_same_handle(e->cotangent, w->opt.cotangent))
                 tl_value_give_back(tl_peek(t, e->cotangent));
-        bool wanted = v == w->y.index || v == w->asked.index || v == w->opt.cotangent.index ||
+        const tl_tensor x = tl_tape_handle(t, v);
+        bool wanted = tl_same_handle(x, w->y) || tl_same_handle(x, w->asked) ||
+                      tl_same_handle(x, w->opt.cotangent) ||
                       (t->segments != NULL && tl_segment_awaits(t, v));
         if (!w->opt.retain && !wanted)
             tl_value_give_back(tl_values_at(&t->values, v));
@@ -317,12 +319,12 @@ tl_status tl_backward_at(tl_at at, tl_tensor y, tl_backward_options o)
         TL_TELL(t, backward_begins, t, w.y);
         if (!o.retain)
             free_unsaved(&w);
-        s = tl_walk_run(&w);
+        s = tl_tape_stopped(t, tl_walk_run(&w));
     }
     if (s == TL_OK)
         TL_TELL(t, backward_ends, t);
     t->calls += s == TL_OK && w.lasts;
-    for (int i = 0; s == TL_OK && i < t->n_grads; i++)
+    for (int i = t->first_grad; s == TL_OK && i < t->n_grads; i++)
         t->grad[i].live |= t->grad[i].reached;
     tl_scope_end(t, outer);
     return s;

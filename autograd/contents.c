@@ -261,10 +261,14 @@ tl_dtype tl_dtype_of(tl_tape *t, tl_tensor x)
 bool tl_array_of(tl_tape *t, tl_tensor x, tl_array *out)
 {
     tl_value *v = tl_failed(t) ? NULL : tl_peek(t, x);
-    if (v != NULL && v->st != NULL)
-        tl_storage_settle(v->st);
+    tl_changer by;
     if (v == NULL || out == NULL)
         return false;
+    if (v->st != NULL && v->st->arena == t->arena && v->st->version != v->born && !v->restored &&
+        tl_storage_changed(v->st, v->born, &v->a, &by))
+        return false;
+    if (v->st != NULL)
+        tl_storage_settle(v->st);
     *out = v->a;
     out->data = v->st == NULL ? NULL : out->data;
     return true;
@@ -280,6 +284,8 @@ tl_status tl_require_grad_at(tl_at at, tl_tensor x)
         return tl_tape_fail(at, TL_EUSAGE,
                             "tl_require_grad: value %u is not a floating leaf of this tape",
                             x.index);
+    t->late |= !v->needs_grad && v->generation == t->generation && t->n_nodes > 0 &&
+               t->node[t->n_nodes - 1].out > x.index; /* perhaps it has been used */
     v->needs_grad = true;
     v->fixed = false;
     return TL_OK;
@@ -298,7 +304,7 @@ tl_tensor tl_detach_at(tl_at at, tl_tensor x)
     tl_value *d = tl_peek(t, leaf);
     tl_batch_like(d, v);
     d->kept = v->kept;
-    if (x.owner == t->values.owner) /* a tensor of the model is taken as it is now */
+    if (x.owner == t->values.owner) /* a tensor of the model is a variable (NUMERICS 10.5) */
         d->born = v->born;
     if (t->now.phase & TL_PHASE_BACKWARD || t->recorder != NULL)
         d->source = x;

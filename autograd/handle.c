@@ -178,11 +178,11 @@ void tl_free_objects(void *const *objects, size_t n)
                         i + 1);
             continue;
         }
-        if (o->err.status != TL_OK && !o->err.read && o->kind != TL_KIND_GRAPH &&
-            atomic_load(&warn))
+        if (o->err.status != TL_OK && !o->err.read && atomic_load(&warn))
             fprintf(stderr, "tally: %s is freed, and nobody has read its error: %s\n",
                     o->kind == TL_KIND_TAPE    ? "a tape"
                     : o->kind == TL_KIND_MODEL ? "a model"
+                    : o->kind == TL_KIND_GRAPH ? "a graph"
                                                : "an optimizer",
                     o->err.message);
         tl_object_release(o);

@@ -221,6 +221,8 @@ struct tl_tape {
     tl_leaf_grad *grad;
     int n_grads, cap_grads;
     tl_key_map grad_at; /* leaf -> where its record is; one that is elsewhere is searched for */
+    uint32_t thaws;     /* of the model, when recording began */
+    bool late;          /* since then a leaf has been marked that may have been used before */
     int first_grad; /* records before it belong to gradients that a trace has already consumed */
     int calls;      /* tl_backward calls that reached a parameter, since the reset or a step */
     int waiting;    /* folds that wait for tl_accumulate, in all records */
@@ -279,6 +281,7 @@ struct tl_model {
     uint64_t seed;
     /* What traces take as constant. Parameters may be as frozen again as they were. */
     uint32_t settings;       /* grows when anything else of it changes */
+    _Atomic uint32_t thaws;  /* grows when parameters are trained again */
     _Atomic uint64_t frozen; /* a hash of the parameters frozen or thawed since they were made */
     _Atomic uint32_t names;  /* grows when a parameter is made or frozen, or tensors are removed */
     tl_entry *entry;         /* sorted by name */
@@ -383,6 +386,9 @@ tl_tape *tl_tape_bare(tl_model *m);
 /* tl_mode_push without its special case for TL_INVARIANT. */
 int tl_mode_open(tl_tape *t, unsigned mode);
 
+/* Where a call has stopped half way through an error of the model, which may be cleared: the tape
+ * has that error as its own from now on. Returns s. */
+tl_status tl_tape_stopped(tl_tape *t, tl_status s);
 /* Adds modes and phases; calls belong to the place `at`. */
 tl_scope tl_scope_open(tl_at at, unsigned mode, unsigned phase);
 /* Takes the selections, phase and place of node n, which may be of another tape, and that mode. */

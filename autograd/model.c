@@ -379,7 +379,7 @@ const void *tl_buffer_take(tl_model *m, const char *name, const void *owner)
     pthread_mutex_lock(&m->lock);
     const int at = lookup(m, name, &found);
     tl_entry *e = found ? &m->entry[at] : NULL;
-    if (found && e->owner == NULL) {
+    if (found && e->owner == NULL && owner != NULL) {
         tl_storage *st = tl_values_at(&m->values, e->value)->st;
         memset(st->data, 0, st->bytes);
         tl_storage_note(st, (tl_changer){.what = "tl_step"}, NULL);
@@ -440,15 +440,20 @@ static tl_freeze *freeze_put(tl_model *m, const char *prefix, bool frozen)
 int tl_model_freeze(tl_model *m, const char *prefix, bool frozen)
 {
     int n = 0;
-    tl_freeze *f = !is_model(m) || TL_NEED(&m->head.err, prefix) != TL_OK
-                       ? NULL
-                       : freeze_put(m, prefix, frozen);
+    if (!is_model(m))
+        return 0;
+    tl_error_begin(m);
+    if (TL_NEED(&m->head.err, prefix) != TL_OK)
+        return 0;
+    pthread_mutex_lock(&m->lock);
+    tl_freeze *f = freeze_put(m, prefix, frozen);
     for (int i = 0; f != NULL && i < m->n_entries; i++) {
         tl_entry *e = &m->entry[i];
         if (!e->param || !covers(f, e->name))
             continue;
         if (e->frozen != frozen) {
             m->names++;
+            m->thaws += !frozen;
             m->frozen ^= tl_mix(tl_mix(1, e->value), e->value);
         }
         tl_values_at(&m->values, e->value)->needs_grad = !(e->frozen = frozen);
@@ -457,6 +462,7 @@ int tl_model_freeze(tl_model *m, const char *prefix, bool frozen)
     }
     if (f != NULL && n == 0)
         m->settings++; /* compiled programs trace again, and their backward reports it */
+    pthread_mutex_unlock(&m->lock);
     return n;
 }
 

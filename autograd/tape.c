@@ -40,6 +40,7 @@ tl_tape *tl_tape_bare(tl_model *m)
         return NULL;
     tl_object_begin(&t->head, TL_KIND_TAPE, tape_destroy);
     t->model = m;
+    t->thaws = m == NULL ? 0 : m->thaws;
     tl_object_hold(m);
     t->generation = 1;
     t->limit = 3;
@@ -88,6 +89,8 @@ void tl_tape_reset(tl_tape *t)
     tl_derived_reset(t);
     t->n_nodes = 0;
     t->now.phase = 0;
+    t->thaws = t->model == NULL ? 0 : t->model->thaws;
+    t->late = false;
     tl_prints_end(t);
     t->steps = t->calls = 0;
     t->segments = NULL;
@@ -214,6 +217,13 @@ tl_status tl_tape_fail(tl_at at, tl_status s, const char *fmt, ...)
         snprintf(where, sizeof where, " (%.90s:%d)", at.file, at.line);
     return tl_fail(&at.tape->head.err, s, "%s%s%.*s%s", call, *call == '\0' ? "" : ": ",
                    TL_MESSAGE_MAX - 128 - (int)strlen(call), e.message, where);
+}
+
+tl_status tl_tape_stopped(tl_tape *t, tl_status s)
+{
+    if (s != TL_OK && t->model != NULL)
+        tl_fail(&t->head.err, s, "%s", t->model->head.err.message);
+    return s;
 }
 
 tl_status tl_tape_need(tl_at at, const char *func, const char *what, bool there, int64_t n)

@@ -143,8 +143,8 @@ tl_status tl_host(tl_tape *t, tl_host_when when, tl_host_fn *f, void *ctx);
  * TL_F32, without an error, of a handle that is none or stale. */
 tl_shape tl_shape_of(tl_tape *t, tl_tensor x);
 tl_dtype tl_dtype_of(tl_tape *t, tl_tensor x);
-/* The strided array behind x, borrowed; false if there is none. Its data is NULL in a trace or if
- * a segment has dropped x. */
+/* The strided array behind x, borrowed; false if there is none, or x was changed in place. Its data
+ * is NULL in a trace, or if a backward or segment has dropped x. */
 bool tl_array_of(tl_tape *t, tl_tensor x, tl_array *out);
 /* The value of a tensor with one element, as a double; NaN, and an error, for any other. */
 #define tl_item(t, x) tl_item_at(TL_AT(t), x)
@@ -196,7 +196,7 @@ unsigned tl_mode(const tl_tape *t);
 /* A view of x that carries no gradient. */
 #define tl_detach(t, x) tl_detach_at(TL_AT(t), x)
 tl_tensor tl_detach_at(tl_at at, tl_tensor x);
-/* Marks a leaf of this tape (tl_data) as wanting a gradient. */
+/* Marks a leaf of this tape (tl_data) as wanting a gradient; before it is used. */
 #define tl_require_grad(t, x) tl_require_grad_at(TL_AT(t), x)
 tl_status tl_require_grad_at(tl_at at, tl_tensor x);
 

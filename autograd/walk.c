@@ -190,12 +190,36 @@ static tl_status find_root(tl_walk *w)
     return tl_error_status(t);
 }
 
+/* Nothing that y depends on has used a leaf that takes a gradient only since. */
+static tl_status check_late(const tl_walk *w)
+{
+    tl_tape *t = w->t;
+    uint32_t *order, count;
+    TL_TRY(tl_canonical_order(t, w->y, TL_TO_ALL, &order, &count));
+    for (uint32_t i = 0; i < count; i++) {
+        const tl_node *n = &t->node[order[i]];
+        const bool lost = !n->needs_grad && !(n->mode & TL_NO_GRAD) &&
+                          !(n->op->traits & TL_NONDIFF);
+        for (int k = 0; k < n->n_in && lost; k++)
+            if (tl_maker_at(t, n->in[k]) < 0 && wanted(w, n->in[k]))
+                return tl_tape_fail(w->at, TL_EUSAGE,
+                                    "tl_backward: %s (%.90s:%d) used %s before it took a gradient, "
+                                    "so that gradient would be lost: thaw (tl_model_freeze) or "
+                                    "mark (tl_require_grad) what takes one before it is used",
+                                    n->op->name, n->file == NULL ? "?" : n->file, n->line,
+                                    tl_leaf_name(t, n->in[k]));
+    }
+    return TL_OK;
+}
+
 /* Each tl_model_freeze has met a parameter, and the walk reaches all that are trained. */
 static tl_status check_parameters(const tl_walk *w)
 {
     tl_model *m = w->t->model;
     const char *first = "", *missed = NULL;
     int n = 0;
+    if (w->t->late || (m != NULL && m->thaws != w->t->thaws))
+        TL_TRY(check_late(w));
     if (m == NULL || (w->opt.partial && m->freezes == NULL))
         return TL_OK;
     pthread_mutex_lock(&m->lock);

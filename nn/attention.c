@@ -4,6 +4,7 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "tensor/threads.h"
 
@@ -15,7 +16,7 @@ tl_kv_cache tl_kv_cache_new(tl_model *m, tl_dtype dtype, int64_t layers, int64_t
     tl_shape s = TL_DIMS(layers, b, kv_heads, capacity, d);
     tl_kv_cache c = {0};
     const bool fits = layers >= 0 && b >= 0 && kv_heads >= 0 && capacity >= 0 && d >= 0;
-    if (!fits)
+    if (!fits && tl_error_begin(m) == TL_OK)
         tl_fail(tl_error_record(m), TL_ESHAPE,
                 "tl_kv_cache_new: %" PRId64 " layers, %" PRId64 " samples, %" PRId64
                 " heads, room for %" PRId64 " of %" PRId64 ": none can be below 0",
@@ -153,14 +154,14 @@ static tl_status fill_table(void *ctx, void *data)
     return st;
 }
 
-/* A config may allow far more positions than are ever used. So a table has 4096 rows at first, and
- * another of twice as many is made when more are needed. */
+/* A config may allow far more positions than are ever used, or any number (0). So a table has 4096
+ * rows at first, and another of twice as many is made when more are needed. */
 static int64_t table_rows(int64_t allowed, int64_t needed)
 {
     int64_t n = 4096;
     while (n < needed)
         n *= 2;
-    return allowed == 0 ? needed : allowed < n ? allowed : n;
+    return allowed > 0 && allowed < n ? allowed : n;
 }
 
 /* The buffer of cosines or sines. Its name tells all that its contents depend on, so that a model
@@ -180,6 +181,13 @@ static tl_tensor table_of(tl_tape *t, tl_model *m, table_spec s)
     tl_textenv_leave(saved);
     return tl_buffer_filled_at(TL_AT(t), m, tl_join(t, name, table, s.sin ? "sin" : "cos"), s.dtype,
                                TL_DIMS(k->max_positions, k->dim), fill_table, &s);
+}
+
+bool tl_is_rotary_table(const char *name)
+{
+    const size_t n = strlen(name);
+    return strncmp(name, "rope.", 5) == 0 && name[5] >= '0' && name[5] <= '9' &&
+           (strcmp(name + n - 4, ".cos") == 0 || strcmp(name + n - 4, ".sin") == 0);
 }
 
 tl_rotary_rows tl_rotary_rows_of(tl_at at, tl_model *m, tl_tensor x, const tl_columns *c,

@@ -287,6 +287,8 @@ static tl_status check(const loading *l)
             x = tl_model_named(l->m, tl_opt_state_of(e.name));
             x.array.dtype = tl_dtype_compute(x.array.dtype);
         }
+        if (x.name == NULL && tl_is_rotary_table(e.name))
+            continue; /* of other lengths; the model makes its own */
         if (x.name == NULL)
             return tl_file_fail(&l->file, TL_ENAME, "has a tensor '%.100s' that the model has not",
                                 e.name);
@@ -319,25 +321,27 @@ static tl_status make_absent(const loading *l)
         const char *of = tl_opt_state_of(e.name);
         gradient g;
         if (tl_is_none(tl_model_find(l->m, e.name)) && !is_gradient(l, e.name, &g) &&
+            !tl_is_rotary_table(e.name) &&
             (n == 0 || bsearch(of, others, (size_t)n, sizeof *others, by_name) == NULL))
             tl_buffer(t, l->m, e.name, e.array.dtype, tl_array_shape(&e.array));
     }
-    tl_status s = tl_failed(t)
-                      ? tl_fail(l->file.err, TL_ENOMEM, "tl_checkpoint_load: %s", tl_error(t))
-                      : TL_OK;
+    tl_status s = tl_failed(t) ? tl_fail(l->file.err, tl_error_status(t), "tl_checkpoint_load: %s",
+                                         tl_error(t))
+                               : TL_OK;
     tl_free_raw(others);
     tl_object_end(t);
     return s;
 }
 
-/* Makes all state of the optimizer's kind its own, before any of it is read. */
-static tl_status own_state(const loading *l)
+/* Makes all state of the optimizer's kind its own, before any of it is read; now false: asks only
+ * whether it can. */
+static tl_status own_state(const loading *l, bool now)
 {
     for (int k = 0; l->opt != NULL && k < tl_model_count(l->m); k++) {
         const char *name = tl_model_at(l->m, k).name, *kind = l->opt->adam ? "adamw." : "sgd.";
         if (strncmp(name, kind, strlen(kind)) == 0 &&
             tl_model_named(l->m, tl_opt_state_of(name)).param)
-            TL_TRY(tl_opt_own(l->opt, name, l->file.err));
+            TL_TRY(tl_opt_own(l->opt, name, now, l->file.err));
     }
     return TL_OK;
 }
@@ -417,8 +421,9 @@ static tl_status prepare(loading *l)
     TL_TRY(read_seed(l));
     TL_TRY(check(l));
     TL_TRY(make_absent(l));
-    TL_TRY(own_state(l));
-    return open_gradients(l);
+    TL_TRY(own_state(l, false));
+    TL_TRY(open_gradients(l));
+    return own_state(l, true);
 }
 
 static tl_status load(tl_model *m, tl_tape *t, tl_opt *opt, const char *path,

@@ -280,21 +280,21 @@ static tl_kv_cache cache_of(tl_model *m, tl_decoder_numbers n, int64_t b, int64_
 
 tl_kv_cache tl_llama_cache(tl_model *m, const tl_llama_config *c, int64_t b, int64_t capacity)
 {
-    if (!tl_lives(m) || TL_NEED(tl_error_record(m), c) != TL_OK)
+    if (tl_error_begin(m) != TL_OK || TL_NEED(tl_error_record(m), c) != TL_OK)
         return (tl_kv_cache){.n = 0};
     return cache_of(m, tl_llama_numbers(c), b, capacity);
 }
 
 tl_kv_cache tl_gpt2_cache(tl_model *m, const tl_gpt2_config *c, int64_t b, int64_t capacity)
 {
-    if (!tl_lives(m) || TL_NEED(tl_error_record(m), c) != TL_OK)
+    if (tl_error_begin(m) != TL_OK || TL_NEED(tl_error_record(m), c) != TL_OK)
         return (tl_kv_cache){.n = 0};
     return cache_of(m, tl_gpt2_numbers(c), b, capacity);
 }
 
 tl_kv_cache tl_decoder_cache(tl_model *m, const tl_decoder_config *c, int64_t b, int64_t capacity)
 {
-    if (!tl_lives(m) || TL_NEED(tl_error_record(m), c) != TL_OK)
+    if (tl_error_begin(m) != TL_OK || TL_NEED(tl_error_record(m), c) != TL_OK)
         return (tl_kv_cache){.n = 0};
     if (c->family == TL_FAMILY_LLAMA)
         return tl_llama_cache(m, &c->llama, b, capacity);

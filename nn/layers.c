@@ -184,7 +184,8 @@ static tl_tensor convolve(tl_at at, tl_model *m, const char *name, tl_tensor x, 
         c.dilation[i] = o->dilation[i];
     }
     for (int i = 1; i < w.ndim; i++)
-        inputs *= w.dim[i];
+        if (__builtin_mul_overflow(inputs, w.dim[i], &inputs)) /* which making the weight refuses */
+            inputs = INT64_MAX;
     tl_dtype dtype = tl_dtype_or(o->dtype, tl_dtype_of(t, x));
     tl_init uniform = {TL_INIT_UNIFORM, tl_inv_sqrt(1, inputs)};
     tl_tensor weight = tl_weight(t, m, name, "weight", dtype, w,

@@ -98,9 +98,9 @@ const char **tl_opt_others(const tl_opt *o, int *n)
     return name;
 }
 
-tl_status tl_opt_own(tl_opt *o, const char *state, tl_err *err)
+tl_status tl_opt_own(tl_opt *o, const char *state, bool now, tl_err *err)
 {
-    const tl_opt *whose = tl_buffer_take(o->model, state, o);
+    const tl_opt *whose = tl_buffer_take(o->model, state, now ? o : NULL);
     return whose == NULL || whose == o
                ? TL_OK
                : tl_fail(
@@ -119,7 +119,7 @@ static tl_tensor buffer(tl_opt *o, tl_tape *t, const char *kind, const tl_opt_pa
     const tl_array *a = &p->param.array;
     tl_tensor x = tl_buffer(t, o->model, tl_join(t, name, kind, p->param.name),
                             tl_dtype_compute(a->dtype), tl_array_shape(a));
-    if (tl_is_none(x) || !own || tl_opt_own(o, name, &err) == TL_OK)
+    if (tl_is_none(x) || !own || tl_opt_own(o, name, true, &err) == TL_OK)
         return x;
     tl_tape_fail(TL_AT(t), err.status, "tl_step: %s", err.message);
     return TL_NONE;
@@ -306,9 +306,13 @@ static __attribute__((noinline)) tl_status step(tl_opt *o, tl_at at)
             if (reached(p) && p->mine)
                 update(o, t, p, &s);
         tl_host(t, TL_AFTER, after, now);
-        tl_update_end(t);
-        tl_grad_clear(t);
+        if (tl_failed(t) &&
+            tl_error_record(t)->status == TL_OK) /* half a step: it stays an error */
+            tl_fail(tl_error_record(t), tl_error_status(t), "tl_step: %s", tl_error(t));
     }
+    tl_update_end(t);
+    if (!tl_failed(t))
+        tl_grad_clear(t);
     o->stepping = false;
     tl_place_pop(t, place);
     tl_mode_pop(t, mode);

@@ -1,6 +1,7 @@
 /* status.c: names of the status codes, and the record of an object's first failure. */
 #include "tensor/status.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -30,13 +31,17 @@ const char *tl_status_text(tl_status s)
 
 tl_status tl_vfail(tl_err *err, tl_status s, const char *fmt, va_list ap)
 {
-    if (err != NULL && err->status == TL_OK) {
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* threads share a model's record */
+    if (err == NULL || __atomic_load_n(&err->status, __ATOMIC_ACQUIRE) != TL_OK)
+        return s;
+    char said[sizeof err->message];
+    size_t n = 0;
+    tl_textenv saved = tl_textenv_enter();
+    (void)vsnprintf(said, sizeof said, fmt, ap);
+    tl_textenv_leave(saved);
+    pthread_mutex_lock(&lock);
+    if (err->status == TL_OK) {
         err->read = false;
-        char said[sizeof err->message];
-        size_t n = 0;
-        tl_textenv saved = tl_textenv_enter();
-        (void)vsnprintf(said, sizeof said, fmt, ap);
-        tl_textenv_leave(saved);
         /* Messages quote files and reach terminals, so control characters are written out. */
         for (const char *c = said; *c != '\0' && n + sizeof "%1b" <= sizeof said; c++) {
             if (((unsigned char)*c >= ' ' && *c != 0x7f) || *c == '\n')
@@ -47,6 +52,7 @@ tl_status tl_vfail(tl_err *err, tl_status s, const char *fmt, va_list ap)
         err->message[n] = '\0';
         __atomic_store_n(&err->status, s, __ATOMIC_RELEASE); /* a model's threads all ask for it */
     }
+    pthread_mutex_unlock(&lock);
     return s;
 }
 

@@ -388,7 +388,7 @@ static void parts_are_added_in_order(void **unused)
             assert_int_equal(tl_accumulate_part(t, "table", 1, 2), TL_EUSAGE);
         else
             assert_int_equal(tl_accumulate(t, "table"), TL_EUSAGE);
-        expect_error(t, TL_EUSAGE, "behind part 0 of 3");
+        expect_error(t, TL_EUSAGE, "where part 1 of 3 is next");
         tl_grad_clear(t);
     }
     assert_int_equal(tl_accumulate_part(t, "table", 2, 2), TL_EUSAGE);

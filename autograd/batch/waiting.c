@@ -14,10 +14,22 @@ enum { MOST = 8 }; /* inputs, or outputs, of an op whose sums are cut */
 
 int tl_axis_of_view(const tl_array *x, const tl_array *leaf, int axis)
 {
+    const int64_t stride = leaf->stride[axis], size = leaf->dim[axis];
     int j = x->ndim - 1;
-    while (j >= 0 && (x->dim[j] != leaf->dim[axis] || x->stride[j] != leaf->stride[axis]))
+    while (j >= 0 && (x->dim[j] != size || x->stride[j] != stride))
         j--;
-    return leaf->dim[axis] > 1 ? j : -1;
+    if (j < 0 || size < 2 || tl_array_count(x) == tl_array_count(leaf))
+        return size < 2 ? -1 : j;
+    /* it shows a part: that begins at index 0 of the axis, and no other dim leads to another */
+    const ptrdiff_t bytes = (const char *)x->data - (const char *)leaf->data;
+    const int64_t from = (int64_t)bytes / (int64_t)tl_dtype_size(leaf->dtype);
+    int64_t within = from % stride;
+    for (int i = 0; i < x->ndim; i++)
+        if (i != j && x->dim[i] > 1 && x->stride[i] < stride)
+            within += x->stride[i] < 0 ? stride : (x->dim[i] - 1) * x->stride[i];
+        else if (i != j && x->dim[i] > 1 && x->stride[i] % (stride * size) != 0)
+            return -1;
+    return x->data != NULL && from / stride % size == 0 && within < stride ? j : -1;
 }
 
 /* x shows the same elements `size` times along an axis, perhaps once for each sample. The rule for
@@ -245,8 +257,9 @@ tl_status tl_accumulate_part(tl_tape *t, const char *param, int i, int of)
     for (const tl_fold *f = g->waiting; f != NULL; f = f->later) {
         if (f->part != i || (i > 0 && f->parts != of))
             return tl_tape_fail(tl_nowhere(t), TL_EUSAGE,
-                                "tl_accumulate: part %d of %d of '%.100s', behind part %d of %d", i,
-                                of, param, f->part - 1, f->parts);
+                                "tl_accumulate_part: part %d of %d of '%.100s', where part %d of "
+                                "%d is next",
+                                i, of, param, f->part, f->part > 0 ? f->parts : of);
         if (of > 1 && axis_of(g, f->acc) < 0)
             return tl_tape_fail(tl_nowhere(t), TL_EUSAGE,
                                 "tl_accumulate_part: what waits for '%.100s' is added as a whole "
@@ -258,7 +271,7 @@ tl_status tl_accumulate_part(tl_tape *t, const char *param, int i, int of)
     if (g->waiting != NULL && run_record(t, (int)(g - t->grad), i, of) == TL_OK)
         tl_leaf_grad_find(t, leaf)->live = true; /* records may have moved */
     tl_fpenv_leave(saved);
-    return t->head.err.status;
+    return tl_tape_stopped(t, tl_error_status(t));
 }
 
 tl_status tl_accumulate(tl_tape *t, const char *param)
@@ -288,6 +301,10 @@ tl_status tl_accumulator_open(tl_tape *t, const char *param, int call, const cha
     TL_TRY(TL_NEED_AT(tl_nowhere(t), kind));
     TL_TRY(TL_NEED_N_AT(tl_nowhere(t), out, *kind != '\0'));
     TL_TRY(*kind == '\0' ? TL_OK : tl_shape_check(&shape, dtype, &t->head.err));
+    if (*kind != '\0' && dtype != TL_F32 && dtype != TL_F64)
+        return tl_tape_fail(tl_nowhere(t), TL_EDTYPE,
+                            "tl_accumulator_open: sums in %s; f32 and f64 are possible",
+                            tl_dtype_name(dtype));
     if (t->recorder != NULL)
         return tl_tape_fail(tl_nowhere(t), TL_ETRACED, "tl_accumulator_open: not inside a trace");
     tl_derived_unsettle(t);

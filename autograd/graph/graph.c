@@ -412,12 +412,14 @@ static tl_status run_held(const char *file, int line, tl_compiled *c, const tl_t
         if (fits(c->graph[i], c->tape, in, n_in))
             return tl_graph_run_at(file, line, c->graph[i], in, n_in, out, c->n_out);
     drop_over(c);
-    if (!tl_grow(&c->graph, &c->cap, c->n, sizeof *c->graph))
-        return tl_tape_fail(at, TL_ENOMEM, "tl_run: no memory for graph %d", c->n);
     tl_graph *g = tl_trace_at(at, c->f, in, n_in, c->n_out, c->ctx, c->opt);
     if (g == NULL)
         return tl_error_status(c->tape);
-    tl_object_take(g); /* it is the compiled program's */
+    tl_object_take(g);                                          /* it is the compiled program's */
+    if (!tl_grow(&c->graph, &c->cap, c->n, sizeof *c->graph)) { /* the trace may have run c, too */
+        tl_object_release(g);
+        return tl_tape_fail(at, TL_ENOMEM, "tl_run: no memory for graph %d", c->n);
+    }
     c->graph[c->n++] = g;
     return tl_graph_run_at(file, line, g, in, n_in, out, c->n_out);
 }

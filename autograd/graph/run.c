@@ -213,7 +213,7 @@ static tl_status run(tl_graph *g, tl_at place, const tl_tensor *in, tl_tensor *o
         return tl_fail(&u->head.err, TL_ENOMEM,
                        "tl_graph_run: no memory for the records of %d outputs", n_out);
     tl_graph_log_begin(g, in);
-    tl_status s = run_steps(g, &at);
+    tl_status s = tl_tape_stopped(u, run_steps(g, &at));
     note_changes(g);
     if (s != TL_OK) {
         end_early(g, at);

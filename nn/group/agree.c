@@ -68,6 +68,8 @@ static void compare(const tl_group *g, const char *mine, size_t n, const char *i
     *out = '\0';
     while (a < mine + n && b < its + bytes) {
         const char *va = a + strlen(a) + 1, *vb = b + strlen(b) + 1;
+        if (vb > its + bytes) /* no list that a rank writes; a NUL is behind it */
+            vb = its + bytes;
         if (strcmp(a, b) != 0 || strcmp(va, vb) != 0) {
             snprintf(out, TL_MESSAGE_MAX, "rank %d has %.60s %.100s, rank 0 has %.60s%s%.100s",
                      g->link.rank, a, va, strcmp(a, b) == 0 ? "" : b, strcmp(a, b) == 0 ? "" : " ",
@@ -109,13 +111,20 @@ static tl_status agree(tl_group *g, const char *list, size_t bytes)
     if (*differs == '\0')
         return TL_OK;
     g->told = true; /* all ranks fail */
-    return tl_group_fail(g, TL_EUSAGE, "tl_group_agree: %.400s", differs);
+    return tl_group_fail(g, TL_EUSAGE, "tl_group_agree: %s", differs);
 }
 
 tl_status tl_group_agree(tl_group *g, const tl_note *notes, int n)
 {
     if (tl_group_size(g) == 1)
         return TL_OK;
+    if (notes == NULL ? n != 0 : n < 0)
+        return tl_group_fail(g, TL_EDOMAIN, "tl_group_agree: %d notes at %s", n,
+                             notes == NULL ? "NULL" : "an address");
+    for (int i = 0; i < n; i++)
+        if (notes[i].key == NULL || notes[i].value == NULL)
+            return tl_group_fail(g, TL_EDOMAIN, "tl_group_agree: note %d has no %s", i,
+                                 notes[i].key == NULL ? "key" : "value");
     char *text = NULL;
     size_t bytes = 0;
     if (!tl_failed(g->t)) {

@@ -11,6 +11,7 @@
 #include "tensor/files/file.h"
 #include "tensor/memory.h"
 #include "tensor/operands.h"
+#include "tensor/threads.h"
 
 /* An array being written. */
 typedef struct {
@@ -37,13 +38,16 @@ static tl_status elements(const tl_array *a, tl_bytes_fn *fn, void *ctx)
     const int64_t n = tl_array_count(a);
     if (a->dtype != TL_BF16)
         return tl_array_bytes(a, fn, ctx);
-    for (int64_t i = 0, k; i < n; i += k) {
+    tl_status s = TL_OK;
+    const tl_fpenv saved = tl_fpenv_enter();
+    for (int64_t i = 0, k; s == TL_OK && i < n; i += k) {
         tl_array part = tl_array_make(TL_F32, &TL_DIMS(n - i < 1024 ? n - i : 1024), some);
         for (k = 0; k < part.dim[0]; k++)
             some[k] = (float)tl_element_get(TL_BF16, tl_array_at(a, i + k));
-        TL_TRY(tl_array_bytes(&part, fn, ctx));
+        s = tl_array_bytes(&part, fn, ctx);
     }
-    return TL_OK;
+    tl_fpenv_leave(saved);
+    return s;
 }
 
 /* Makes the header, of version 1: magic, length, a Python dict, then blanks and a newline up to a
