@@ -211,7 +211,8 @@ static void read_prompt(int i, int64_t vocab)
     if (n_text[i] < 0)
         die(1, "%s", err.message);
     if (tokenizer == NULL && n_text[i] < TOKENS && s[strspn(s, " \t\n")] != '\0')
-        die(1, "prompt %d: '%.40s' is not a token number; for text name a --tokenizer FILE", i + 1, s);
+        die(1, "prompt %d: '%.40s' is not a token number; for text name a --tokenizer FILE", i + 1,
+            s);
     if (n_text[i] == 0 || n_text[i] >= TOKENS)
         die(1, "prompt %d has %s%" PRId64 " tokens; 1 to %d are possible", i + 1,
             tokenizer == NULL && n_text[i] > 0 ? "at least " : "", n_text[i], TOKENS - 1);

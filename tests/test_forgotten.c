@@ -711,6 +711,17 @@ static void a_careless_program(void *ctx)
     end(&r);
 }
 
+static void a_program_without_its_tape(void *how)
+{
+    run r = begin(1);
+    tl_compiled *c = tl_compile(r.t, names_twice, 1, r.m);
+    tl_tensor y;
+    tl_free(r.t, r.o);
+    assert_int_equal(tl_run(c, r.in, 1, &y), TL_ESTALE);
+    deal_with(c, *(int *)how);
+    tl_free(c, r.m);
+}
+
 static void an_error_that_nobody_has_read(void **unused)
 {
     static const char *const words[] = {"add: ", "/no/such/file", "lr is 0"};
@@ -723,6 +734,12 @@ static void an_error_that_nobody_has_read(void **unused)
                 (how == NEVER && strstr(text, words[what]) == NULL))
                 fail_msg("object %d, way %d: %s", what, how, text);
         }
+    for (int how = NEVER; how <= HUSHED; how++) {
+        const char *text = said_by(a_program_without_its_tape, &how);
+        if (lines(text) != (how == NEVER) ||
+            (how == NEVER && strstr(text, "a graph is freed") == NULL))
+            fail_msg("a compiled program, way %d: %s", how, text);
+    }
 }
 
 /* What the library makes for itself says nothing: only what the user was told of counts. */

@@ -114,6 +114,32 @@ static void a_loaded_parameter_gives_a_new_master(void **unused)
     }
 }
 
+/* All NaNs are one (NUMERICS 1.5): another in the parameter does not change its master. */
+static void one_nan_is_as_good_as_another(void **unused)
+{
+    (void)unused;
+    for (int d = 0; d < 2; d++) {
+        setup s = new_setup(3, 1e-5);
+        uint16_t half[N];
+        float was[N], now[N];
+        tl_tensor p = tl_param(s.t, s.m, "p", half_dtypes[d], TL_DIMS(N), TL_INIT_NORMAL, 1);
+        half_read(s.t, p, half, sizeof half);
+        half[0] = half_of(half_dtypes[d], (float)NAN);
+        assert_int_equal(tl_write(s.m, p, half, sizeof half), TL_OK);
+        for (int i = 0; i < 3; i++)
+            step_of_ones(&s, half_dtypes[d]);
+        half_master(s.t, s.m, "p", was);
+        half_read(s.t, p, half, sizeof half);
+        half[0] = half_dtypes[d] == TL_F16 ? 0x7c01 : 0x7f81; /* a signalling one */
+        assert_int_equal(tl_write(s.m, p, half, sizeof half), TL_OK);
+        step_of_ones(&s, half_dtypes[d]);
+        half_master(s.t, s.m, "p", now);
+        for (int i = 1; i < N; i++)
+            assert_true(now[i] == was[i] - (float)1e-5 * 1.0f);
+        free_setup(&s);
+    }
+}
+
 static void masters_are_saved_with_a_checkpoint(void **unused)
 {
     (void)unused;
@@ -150,6 +176,7 @@ static void masters_are_saved_with_a_checkpoint(void **unused)
 const struct CMUnitTest tl_tests_masters[] = {
     cmocka_unit_test(small_steps_add_up),
     cmocka_unit_test(a_loaded_parameter_gives_a_new_master),
+    cmocka_unit_test(one_nan_is_as_good_as_another),
     cmocka_unit_test(masters_are_saved_with_a_checkpoint),
 };
 const size_t tl_tests_masters_count = sizeof tl_tests_masters / sizeof *tl_tests_masters;

@@ -25,15 +25,15 @@ typedef struct {
 } trial;
 
 /* What the values of a round are like. After the rounds that were asked for come as many as there
- * are extremes, in which every element is each of them once, and every two arguments each pair. */
+ * are extremes, in which every element is each of them once. */
 static const char *const kinds[] = {"ordinary", "of very different size",
                                     "some infinities, NaNs and other extremes",
                                     "half of them zeros", "all extremes"};
-enum { MIXED = 1, RARE, ZEROS, EXTREME, EXTREMES = 11 };
+enum { MIXED = 1, RARE, ZEROS, EXTREME, EXTREMES = 13 };
 
 static int kind_of(const trial *k) { return k->round >= k->rounds ? EXTREME : k->round % EXTREME; }
 
-/* Extreme e of d: where d ends, and where its numbers lose bits. */
+/* Extreme e of d: where d ends, where its numbers lose bits, and what is special with these. */
 static double extreme(tl_dtype d, uint64_t e)
 {
     static const struct {
@@ -42,10 +42,19 @@ static double extreme(tl_dtype d, uint64_t e)
               [TL_F32] = {0x1.fffffep127, 0x1p-126, 0x1p-149},
               [TL_F16] = {0x1.ffcp15, 0x1p-14, 0x1p-24},
               [TL_BF16] = {0x1.fep127, 0x1p-126, 0x1p-133}};
-    const double list[EXTREMES] = {of[d].most,       (double)INFINITY,  of[d].least,
-                                   -of[d].most,      -3 * of[d].least,  (double)NAN,
-                                   of[d].normal,     -(double)INFINITY, -of[d].least,
-                                   of[d].most * 0.5, -of[d].normal};
+    const double list[EXTREMES] = {of[d].most,
+                                   (double)INFINITY,
+                                   of[d].least,
+                                   -of[d].most,
+                                   -3 * of[d].least,
+                                   (double)NAN,
+                                   of[d].normal,
+                                   -(double)INFINITY,
+                                   -of[d].least,
+                                   of[d].most * 0.5,
+                                   -of[d].normal,
+                                   0,
+                                   1};
     return list[e % EXTREMES];
 }
 
@@ -54,7 +63,7 @@ static double draw(const trial *k, tl_dtype d, uint64_t i, uint64_t e)
 {
     const int kind = kind_of(k);
     if (kind == EXTREME)
-        return extreme(d, (uint64_t)(k->round - k->rounds) * (i + 1) + e);
+        return extreme(d, (uint64_t)(k->round - k->rounds) * (1 + i % (EXTREMES - 1)) + e);
     const uint64_t bits = tl_rng_u64(k->key, (uint64_t)(TL_PATTERN_MOST * k->round) + i, e);
     const double u = (double)(bits >> 11) * 0x1p-51 - 2;
     const int dice = bits & 63, other = bits >> 6 & 31;

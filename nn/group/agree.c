@@ -116,15 +116,14 @@ static tl_status agree(tl_group *g, const char *list, size_t bytes)
 
 tl_status tl_group_agree(tl_group *g, const tl_note *notes, int n)
 {
+    tl_err e = {.status = TL_OK};
+    tl_need(&e, __func__, "notes", notes != NULL, n);
+    for (int i = 0; i < n && e.status == TL_OK; i++)
+        tl_need(&e, __func__, "a note", notes[i].key != NULL && notes[i].value != NULL, 1);
+    if (e.status != TL_OK && g != NULL)
+        tl_group_fail(g, e.status, "%s", e.message);
     if (tl_group_size(g) == 1)
-        return TL_OK;
-    if (notes == NULL ? n != 0 : n < 0)
-        return tl_group_fail(g, TL_EDOMAIN, "tl_group_agree: %d notes at %s", n,
-                             notes == NULL ? "NULL" : "an address");
-    for (int i = 0; i < n; i++)
-        if (notes[i].key == NULL || notes[i].value == NULL)
-            return tl_group_fail(g, TL_EDOMAIN, "tl_group_agree: note %d has no %s", i,
-                                 notes[i].key == NULL ? "key" : "value");
+        return e.status;
     char *text = NULL;
     size_t bytes = 0;
     if (!tl_failed(g->t)) {

@@ -1,0 +1,331 @@
+/* What stops half way, or comes too late: a backward or a step that an error of the model ends, a
+ * load that cannot be finished, a leaf marked or a parameter thawed after it was used. Nothing of
+ * it passes in silence, and nothing is left half done. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <string.h>
+
+#include <tally_extend.h>
+#include "tests/support/expect.h"
+#include "tests/temp_dir.h"
+
+extern const struct CMUnitTest tl_tests_half_way[];
+extern const size_t tl_tests_half_way_count;
+
+static tl_tensor pair(tl_tape *t, float x)
+{
+    const float data[2] = {x, x};
+    return tl_data(t, data, TL_F32, TL_DIMS(2));
+}
+
+static tl_tensor ones(tl_tape *t, tl_model *m, const char *name)
+{
+    return tl_param(t, m, name, TL_F32, TL_DIMS(2), .kind = TL_INIT_ONES);
+}
+
+static tl_tensor total(tl_tape *t, tl_tensor x) { return tl_sum(t, x, TL_ALL, false); }
+
+/* ---- too late ---- */
+
+static void a_use_before_the_mark_is_refused(void **unused)
+{
+    (void)unused;
+    for (int way = 0; way < 4;
+         way++) { /* used; not reached; under TL_NO_GRAD; in a recording before */
+        tl_tape *t = tl_tape_new(NULL);
+        tl_tensor x = pair(t, 3);
+        const int mode = tl_mode_push(t, way == 2 ? TL_NO_GRAD : 0);
+        tl_tensor before = tl_square(t, tl_reshape(t, x, TL_DIMS(2, 1)));
+        tl_mode_pop(t, mode);
+        if (way == 3)
+            tl_tape_reset(t), x = pair(t, 3);
+        tl_require_grad(t, x);
+        tl_tensor y = tl_scale(t, x, 3);
+        y = total(t, way == 0 || way == 2 ? tl_add(t, y, tl_reshape(t, before, TL_DIMS(2))) : y);
+        if (way == 0) {
+            assert_int_equal(tl_backward(t, y), TL_EUSAGE);
+            expect_failure(t, TL_EUSAGE, "reshape (tests/test_half_way.c:");
+        } else {
+            float dx[2];
+            assert_int_equal(tl_backward(t, y), TL_OK);
+            assert_int_equal(tl_keep(t, tl_grad(t, x), dx, sizeof dx), TL_OK);
+            assert_true(dx[0] == 3);
+        }
+        tl_free(t);
+    }
+}
+
+static void a_use_before_the_thaw_is_refused(void **unused)
+{
+    (void)unused;
+    for (int reset = 0; reset < 2; reset++) {
+        tl_model *m = tl_model_new(.seed = 1);
+        tl_tape *t = tl_tape_new(m);
+        tl_tensor x = pair(t, 1), p = ones(t, m, "p");
+        tl_model_freeze(m, "p", true);
+        tl_tensor before = tl_square(t, p);
+        tl_model_freeze(m, "p", false);
+        if (reset)
+            tl_tape_reset(t), x = pair(t, 1), before = tl_square(t, p);
+        tl_status s = tl_backward(t, total(t, tl_add(t, tl_mul(t, before, x), tl_mul(t, p, x))));
+        if (reset) {
+            float dp[2];
+            assert_int_equal(s, TL_OK);
+            assert_int_equal(tl_keep(t, tl_grad(t, p), dp, sizeof dp), TL_OK);
+            assert_true(dp[0] == 3);
+        } else {
+            assert_int_equal(s, TL_EUSAGE);
+            expect_failure(t, TL_EUSAGE, "used p before it took a gradient");
+        }
+        tl_free(t, m);
+    }
+}
+
+/* ---- half way ---- */
+
+typedef struct {
+    tl_model *m;
+    int left; /* calls of `gave` or `ran` until the model fails */
+} saboteur;
+
+static void harm(saboteur *s)
+{
+    if (s->left > 0 && --s->left == 0)
+        tl_save(s->m, "/nowhere/at/all");
+}
+
+static void harm_at_gradient(void *ctx, tl_tape *t, const tl_given *g)
+{
+    (void)t, (void)g, harm(ctx);
+}
+
+static tl_status harm_at_update(void *ctx, tl_tape *t, const tl_seen *seen)
+{
+    (void)t;
+    if (seen->phase & TL_PHASE_UPDATE && strcmp(seen->call->op->name, "sgd") == 0)
+        harm(ctx);
+    return TL_OK;
+}
+
+static tl_tensor product(tl_tape *t, tl_model *m)
+{
+    return total(t, tl_mul(t, tl_mul(t, pair(t, 1), ones(t, m, "a")), ones(t, m, "b")));
+}
+
+/* The error is the tape's, however well the model does afterwards. */
+static void half_a_backward_gives_no_step(void **unused)
+{
+    static const tl_observer observer = {.gave = harm_at_gradient};
+    temp_dir dir;
+    char path[1024], before[65], after[65];
+    (void)unused;
+    assert_true(temp_dir_make(&dir));
+    temp_dir_file(path, &dir, "fine");
+    for (int at = 1; at < 4; at++) {
+        saboteur s = {tl_model_new(.seed = 1), 0};
+        tl_tape *t = tl_tape_new(s.m);
+        tl_opt *o = tl_sgd_new(s.m, .lr = 1);
+        tl_observe(t, &observer, &s);
+        assert_int_equal(tl_backward(t, product(t, s.m)), TL_OK);
+        tl_model_sha256(s.m, before);
+        s.left = at;
+        assert_int_equal(tl_backward(t, product(t, s.m)), TL_EIO);
+        assert_non_null(strstr(tl_error(s.m), "/nowhere")); /* read: the next call forgets it */
+        assert_int_equal(tl_save(s.m, path), TL_OK);
+        assert_int_equal(tl_step(o, t), TL_EIO);
+        tl_model_sha256(s.m, after);
+        assert_string_equal(after, before);
+        expect_failure(t, TL_EIO, "/nowhere");
+        tl_free(o, t, s.m);
+    }
+    temp_dir_remove(&dir);
+}
+
+static void half_a_step_stays_an_error(void **unused)
+{
+    static const tl_observer observer = {.ran = harm_at_update};
+    temp_dir dir;
+    char path[1024];
+    (void)unused;
+    assert_true(temp_dir_make(&dir));
+    saboteur s = {tl_model_new(.seed = 1), 1};
+    tl_tape *t = tl_tape_new(s.m);
+    tl_opt *o = tl_sgd_new(s.m, .lr = 1);
+    tl_observe(t, &observer, &s);
+    assert_int_equal(tl_backward(t, product(t, s.m)), TL_OK);
+    assert_int_equal(tl_step(o, t), TL_EIO);
+    assert_non_null(strstr(tl_error(s.m), "/nowhere"));
+    assert_int_equal(tl_save(s.m, temp_dir_file(path, &dir, "fine")), TL_OK);
+    assert_int_equal(tl_error_status(t), TL_EIO);
+    expect_failure(t, TL_EIO, "/nowhere");
+    tl_free(o, t, s.m);
+    temp_dir_remove(&dir);
+}
+
+static unsigned phase;
+static tl_status note_phase(void *ctx, tl_tape *t, const tl_seen *seen)
+{
+    (void)ctx, (void)t;
+    phase = seen->phase;
+    return TL_OK;
+}
+
+static void a_step_that_is_refused_is_over(void **unused)
+{
+    static const tl_observer observer = {.records = note_phase};
+    (void)unused;
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tape *t = tl_tape_new(m);
+    tl_opt *o = tl_sgd_new(m, .lr = 1);
+    tl_observe(t, &observer, NULL);
+    product(t, m);
+    assert_int_equal(tl_step(o, t), TL_EUSAGE);
+    tl_error_clear(t);
+    phase = 9;
+    tl_square(t, pair(t, 1));
+    assert_int_equal(phase, 0);
+    tl_free(o, t, m);
+}
+
+/* The state of one parameter has no owner, that of the other has: neither is touched. */
+static void a_load_that_is_refused_takes_no_state(void **unused)
+{
+    temp_dir dir;
+    char path[1024];
+    float state[2];
+    (void)unused;
+    assert_true(temp_dir_make(&dir));
+    temp_dir_file(path, &dir, "c");
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tape *t = tl_tape_new(m);
+    tl_opt *first = tl_adamw_new(m, .lr = 0.1);
+    tl_backward(t, product(t, m));
+    tl_step(first, t);
+    tl_tape_reset(t);
+    assert_int_equal(tl_checkpoint_save(m, first, path, NULL, 0), TL_OK);
+    tl_free(first);
+    tl_model_freeze(m, "a", true);
+    tl_opt *second = tl_adamw_new(m, .lr = 0.1);
+    tl_backward(t, product(t, m));
+    assert_int_equal(tl_step(second, t), TL_OK); /* it has b's state */
+    tl_tape_reset(t);
+    tl_model_freeze(m, "a", false);
+    tl_opt *third = tl_adamw_new(m, .lr = 0.1);
+    assert_int_equal(tl_checkpoint_load(m, third, path, NULL, NULL, 0), TL_EUSAGE);
+    assert_non_null(strstr(tl_error(m), "'adamw.m.b' is the state of another optimizer"));
+    tl_error_clear(m);
+    assert_int_equal(tl_keep(t, tl_model_find(m, "adamw.m.a"), state, sizeof state), TL_OK);
+    assert_true(state[0] != 0);
+    tl_free(third, second, t, m);
+    temp_dir_remove(&dir);
+}
+
+static tl_tensor attend(tl_tape *t, tl_model *m, int64_t n)
+{
+    return tl_self_attention(t, m, "attention", tl_zeros(t, TL_F32, TL_DIMS(1, n, 8)), .heads = 2,
+                             .pairing = TL_ROTARY_HALF);
+}
+
+/* Tables of rotary positions follow from their names: one program may have used longer ones. */
+static void a_checkpoint_loads_whatever_lengths_it_has_seen(void **unused)
+{
+    temp_dir dir;
+    char path[1024];
+    (void)unused;
+    assert_true(temp_dir_make(&dir));
+    tl_model *m[2] = {tl_model_new(.seed = 1), tl_model_new(.seed = 2)};
+    tl_tape *t[2] = {tl_tape_new(m[0]), tl_tape_new(m[1])};
+    attend(t[0], m[0], 3);
+    attend(t[0], m[0], 5000);
+    attend(t[1], m[1], 3);
+    assert_int_equal(tl_checkpoint_save(m[0], NULL, temp_dir_file(path, &dir, "c"), NULL, 0),
+                     TL_OK);
+    if (tl_checkpoint_load(m[1], NULL, path, NULL, NULL, 0) != TL_OK)
+        fail_msg("%s", tl_error(m[1]));
+    tl_free(t[0], t[1], m[0], m[1]);
+    temp_dir_remove(&dir);
+}
+
+/* ---- views ---- */
+
+/* Rows of a view that begins within a row of the parameter are no rows of it, so its sums are not
+ * added in parts. */
+static void a_shifted_view_is_added_as_a_whole(void **unused)
+{
+    (void)unused;
+    for (int64_t from = 0; from < 5; from += 2) {
+        tl_model *m = tl_model_new(.seed = 1);
+        tl_tape *t = tl_tape_new(m);
+        tl_tensor p = tl_param(t, m, "p", TL_F32, TL_DIMS(5, 4), .kind = TL_INIT_ONES);
+        tl_tensor part = tl_slice(t, tl_reshape(t, p, TL_DIMS(20)), 0, from, from + 16, 1);
+        tl_tensor x = tl_zeros(t, TL_F32, TL_DIMS(3, 4, 4));
+        tl_backward(t, total(t, tl_mul(t, x, tl_reshape(t, part, TL_DIMS(4, 4)))), .put_off = true);
+        assert_int_equal(tl_accumulate_parts(t, "p", 10), from % 4 == 0 ? 2 : 1);
+        assert_int_equal(tl_accumulate(t, "p"), TL_OK);
+        tl_free(t, m);
+    }
+}
+
+static void an_array_of_what_was_changed_is_refused(void **unused)
+{
+    (void)unused;
+    tl_tape *t = tl_tape_new(NULL);
+    const float zero[2] = {0, 0}, one[2] = {1, 1};
+    tl_tensor x = tl_reshape(t, pair(t, 2), TL_DIMS(1, 2)), view = tl_reshape(t, x, TL_DIMS(2));
+    tl_array a;
+    assert_true(tl_array_of(t, view, &a));
+    tl_tensor turned = tl_rotary_(t, x, tl_data(t, zero, TL_F32, TL_DIMS(1, 2)),
+                                  tl_data(t, one, TL_F32, TL_DIMS(1, 2)), TL_ROTARY_HALF);
+    assert_false(tl_array_of(t, view, &a));
+    assert_true(tl_array_of(t, turned, &a));
+    expect_no_error(t);
+    tl_free(t);
+}
+
+/* ---- a program that runs itself ---- */
+
+static tl_compiled *itself;
+static int depth;
+
+static void again(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out, void *ctx)
+{
+    tl_tensor inner = TL_NONE;
+    (void)n_in, (void)n_out, (void)ctx;
+    if (depth-- > 0)
+        tl_run(itself, in, 1, &inner);
+    out[0] = tl_square(t, in[0]);
+}
+
+static void a_program_that_runs_itself_is_no_danger(void **unused)
+{
+    (void)unused;
+    tl_tape *t = tl_tape_new(NULL);
+    itself = tl_compile(t, again, 1, NULL);
+    for (int64_t n = 1; n < 12; n++) {
+        tl_tensor in = tl_zeros(t, TL_F32, TL_DIMS(n)), out = TL_NONE;
+        depth = 2;
+        tl_run(itself, &in, 1, &out); /* refused or done */
+        tl_error(t);
+        tl_error_clear(t);
+        tl_error(itself);
+    }
+    tl_free(itself, t);
+}
+
+const struct CMUnitTest tl_tests_half_way[] = {
+    cmocka_unit_test(a_use_before_the_mark_is_refused),
+    cmocka_unit_test(a_use_before_the_thaw_is_refused),
+    cmocka_unit_test(half_a_backward_gives_no_step),
+    cmocka_unit_test(half_a_step_stays_an_error),
+    cmocka_unit_test(a_step_that_is_refused_is_over),
+    cmocka_unit_test(a_load_that_is_refused_takes_no_state),
+    cmocka_unit_test(a_checkpoint_loads_whatever_lengths_it_has_seen),
+    cmocka_unit_test(a_shifted_view_is_added_as_a_whole),
+    cmocka_unit_test(an_array_of_what_was_changed_is_refused),
+    cmocka_unit_test(a_program_that_runs_itself_is_no_danger),
+};
+const size_t tl_tests_half_way_count = sizeof tl_tests_half_way / sizeof *tl_tests_half_way;
