@@ -168,16 +168,16 @@ tl_tensor tl_acc_value(tl_tape *t, const tl_leaf_grad *g, int k)
     return x;
 }
 
-bool tl_acc_holding(const tl_tape *t, tl_tensor x, uint32_t *leaf, uint32_t *use)
+bool tl_acc_holding(const tl_tape *t, tl_tensor x, const tl_storage *st, uint32_t *leaf,
+                    uint32_t *use)
 {
     if (t->recorder != NULL)
         return t->recorder->accumulator_of(t->recorder_ctx, t, x, leaf, use);
-    const tl_value *v = tl_peek(t, x);
-    if (v == NULL || v->st == NULL || v->st->arena != t->grad_arena)
+    if (st == NULL || st->arena != t->grad_arena)
         return false;
     for (*leaf = 0; *leaf < (uint32_t)t->n_grads; ++*leaf)
         for (*use = 0; *use < (uint32_t)t->grad[*leaf].n_accs; ++*use)
-            if (t->grad[*leaf].acc[*use].st == v->st)
+            if (t->grad[*leaf].acc[*use].st == st)
                 return true;
     return false;
 }

@@ -28,7 +28,6 @@ typedef struct {
     unsigned regions; /* those in the tape's arena, where changes are tracked by region; tensors of
                        * the model and accumulators change as a whole */
     tl_value *made[TL_OUTS]; /* records of the outputs */
-    uint32_t first;          /* index of made[0]; the others follow */
     tl_change *change;       /* reserved notes of the changes to come */
 } making;
 
@@ -115,18 +114,6 @@ static tl_status read_inputs(making *k, const tl_tensor *in, const void *attrs)
 
 /* ---- what changes in place ---- */
 
-/* Input i has its elements in the memory of the operand, whose bottom is `under`. In a trace only
- * the model has memory. */
-static bool shares(const making *k, int i, tl_tensor under)
-{
-    const tl_tape *t = k->at.tape;
-    if (!(k->call.mode & TL_TRACE))
-        return k->value[i]->st == k->value[k->call.op->mutates]->st;
-    const tl_tensor x = tl_bottom(t, k->in[i]);
-    const tl_value *v = tl_model_value(t->model, x);
-    return v != NULL && v == tl_model_value(t->model, under);
-}
-
 /* The call may change its operand: nothing reads that as it was, neither a gradient nor the call
  * itself, and nothing else counts on its memory. Notes of the changes to come are made: once the
  * kernel has begun it must not fail for want of memory. */
@@ -136,6 +123,8 @@ static tl_status check_change(making *k)
     const tl_tape *t = k->at.tape;
     const tl_value *x = k->value[op->mutates];
     const unsigned changes = TL_BIT(op->mutates) | op->changes;
+    const bool reads = k->needs_grad && !(op->traits & TL_NONDIFF) &&
+                       tl_op_reads(op, k->wanted) & TL_BIT(op->mutates);
     char a[TL_SHAPE_TEXT], b[TL_SHAPE_TEXT];
     /* What the op's own kernel overwrites whole, and nobody watches, can stay blank. */
     k->call.begins = x->st != NULL && x->st->blank && k->mutates && t->now.choice == NULL &&
@@ -146,8 +135,6 @@ static tl_status check_change(making *k)
                             "%s: changes input %d of shape %s, and its shape rule makes %s of it",
                             op->name, op->mutates, tl_array_shape_text(a, &x->a),
                             tl_array_shape_text(b, &k->call.out[0]));
-    if (x->st != NULL && !k->call.begins)
-        tl_storage_settle(x->st);
     if (!k->mutates)
         return TL_OK;
     const tl_value *base = tl_peek(t, tl_behind(t, k->in[op->mutates], TL_VIEW, 0));
@@ -160,29 +147,28 @@ static tl_status check_change(making *k)
                                 "%s: dim %d of input %d shows one element %lld times; it cannot be "
                                 "changed in place",
                                 op->name, i, op->mutates, (long long)x->a.dim[i]);
-    if (k->needs_grad && !(op->traits & TL_NONDIFF)) {
-        if (base->node < 0 && base->needs_grad)
-            return tl_tape_fail(k->at, TL_EINPLACE,
-                                "%s: cannot change a leaf that needs a gradient in place",
-                                op->name);
-        if (tl_op_reads(op, k->wanted) & TL_BIT(op->mutates))
-            return tl_tape_fail(k->at, TL_EINPLACE,
-                                "%s: a gradient that is wanted reads input %d as it was before "
-                                "this call changes it",
-                                op->name, op->mutates);
-    }
-    const tl_tensor under = tl_bottom(t, k->in[op->mutates]);
-    uint32_t leaf, use;
-    if (t->now.phase == 0 && tl_acc_holding(t, under, &leaf, &use))
+    if (k->needs_grad && !(op->traits & TL_NONDIFF) && base->node < 0 && base->needs_grad)
         return tl_tape_fail(k->at, TL_EINPLACE,
-                            "%s: cannot change the gradient that tl_grad has lent in place",
-                            op->name);
+                            "%s: cannot change a leaf that needs a gradient in place", op->name);
+    if (reads)
+        return tl_tape_fail(k->at, TL_EINPLACE,
+                            "%s: a gradient that is wanted reads input %d as it was before this "
+                            "call changes it",
+                            op->name, op->mutates);
+    const tl_tensor under = tl_bottom(t, k->in[op->mutates]);
+    const tl_value *lent = t->now.phase == 0 ? tl_peek(t, under) : NULL;
     for (int i = 0; i < k->call.n_in && op != &tl_op_assign; i++) /* that copies before it writes */
-        if (k->value[i] != NULL && (i >= 32 || !(changes & TL_BIT(i))) && shares(k, i, under) &&
+        if (k->value[i] != NULL && (i >= 32 || !(changes & TL_BIT(i))) &&
+            tl_same_memory(t, k->in[i], k->in[op->mutates]) &&
             tl_arrays_overlap(&k->value[i]->a, &x->a))
             return tl_tape_fail(k->at, TL_EINPLACE,
                                 "%s: input %d lies in memory of input %d, which the call changes",
                                 op->name, i, op->mutates);
+    uint32_t leaf, use;
+    if (lent != NULL && tl_acc_holding(t, under, lent->st, &leaf, &use))
+        return tl_tape_fail(k->at, TL_EINPLACE,
+                            "%s: cannot change the gradient that tl_grad has lent in place",
+                            op->name);
     for (unsigned left = k->call.mode & TL_TRACE ? 0 : k->regions; left != 0; left &= left - 1) {
         tl_change *c = tl_calloc(1, sizeof *c);
         if (c == NULL)
@@ -203,18 +189,22 @@ static tl_status allocate(making *k, tl_tensor *out)
     tl_call *c = &k->call;
     const tl_op *op = c->op;
     bool carries = !(op->traits & TL_NONDIFF); /* some output carries a gradient */
-    const bool room = tl_values_push(&t->values, c->n_out, k->made, &k->first) &&
+    const uint32_t first_value = t->values.count;
+    const bool room = tl_values_push(&t->values, t->generation, c->n_out, k->made, out) &&
                       (t->n_nodes < t->cap_nodes || tl_nodes_room(t, 1) == TL_OK);
     const bool fixed = k->fixed && !k->depends &&
                        (op != &tl_op_fill || c->out[0].ndim == 0); /* else it is repeated */
     /* Output 0 may use the memory of the input that it views or changes in place; all outputs that
      * of the same values as computed earlier. */
     const int first = c->n_out > 0 && (op->traits & TL_VIEW || k->mutates); /* with new memory */
-    const tl_value *before[TL_OUTS];
+    const tl_value *before[TL_OUTS], *operand = k->operand ? k->value[op->mutates] : NULL;
     tl_storage *st[TL_OUTS];
     k->earlier = fixed && k->needs_grad && t->earlier != NULL && !(op->traits & TL_VIEW) &&
                  !(c->mode & (TL_TRACE | TL_SHADOW | TL_WATCHED_MODES)) &&
                  t->earlier(t, c, k->in, before);
+    const int shared = k->earlier ? c->n_out : first; /* so many have memory of other values */
+    if (first && !k->earlier)
+        before[0] = k->mutates ? operand : k->value[0];
     tl_arena *fresh = !room || k->earlier || c->mode & TL_TRACE ? NULL : t->arena;
     if ((op->traits & TL_VIEW && tl_view_check(&c->out[0], c->err) != TL_OK) ||
         tl_arrays_new(fresh, c->out + first, c->n_out - first, c->strided, st + first, c->err) !=
@@ -223,36 +213,36 @@ static tl_status allocate(making *k, tl_tensor *out)
     if (!room)
         return tl_tape_fail(k->at, TL_ENOMEM, "%s: no memory to record node %u", op->name,
                             t->n_nodes);
+    for (int i = 0; i < shared; i++)
+        if ((st[i] = c->mode & TL_TRACE ? NULL : before[i]->st) != NULL)
+            tl_storage_retain(st[i]);
+    if (operand != NULL && operand->st != NULL && !c->begins)
+        tl_storage_settle(operand->st);
+    if (operand != NULL && !k->mutates && st[0] != NULL) { /* the op changes a copy instead */
+        tl_array_copy(&c->out[0], k->array[op->mutates]);
+        k->array[op->mutates] = &c->out[0];
+    }
     for (int i = 0; i < c->n_out; i++) {
         tl_value *v = k->made[i];
-        v->generation = t->generation;
         v->node = (int32_t)t->n_nodes;
         v->out = (uint8_t)i;
         v->fixed = fixed;
         v->batch = TL_FREE;
         v->samples = -1;
-        if (k->earlier || i < first) {
-            const tl_value *from = k->earlier ? before[i] : k->value[k->mutates ? op->mutates : 0];
+        v->st = st[i];
+        if (i < shared) {
             if (k->mutates || k->earlier) /* with its strides */
-                c->out[i] = from->a;
-            c->out[i].dtype = from->a.dtype;
-            if (!(c->mode & TL_TRACE))
-                tl_storage_retain(v->st = from->st);
-            v->kept = k->earlier || from->kept;
+                c->out[i] = before[i]->a;
+            c->out[i].dtype = before[i]->a.dtype;
+            v->kept = k->earlier || before[i]->kept;
             v->plain = tl_array_plain(&c->out[i], false);
         } else {
-            v->st = st[i];
             v->plain = !c->strided && c->out[i].dtype != TL_F16 && c->out[i].dtype != TL_BF16;
         }
         v->a = c->out[i];
         c->plain &= v->plain;
         v->needs_grad = k->needs_grad && tl_dtype_is_float(v->a.dtype);
         carries |= v->needs_grad;
-        out[i] = tl_tape_handle(t, k->first + (uint32_t)i);
-    }
-    if (k->operand && !k->mutates && st[0] != NULL) { /* the op changes a copy instead */
-        tl_array_copy(&c->out[0], k->array[op->mutates]);
-        k->array[op->mutates] = &c->out[0];
     }
     if (t->now.choice != NULL)
         c->kernel = tl_kernel_for(t->now.choice, c);
@@ -266,7 +256,7 @@ static tl_status allocate(making *k, tl_tensor *out)
                                     .n_in = c->n_in,
                                     .n_out = c->n_out,
                                     .in = k->in,
-                                    .out = k->first,
+                                    .out = first_value,
                                     .versions = k->versions,
                                     .needs_grad = k->needs_grad,
                                     .file = k->at.file,
@@ -330,7 +320,7 @@ static tl_status run(making *k)
     if (k->operand && !(c->mode & TL_APART) && k->in[op->mutates].owner == t->values.owner)
         k->value[op->mutates]->consumed = true;
     t->n_nodes++;
-    TL_TELL(t, recorded, t, t->n_nodes - 1);
+    tl_tell_recorded(t);
     return TL_OK;
 }
 

@@ -217,19 +217,21 @@ tl_value *tl_values_at(const tl_values *v, uint32_t i)
     return &v->chunk[i / TL_CHUNK][i % TL_CHUNK];
 }
 
-bool tl_values_push(tl_values *v, int n, tl_value **made, uint32_t *first)
+bool tl_values_push(tl_values *v, uint32_t generation, int n, tl_value **made, tl_tensor *handle)
 {
-    *first = atomic_load_explicit(&v->count, memory_order_relaxed);
-    const uint32_t last = *first + (uint32_t)n - 1; /* most chunks are there */
+    const uint32_t first = atomic_load_explicit(&v->count, memory_order_relaxed),
+                   last = first + (uint32_t)n - 1; /* most chunks are there */
     if ((last / TL_CHUNK >= TL_CHUNKS || v->chunk[last / TL_CHUNK] == NULL) &&
         !tl_values_room(v, (uint32_t)n))
         return false;
     for (int k = 0; k < n; k++) {
-        made[k] = tl_values_at(v, *first + (uint32_t)k);
+        handle[k] = (tl_tensor){v->owner, first + (uint32_t)k, generation};
+        made[k] = tl_values_at(v, handle[k].index);
         memset(made[k], 0, sizeof *made[k]);
         made[k]->node = -1;
+        made[k]->generation = generation;
     }
-    atomic_store_explicit(&v->count, *first + (uint32_t)n, memory_order_release);
+    atomic_store_explicit(&v->count, first + (uint32_t)n, memory_order_release);
     return true;
 }
 
@@ -300,6 +302,11 @@ tl_value *tl_peek(const tl_tape *t, tl_tensor x)
     return behind(v, x);
 }
 
+tl_tensor tl_tape_handle(const tl_tape *t, uint32_t i)
+{
+    return (tl_tensor){t->values.owner, i, t->generation};
+}
+
 int32_t tl_maker_at(const tl_tape *t, tl_tensor x)
 {
     return x.owner == t->values.owner ? tl_values_at(&t->values, x.index)->node : -1;
@@ -358,6 +365,15 @@ tl_tensor tl_bottom(const tl_tape *t, tl_tensor x)
     for (tl_tensor y; !tl_is_none(y = lower(t, x)); x = y)
         own(t, x)->bottom = bottom;
     return bottom;
+}
+
+bool tl_same_memory(const tl_tape *t, tl_tensor x, tl_tensor y)
+{
+    const tl_value *a = tl_peek(t, x), *b = tl_peek(t, y);
+    if (a->st != NULL && b->st != NULL)
+        return a->st == b->st;
+    a = tl_model_value(t->model, tl_bottom(t, x));
+    return a != NULL && a == tl_model_value(t->model, tl_bottom(t, y));
 }
 
 const char *tl_leaf_name(const tl_tape *t, tl_tensor leaf)
@@ -450,9 +466,9 @@ tl_value *tl_deref_view(tl_at at, tl_tensor x, const char *who)
 
 tl_tensor tl_tape_value(tl_tape *t, const tl_array *a, tl_storage *st)
 {
-    uint32_t i;
+    tl_tensor x;
     tl_value *v;
-    if (!tl_values_push(&t->values, 1, &v, &i)) {
+    if (!tl_values_push(&t->values, t->generation, 1, &v, &x)) {
         tl_fail(&t->head.err, TL_ENOMEM, "no memory for the record of tensor %u",
                 (unsigned)atomic_load(&t->values.count));
         return TL_NONE;
@@ -465,6 +481,5 @@ tl_tensor tl_tape_value(tl_tape *t, const tl_array *a, tl_storage *st)
         v->born = st->version;
     }
     tl_batch_set(v, a->ndim > 0 ? 0 : TL_FREE);
-    v->generation = t->generation;
-    return tl_tape_handle(t, i);
+    return x;
 }

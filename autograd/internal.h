@@ -60,9 +60,9 @@ typedef struct {
 
 tl_status tl_values_init(tl_values *v);
 void tl_values_free(tl_values *v);
-/* Adds n zeroed records; *first is the index of the first. False, adding none, when out of memory
- * or full. */
-bool tl_values_push(tl_values *v, int n, tl_value **made, uint32_t *first);
+/* Adds n records, zeroed but for the generation, with their handles. False, adding none, when out
+ * of memory or full. */
+bool tl_values_push(tl_values *v, uint32_t generation, int n, tl_value **made, tl_tensor *handle);
 /* Removes all records from `first` on and releases their storage. */
 void tl_values_drop(tl_values *v, uint32_t first);
 /* Allocates the chunks for that many more records; false when out of memory. */
@@ -357,10 +357,7 @@ const tl_node *tl_maker(const tl_tape *t, tl_tensor x);
  * itself if it was made otherwise. */
 tl_tensor tl_behind(const tl_tape *t, tl_tensor x, unsigned traits, unsigned without);
 /* The handle of value i of t; of a node's output j. */
-static inline tl_tensor tl_tape_handle(const tl_tape *t, uint32_t i)
-{
-    return (tl_tensor){t->values.owner, i, t->generation};
-}
+tl_tensor tl_tape_handle(const tl_tape *t, uint32_t i);
 static inline tl_tensor tl_node_out(const tl_tape *t, const tl_node *n, int j)
 {
     return tl_tape_handle(t, n->out + (uint32_t)j);
@@ -376,6 +373,8 @@ static inline bool tl_node_mutates(const tl_node *n)
 tl_tensor tl_below(const tl_tape *t, tl_tensor x);
 /* The last of those below x; x itself if it has memory of its own. */
 tl_tensor tl_bottom(const tl_tape *t, tl_tensor x);
+/* Two inputs of a call have their elements in one memory. In a trace only the model has memory. */
+bool tl_same_memory(const tl_tape *t, tl_tensor x, tl_tensor y);
 /* The value that a leaf was detached from, however often; x itself if it was not. */
 tl_tensor tl_attached(const tl_tape *t, tl_tensor x);
 
@@ -476,6 +475,8 @@ int64_t tl_row_dims(const tl_call *c);
 tl_status tl_tell_records(tl_tape *t, const tl_seen *s);
 void tl_tell_runs(tl_tape *t, const tl_seen *s);
 tl_status tl_tell_ran(tl_tape *t, const tl_seen *s);
+/* Tells them that the last node has been recorded. */
+void tl_tell_recorded(tl_tape *t);
 /* Tells them any other event, with its arguments after ctx. */
 #define TL_TELL(t, event, ...)                         \
     for (int tl_i = 0; tl_i < (t)->n_watchers; tl_i++) \

@@ -61,7 +61,7 @@ tl_tensor tl_model_handle(const tl_model *m, uint32_t i)
 }
 
 /* A zeroed value of the model; NULL with an error. */
-static tl_value *add_value(tl_model *m, tl_dtype dtype, const tl_shape *shape, uint32_t *index,
+static tl_value *add_value(tl_model *m, tl_dtype dtype, const tl_shape *shape, tl_tensor *x,
                            tl_err *err)
 {
     if (tl_shape_check(shape, dtype, err) != TL_OK)
@@ -69,7 +69,8 @@ static tl_value *add_value(tl_model *m, tl_dtype dtype, const tl_shape *shape, u
     size_t bytes = (size_t)tl_shape_count(shape) * tl_dtype_size(dtype);
     tl_storage *st = tl_storage_new(m->arena, bytes, true);
     tl_value *v;
-    if (st == NULL || !tl_values_push(&m->values, 1, &v, index)) {
+    const uint32_t generation = m->names + 1; /* no older handle means what lies there now */
+    if (st == NULL || !tl_values_push(&m->values, generation, 1, &v, x)) {
         tl_storage_release(st);
         return tl_storage_lack(bytes, err), NULL;
     }
@@ -77,7 +78,6 @@ static tl_value *add_value(tl_model *m, tl_dtype dtype, const tl_shape *shape, u
     v->st = st;
     v->plain = tl_array_plain(&v->a, false);
     tl_batch_set(v, shape->ndim > 0 ? 0 : TL_FREE);
-    v->generation = m->names + 1; /* handles of what lay there before do not mean it */
     return v;
 }
 
@@ -85,16 +85,16 @@ static tl_value *add_value(tl_model *m, tl_dtype dtype, const tl_shape *shape, u
 static tl_tensor unnamed(tl_at at, tl_model *m, const char *who, const void *data, tl_dtype dtype,
                          tl_shape shape, tl_err *err)
 {
-    uint32_t index = 0;
+    tl_tensor x = TL_NONE;
     pthread_mutex_lock(&m->lock);
-    tl_value *v = err->status != TL_OK ? NULL : add_value(m, dtype, &shape, &index, err);
+    tl_value *v = err->status != TL_OK ? NULL : add_value(m, dtype, &shape, &x, err);
     if (v == NULL)
         tl_fail(&m->head.err, err->status, "%s: %.800s (%.90s:%d)", who, err->message, at.file,
                 at.line);
     pthread_mutex_unlock(&m->lock);
     if (v != NULL && data != NULL && v->st->bytes)
         memcpy(v->a.data, data, v->st->bytes);
-    return v == NULL ? TL_NONE : tl_model_handle(m, index);
+    return x;
 }
 
 tl_tensor tl_data_model_at(tl_model *m, const void *data, const char *c_type, tl_dtype dtype,
@@ -265,14 +265,15 @@ static tl_status find_or_make(tl_model *m, const char *name, tl_dtype dtype, con
         return tl_fail(err, TL_EDTYPE,
                        "parameter '%.100s' cannot be of dtype %s; floats can be trained", name,
                        tl_dtype_name(dtype));
-    tl_value *v = add_value(m, dtype, shape, index, err);
+    tl_tensor x;
+    tl_value *v = add_value(m, dtype, shape, &x, err);
     if (v == NULL)
         return err->status;
     tl_status s = first_contents(m, name, &v->a, k);
     if (s == TL_OK)
-        s = insert(m, at, name, *index, param, err);
+        s = insert(m, at, name, *index = x.index, param, err);
     if (s != TL_OK) { /* leave no trace of the attempt */
-        rollback(m, *index);
+        rollback(m, x.index);
         return tl_fail(err, s, "'%.100s' could not be initialised", name);
     }
     m->names += param;

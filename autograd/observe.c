@@ -119,6 +119,8 @@ void tl_tell_runs(tl_tape *t, const tl_seen *s)
             o->runs(ctx, t, s);
 }
 
+void tl_tell_recorded(tl_tape *t) { TL_TELL(t, recorded, t, t->n_nodes - 1); }
+
 static void tell_begins(tl_tape *t, void *unused)
 {
     (void)unused;

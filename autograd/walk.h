@@ -55,8 +55,9 @@ int tl_acc_get(tl_tape *t, tl_leaf_grad *g, int call, const char *kind);
 tl_status tl_acc_open(tl_tape *t, tl_leaf_grad *g, int k, tl_dtype dtype);
 /* Accumulator k as a value of the tape; TL_NONE if it is not open. */
 tl_tensor tl_acc_value(tl_tape *t, const tl_leaf_grad *g, int k);
-/* Whether x lies in an accumulator, and in which: use *use of t->grad[*leaf]. */
-bool tl_acc_holding(const tl_tape *t, tl_tensor x, uint32_t *leaf, uint32_t *use);
+/* Whether x, of storage st, lies in an accumulator, and in which: use *use of t->grad[*leaf]. */
+bool tl_acc_holding(const tl_tape *t, tl_tensor x, const tl_storage *st, uint32_t *leaf,
+                    uint32_t *use);
 /* The gradient: all accumulators added in order and rounded once. */
 tl_tensor tl_leaf_grad_sum(tl_at at, const tl_leaf_grad *g, tl_dtype dtype);
 

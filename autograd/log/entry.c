@@ -313,7 +313,7 @@ void tl_log_node(tl_tape *t, const tl_node *n, uint64_t key, bool logged)
                               : describe(t, key, n, j);
         if (e == NULL)
             continue;
-        if (tl_acc_holding(t, x, &leaf, &use))
+        if (tl_acc_holding(t, x, tl_peek(t, x)->st, &leaf, &use))
             name_accumulator(t, e, &t->grad[leaf], (int)use);
         else
             tl_log_take_output(t, e, n, j);

@@ -94,8 +94,7 @@ bool tl_replacement_enable(const char *name, bool on);
 const char *tl_replacement_at(int i);
 
 /* Compares the bits of both programs on `rounds` (0: 8) random inputs, then on extremes, of every
- * dtype claimed exact: outputs, gradients as values, accumulators. TL_EDOMAIN with the first
- * difference. */
+ * dtype claimed exact; gradients and accumulators, too. TL_EDOMAIN with the first difference. */
 tl_status tl_replacement_check(const char *name, uint64_t seed, int rounds, tl_err *err);
 /* The same for one form and dtype, claimed or not, with these shapes (NULL: the examples').
  * TL_ENAME: there is no such form. */
