@@ -302,11 +302,6 @@ tl_value *tl_peek(const tl_tape *t, tl_tensor x)
     return behind(v, x);
 }
 
-tl_tensor tl_tape_handle(const tl_tape *t, uint32_t i)
-{
-    return (tl_tensor){t->values.owner, i, t->generation};
-}
-
 int32_t tl_maker_at(const tl_tape *t, tl_tensor x)
 {
     return x.owner == t->values.owner ? tl_values_at(&t->values, x.index)->node : -1;

@@ -357,7 +357,10 @@ const tl_node *tl_maker(const tl_tape *t, tl_tensor x);
  * itself if it was made otherwise. */
 tl_tensor tl_behind(const tl_tape *t, tl_tensor x, unsigned traits, unsigned without);
 /* The handle of value i of t; of a node's output j. */
-tl_tensor tl_tape_handle(const tl_tape *t, uint32_t i);
+static inline tl_tensor tl_tape_handle(const tl_tape *t, uint32_t i)
+{
+    return (tl_tensor){t->values.owner, i, t->generation};
+}
 static inline tl_tensor tl_node_out(const tl_tape *t, const tl_node *n, int j)
 {
     return tl_tape_handle(t, n->out + (uint32_t)j);
