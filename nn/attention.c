@@ -154,11 +154,11 @@ static tl_status fill_table(void *ctx, void *data)
     return st;
 }
 
-/* A config may allow far more positions than are ever used, or any number (0). So a table has 4096
- * rows at first, and another of twice as many is made when more are needed. */
+/* A config may allow far more positions than are ever used. So a table has 4096 rows at first, or
+ * 64 where any number is allowed (0), and another of twice as many is made when more are needed. */
 static int64_t table_rows(int64_t allowed, int64_t needed)
 {
-    int64_t n = 4096;
+    int64_t n = allowed > 0 ? 4096 : 64;
     while (n < needed)
         n *= 2;
     return allowed > 0 && allowed < n ? allowed : n;
