@@ -203,7 +203,7 @@ static tl_status check_late(const tl_walk *w)
         for (int k = 0; k < n->n_in && lost; k++)
             if (tl_maker_at(t, n->in[k]) < 0 && wanted(w, n->in[k]))
                 return tl_tape_fail(w->at, TL_EUSAGE,
-                                    "tl_backward: %s (%.90s:%d) used %s before it took a gradient, "
+                                    "%s (%.90s:%d) used %s before it took a gradient, "
                                     "so that gradient would be lost: thaw (tl_model_freeze) or "
                                     "mark (tl_require_grad) what takes one before it is used",
                                     n->op->name, n->file == NULL ? "?" : n->file, n->line,
@@ -218,8 +218,6 @@ static tl_status check_parameters(const tl_walk *w)
     tl_model *m = w->t->model;
     const char *first = "", *missed = NULL;
     int n = 0;
-    if (w->t->late || (m != NULL && m->thaws != w->t->thaws))
-        TL_TRY(check_late(w));
     if (m == NULL || (w->opt.partial && m->freezes == NULL))
         return TL_OK;
     pthread_mutex_lock(&m->lock);
@@ -276,6 +274,8 @@ tl_status tl_walk_check(tl_walk *w)
         mark_leads(w);
     TL_TRY(check_start(w));
     TL_TRY(make_edges(w));
+    if (t->late || (t->model != NULL && t->model->thaws != t->thaws))
+        TL_TRY(check_late(w));
     if (w->target != NULL)
         return TL_OK;
     if (t->lasting != NULL)

@@ -51,10 +51,13 @@ static void a_use_before_the_mark_is_refused(void **unused)
             expect_failure(t, TL_EUSAGE, "reshape (tests/test_half_way.c:");
         } else {
             float dx[2];
-            assert_int_equal(tl_backward(t, y), TL_OK);
+            assert_int_equal(tl_backward(t, y, .retain = true), TL_OK);
             assert_int_equal(tl_keep(t, tl_grad(t, x), dx, sizeof dx), TL_OK);
             assert_true(dx[0] == 3);
         }
+        tl_tensor dx = TL_NONE;
+        assert_int_equal(tl_gradients(t, y, &x, 1, TL_NONE, &dx), way == 0 ? TL_EUSAGE : TL_OK);
+        tl_error_clear(t);
         tl_free(t);
     }
 }
