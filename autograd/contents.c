@@ -264,13 +264,12 @@ bool tl_array_of(tl_tape *t, tl_tensor x, tl_array *out)
     tl_changer by;
     if (v == NULL || out == NULL)
         return false;
-    if (v->st != NULL && v->st->arena == t->arena && v->st->version != v->born && !v->restored &&
-        tl_storage_changed(v->st, v->born, &v->a, &by))
-        return false;
+    const bool changed = v->st != NULL && v->st->arena == t->arena && v->st->version != v->born &&
+                         !v->restored && tl_storage_changed(v->st, v->born, &v->a, &by);
     if (v->st != NULL)
         tl_storage_settle(v->st);
     *out = v->a;
-    out->data = v->st == NULL ? NULL : out->data;
+    out->data = v->st == NULL || changed ? NULL : out->data;
     return true;
 }
 

@@ -63,7 +63,7 @@ int64_t tl_model_parameters(tl_model *m);               /* elements of all param
 
 /* Parameters whose names begin with prefix are not trained, or trained again: those there are,
  * whose number it returns, and those to come, for which the last call that covers them decides.
- * tl_backward fails if none has the prefix (TL_ENAME) or was thawed after a use (TL_EUSAGE). */
+ * tl_backward: TL_ENAME if none has the prefix, TL_EUSAGE if one was used before it was thawed. */
 int tl_model_freeze(tl_model *m, const char *prefix, bool frozen);
 
 /* All parameters, or those of names like "*.lora_*" (TL_ENAME: none has such a name). */

@@ -221,9 +221,13 @@ tl_status tl_tape_fail(tl_at at, tl_status s, const char *fmt, ...)
 
 tl_status tl_tape_stopped(tl_tape *t, tl_status s)
 {
-    if (s != TL_OK && t->model != NULL)
-        tl_fail(&t->head.err, s, "%s", t->model->head.err.message);
-    return s;
+    tl_err *from = t->model == NULL ? NULL : &t->model->head.err;
+    if (s == TL_OK || from == NULL || t->head.err.status != TL_OK)
+        return s;
+    const bool there = from->status != TL_OK && *from->message != '\0';
+    from->read |= there; /* it is the tape's to be read */
+    return tl_fail(&t->head.err, s, "%s",
+                   there ? from->message : "stopped by an error of the model, cleared since");
 }
 
 tl_status tl_tape_need(tl_at at, const char *func, const char *what, bool there, int64_t n)

@@ -143,8 +143,8 @@ tl_status tl_host(tl_tape *t, tl_host_when when, tl_host_fn *f, void *ctx);
  * TL_F32, without an error, of a handle that is none or stale. */
 tl_shape tl_shape_of(tl_tape *t, tl_tensor x);
 tl_dtype tl_dtype_of(tl_tape *t, tl_tensor x);
-/* The strided array behind x, borrowed; false if there is none, or x was changed in place. Its data
- * is NULL in a trace, or if a backward or segment has dropped x. */
+/* The strided array behind x, borrowed; false if there is none. Its data is NULL in a trace, or if
+ * x was changed in place, or dropped by a backward or segment. */
 bool tl_array_of(tl_tape *t, tl_tensor x, tl_array *out);
 /* The value of a tensor with one element, as a double; NaN, and an error, for any other. */
 #define tl_item(t, x) tl_item_at(TL_AT(t), x)

@@ -190,22 +190,37 @@ static tl_status find_root(tl_walk *w)
     return tl_error_status(t);
 }
 
-/* Nothing that y depends on has used a leaf that takes a gradient only since. */
+/* A gradient would pass through n, and come from there to the node that made its input k. */
+static bool passes(const tl_node *n)
+{
+    return !(n->mode & TL_NO_GRAD || n->op->traits & TL_NONDIFF);
+}
+
+static int32_t follow_late(void *ctx, const tl_node *n, int k)
+{
+    const tl_tape *t = ctx;
+    const tl_node *to = passes(n) ? tl_maker(t, n->in[k]) : NULL;
+    if (to == NULL || to->op->nodiff_out & TL_BIT(tl_peek(t, n->in[k])->out))
+        return -1;
+    return (int32_t)(to - t->node);
+}
+
+/* No node on the way to y has used a leaf that takes a gradient only since. */
 static tl_status check_late(const tl_walk *w)
 {
     tl_tape *t = w->t;
-    uint32_t *order, count;
-    TL_TRY(tl_canonical_order(t, w->y, TL_TO_ALL, &order, &count));
-    for (uint32_t i = 0; i < count; i++) {
-        const tl_node *n = &t->node[order[i]];
-        const bool lost = !n->needs_grad && !(n->mode & TL_NO_GRAD) &&
-                          !(n->op->traits & TL_NONDIFF);
-        for (int k = 0; k < n->n_in && lost; k++)
+    tl_postorder o;
+    tl_postorder_begin(&o, t, follow_late, t);
+    tl_postorder_from(&o, tl_maker_at(t, w->y));
+    for (int32_t i; (i = tl_postorder_next(&o)) >= 0;) {
+        const tl_node *n = &t->node[i];
+        for (int k = 0; k < n->n_in && !n->needs_grad && passes(n); k++)
             if (tl_maker_at(t, n->in[k]) < 0 && wanted(w, n->in[k]))
                 return tl_tape_fail(w->at, TL_EUSAGE,
-                                    "%s (%.90s:%d) used %s before it took a gradient, "
-                                    "so that gradient would be lost: thaw (tl_model_freeze) or "
-                                    "mark (tl_require_grad) what takes one before it is used",
+                                    "%s (%.90s:%d) used %s before it took a gradient, so that "
+                                    "gradient would be lost: thaw (tl_model_freeze) or mark "
+                                    "(tl_require_grad) what takes one before it is used, and "
+                                    "tl_detach what is a constant",
                                     n->op->name, n->file == NULL ? "?" : n->file, n->line,
                                     tl_leaf_name(t, n->in[k]));
     }

@@ -37,7 +37,7 @@ static const ex_option common[] = {
     {EX_WHOLE + EX_FREE, "--log-every", &ex.log_every, 1, 1e9,
      "log every so many steps; of the others only the loss"},
     {EX_WHOLE + EX_FREE, "--log-keep", &ex.log_keep, 0, 1e9,
-     "keep all values of this step, beside the log; 0: of none"},
+     "keep all values of this step, beside the log; 0: none"},
     {EX_WHOLE + EX_FREE, "--verify-every", &ex.verify_every, 0, 1e9,
      "compare the weights of all processes after so many steps; 0: the first and the last"},
 };

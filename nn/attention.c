@@ -183,10 +183,16 @@ static tl_tensor table_of(tl_tape *t, tl_model *m, table_spec s)
                                TL_DIMS(k->max_positions, k->dim), fill_table, &s);
 }
 
-bool tl_is_rotary_table(const char *name)
+bool tl_is_rotary_table(const char *name, const tl_array *a)
 {
     const size_t n = strlen(name);
-    return strncmp(name, "rope.", 5) == 0 && name[5] >= '0' && name[5] <= '9' &&
+    char shape[64];
+    if (a->ndim != 2 || n < 4 ||
+        (strstr(name, ".half") == NULL && strstr(name, ".interleaved") == NULL))
+        return false;
+    snprintf(shape, sizeof shape, "rope.%lldx%lld.", (long long)a->dim[0], (long long)a->dim[1]);
+    return strncmp(name, shape, strlen(shape)) == 0 &&
+           a->dtype == (strstr(name, ".f64") == NULL ? TL_F32 : TL_F64) &&
            (strcmp(name + n - 4, ".cos") == 0 || strcmp(name + n - 4, ".sin") == 0);
 }
 

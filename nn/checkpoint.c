@@ -51,7 +51,8 @@ static tl_status add_gradients(entries *x, tl_tape *t, tl_err *err)
         tl_accumulating g = tl_accumulating_at(t, i);
         if (*g.param == '\0') /* the name of a derived value is put together when it is asked for */
             return tl_fail(err, TL_ENOMEM, "tl_checkpoint_save: no memory for a gradient's name");
-        if (tl_model_named(tl_tape_model(t), g.param).frozen) /* not loaded where it is frozen */
+        if (tl_model_named(tl_tape_model(t), g.param)
+                .frozen) /* a model in which it is frozen refuses the file */
             return tl_fail(
                 err, TL_EUSAGE,
                 "tl_checkpoint_save: '%.100s' was frozen after it got a gradient; thaw it "
@@ -287,8 +288,8 @@ static tl_status check(const loading *l)
             x = tl_model_named(l->m, tl_opt_state_of(e.name));
             x.array.dtype = tl_dtype_compute(x.array.dtype);
         }
-        if (x.name == NULL && tl_is_rotary_table(e.name))
-            continue; /* of other lengths; the model makes its own */
+        if (x.name == NULL && tl_is_rotary_table(e.name, &e.array))
+            continue; /* the run that was saved has seen other lengths; this one makes its own */
         if (x.name == NULL)
             return tl_file_fail(&l->file, TL_ENAME, "has a tensor '%.100s' that the model has not",
                                 e.name);
@@ -321,7 +322,7 @@ static tl_status make_absent(const loading *l)
         const char *of = tl_opt_state_of(e.name);
         gradient g;
         if (tl_is_none(tl_model_find(l->m, e.name)) && !is_gradient(l, e.name, &g) &&
-            !tl_is_rotary_table(e.name) &&
+            !tl_is_rotary_table(e.name, &e.array) &&
             (n == 0 || bsearch(of, others, (size_t)n, sizeof *others, by_name) == NULL))
             tl_buffer(t, l->m, e.name, e.array.dtype, tl_array_shape(&e.array));
     }
@@ -333,8 +334,8 @@ static tl_status make_absent(const loading *l)
     return s;
 }
 
-/* Makes all state of the optimizer's kind its own, before any of it is read; now false: asks only
- * whether it can. */
+/* Makes all state of the optimizer's kind its own, before any of it is read. If `now` is false it
+ * only asks whether that can be done. */
 static tl_status own_state(const loading *l, bool now)
 {
     for (int k = 0; l->opt != NULL && k < tl_model_count(l->m); k++) {

@@ -94,9 +94,9 @@ static tl_status open_index(shards *s, const char *path)
     {
         const char *name = json_string_value(value);
         if (st == TL_OK)
-            st = name != NULL
-                     ? open_shard(s, name)
-                     : tl_file_fail(&index, TL_EFORMAT, "the file of '%.100s' is not a text", key);
+            st = name != NULL ? open_shard(s, name)
+                              : tl_file_fail(&index, TL_EFORMAT,
+                                             "the file of '%.100s' is not a string", key);
         if (st == TL_OK && tl_st_find(s->shard[find_shard(s, name)].file, key) < 0)
             st = tl_fail(index.err, TL_ENAME,
                          "%.200s/%.100s: has no tensor '%.100s', where the index has it",

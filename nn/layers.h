@@ -56,8 +56,8 @@ typedef struct {
 /* The rows for x (b, s, width). The table is a buffer of the model. */
 tl_rotary_rows tl_rotary_rows_of(tl_at at, tl_model *m, tl_tensor x, const tl_columns *c,
                                  const tl_rotary_kind *k);
-/* Whether that is the name of such a table in the model: it tells the contents. */
-bool tl_is_rotary_table(const char *name);
+/* Whether a buffer of that name is such a table. Its name tells its contents. */
+bool tl_is_rotary_table(const char *name, const tl_array *a);
 /* Causal attention of q (b, s, heads*d) to k and v (b, s, kv_heads*d) and to what layer `layer` of
  * the cache holds, if there is a cache; k and v are appended to it. Returns (b, s, heads*d). */
 tl_tensor tl_attend(tl_tape *t, tl_tensor q, tl_tensor k, tl_tensor v, int64_t heads,

@@ -36,7 +36,7 @@ typedef struct {
     uint64_t seed;
     tl_tensor place, order;
 } tl_loader;
-/* Data as that dtype, row-major in that shape; of another C type an array that no loader takes. */
+/* Data as that dtype, row-major in that shape. If its C type does not fit, no loader takes it. */
 #define tl_samples(dtype, shape, data) tl_samples_as(dtype, shape, data, TL_C_TYPE(data))
 tl_array tl_samples_as(tl_dtype dtype, tl_shape shape, const void *data, const char *c_type);
 /* A loader of n arrays over the tape's model; call it once for each name. On an error, which goes

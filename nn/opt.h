@@ -78,7 +78,7 @@ static inline tl_tensor tl_opt_add_squares(tl_tape *t, tl_tensor sum, tl_tensor 
 }
 
 /* Makes the buffer of that name, if there is one, o's state. TL_EUSAGE: it is the state of another
- * optimizer that still lives. now false: only asks. */
+ * optimizer that still lives. If `now` is false it only asks. */
 tl_status tl_opt_own(tl_opt *o, const char *state, bool now, tl_err *err);
 
 /* The prefixes of the buffers that hold an optimizer's state of a parameter; NULL after the last.

@@ -218,7 +218,8 @@ typedef struct {
     tl_tensor clip, c1, c2;
 } scalars;
 
-/* Everything that can fail comes before the first update: gradients, state, scalars, room. */
+/* Everything of a step that can fail comes before the first update: gradients, state, scalars,
+ * room. (An observer can fail later.) */
 static void prepare(tl_opt *o, tl_opt_numbers *now, tl_tape *t, scalars *s)
 {
     tl_opt_param *p, *end = o->param + o->n_params;

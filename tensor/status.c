@@ -29,9 +29,10 @@ const char *tl_status_text(tl_status s)
     return (unsigned)s < TL_STATUS_COUNT ? texts[s] : "unknown status";
 }
 
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* threads share a model's record */
+
 tl_status tl_vfail(tl_err *err, tl_status s, const char *fmt, va_list ap)
 {
-    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* threads share a model's record */
     if (err == NULL || __atomic_load_n(&err->status, __ATOMIC_ACQUIRE) != TL_OK)
         return s;
     char said[sizeof err->message];
@@ -82,6 +83,8 @@ void tl_err_clear(tl_err *err)
 {
     if (err == NULL)
         return;
-    __atomic_store_n(&err->status, TL_OK, __ATOMIC_RELEASE);
+    pthread_mutex_lock(&lock);
     err->message[0] = '\0';
+    __atomic_store_n(&err->status, TL_OK, __ATOMIC_RELEASE);
+    pthread_mutex_unlock(&lock);
 }

@@ -46,8 +46,8 @@ static const struct {
     {"examples/course",  " autograd/log/read "},
 };
 /* Declared in a lower room and filled in an upper one: the engine's six ops, the lists of what
- * there is, the table of kernels with the selections from it, what the engine asks about samples (autograd/batch.h), and the
- * pass over a graph that puts replacements into it. */
+ * there is, the table of kernels with the selections from it, what the engine asks about samples
+ * (autograd/batch.h), and the pass over a graph that puts replacements into it. */
 static const char sockets[] = " tl_op_add tl_op_fill tl_op_assign tl_op_sum_to "
                               "tl_op_stack_samples tl_op_slice "
                               "tl_op_at tl_op_count tl_op_find tl_kernel_find tl_kernel_for "

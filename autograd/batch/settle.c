@@ -123,7 +123,7 @@ tl_status tl_derived_settle(tl_at at)
             w[n++] = (waiting){tl_peek(t, t->grad[i].leaf)->print, t->grad[i].leaf};
     qsort(w, n, sizeof *w, by_print);
     for (size_t i = 0; i < n; i++) /* these are made of parameters: no more begin to wait */
-        TL_TRY(send_back(at, w[i].leaf));
+        TL_TRY(tl_tape_stopped(t, send_back(at, w[i].leaf)));
     return TL_OK;
 }
 

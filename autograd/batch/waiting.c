@@ -20,6 +20,8 @@ int tl_axis_of_view(const tl_array *x, const tl_array *leaf, int axis)
         j--;
     if (j < 0 || size < 2 || tl_array_count(x) == tl_array_count(leaf))
         return size < 2 ? -1 : j;
+    if (x->data == NULL || leaf->data == NULL)
+        return -1;
     /* it shows a part: that begins at index 0 of the axis, and no other dim leads to another */
     const ptrdiff_t bytes = (const char *)x->data - (const char *)leaf->data;
     const int64_t from = (int64_t)bytes / (int64_t)tl_dtype_size(leaf->dtype);
@@ -29,7 +31,7 @@ int tl_axis_of_view(const tl_array *x, const tl_array *leaf, int axis)
             within += x->stride[i] < 0 ? stride : (x->dim[i] - 1) * x->stride[i];
         else if (i != j && x->dim[i] > 1 && x->stride[i] % (stride * size) != 0)
             return -1;
-    return x->data != NULL && from / stride % size == 0 && within < stride ? j : -1;
+    return from / stride % size == 0 && within < stride ? j : -1;
 }
 
 /* x shows the same elements `size` times along an axis, perhaps once for each sample. The rule for
@@ -98,7 +100,11 @@ static bool cut_use(const tl_tape *t, const tl_array *leaf, tl_use *u, int axis)
 {
     const tl_node *n = &t->node[u->node];
     const tl_array *x = &tl_peek(t, n->in[u->input])->a;
-    u->leaf_axis = tl_axis_of_view(x, leaf, axis);
+    /* The record of a leaf may have no memory. */
+    const tl_value *base = tl_peek(t, tl_behind(t, n->in[u->input], TL_VIEW, TL_REPEATS));
+    u->leaf_axis = base == NULL || !tl_array_same_shape(&base->a, leaf)
+                       ? -1
+                       : tl_axis_of_view(x, &base->a, axis);
     if (u->leaf_axis < 0)
         return false;
     if (u->by_op)

@@ -128,8 +128,8 @@ static bool blames(const tl_tape *t, const tl_node *n, char why[TL_MESSAGE_MAX])
             say(&s, "states no rule for the batch:");
         else
             say(&s,
-                "mixes samples, or counts them (a mean: take a sum, divided by the count of the "
-                "whole batch), or uses a total other than linearly:");
+                "mixes samples, or counts them (for a mean, take a sum and divide it by the count "
+                "of the whole batch), or uses a total other than linearly:");
         say_inputs(&s, t, n);
         say(&s, "; gradients behind it depend on the split");
         return true;

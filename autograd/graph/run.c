@@ -94,10 +94,11 @@ static void note_changes(tl_graph *g)
             tl_storage_note(tl_graph_storage(g, r), (tl_changer){"tl_run", g->file, g->line}, NULL);
 }
 
-/* Calls the hooks of the parts before `end`. */
+/* Calls the hooks of the parts before `end`: all of those that follow what has been done, though
+ * one may fail. */
 static tl_status call_hooks(tl_graph *g, tl_host_when when, int end)
 {
-    for (int i = 0; i < g->tracing->n_hook && !tl_failed(g->user); i++)
+    for (int i = 0; i < g->tracing->n_hook && (when == TL_AFTER || !tl_failed(g->user)); i++)
         if (g->tracing->hook[i].when == when && g->tracing->hook[i].part < end)
             g->tracing->hook[i].f(g->user, g->tracing->hook[i].ctx);
     return tl_error_status(g->user);

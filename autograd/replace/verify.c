@@ -1,8 +1,8 @@
 /* verify.c: tests that a replacement keeps the bits that it claims to keep. Search and replacement
  * are computed directly on the same inputs: random ones of several kinds, then extremes of the
- * dtype. Compared bit for bit (all NaNs are one) are the
- * outputs, the gradients as values, and the accumulators after two backwards. Accumulators whose
- * uses differ in number or kind are not compared: graphs refuse such a replacement (compare.c). */
+ * dtype. Compared bit for bit (all NaNs are one) are the outputs, the gradients as values, and the
+ * accumulators after two backwards. Accumulators whose uses differ in number or kind are not
+ * compared: graphs refuse such a replacement (compare.c). */
 #include <float.h>
 #include <math.h>
 #include <string.h>
@@ -54,7 +54,7 @@ static double extreme(tl_dtype d, uint64_t e)
                                    of[d].most * 0.5,
                                    -of[d].normal,
                                    0,
-                                   1};
+                                   -0.};
     return list[e % EXTREMES];
 }
 

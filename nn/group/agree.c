@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "nn/group/internal.h"
+#include "nn/layers.h"
 
 /* Added up from rank 0 to the last, whose sum goes round to all. */
 static tl_status count(tl_group *g, int64_t n, int64_t *all)
@@ -50,6 +51,8 @@ static tl_status write_list(tl_group *g, const tl_note *notes, int n, FILE *list
         const tl_named x = tl_model_at(m, i);
         if (g->sharded && tl_group_is_state(m, &x))
             continue; /* each rank has that of other parameters */
+        if (!x.param && tl_is_rotary_table(x.name, &x.array))
+            continue; /* ranks may have seen other lengths */
         char shape[TL_SHAPE_TEXT];
         TL_TRY(tl_sha256(g->t, x.tensor, hex));
         snprintf(text, sizeof text, "%s %s %s%s, sha256 %.16s", x.param ? "parameter" : "buffer",
