@@ -309,8 +309,8 @@ tl_status tl_checkpoint_notes(tl_model *m, const char *path, const char *const *
                               char (*values)[TL_NOTE_MAX], int n);
 /* The same for the tape's model and the gradients that micro-batches have left on the tape, to stop
  * between any two of them: an accumulator grad.CALL.KIND.NAME for each backward, kind of use and
- * parameter (grad.0..NAME: reached, but given nothing). TL_EUSAGE: one to be
- * saved is of a parameter that was frozen since; or the tape has some already. */
+ * parameter (grad.0..NAME: reached, but given nothing). TL_EUSAGE: save:
+ * one is of a parameter that was frozen since; load: the tape has some already. */
 tl_status tl_checkpoint_save_tape(tl_tape *t, const tl_opt *opt, const char *path,
                                   const tl_note *notes, int n);
 tl_status tl_checkpoint_load_tape(tl_tape *t, tl_opt *opt, const char *path,
