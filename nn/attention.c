@@ -4,7 +4,6 @@
 
 #include <inttypes.h>
 #include <stdio.h>
-#include <string.h>
 
 #include "tensor/threads.h"
 
@@ -181,19 +180,6 @@ static tl_tensor table_of(tl_tape *t, tl_model *m, table_spec s)
     tl_textenv_leave(saved);
     return tl_buffer_filled_at(TL_AT(t), m, tl_join(t, name, table, s.sin ? "sin" : "cos"), s.dtype,
                                TL_DIMS(k->max_positions, k->dim), fill_table, &s);
-}
-
-bool tl_is_rotary_table(const char *name, const tl_array *a)
-{
-    const size_t n = strlen(name);
-    char shape[64];
-    if (a->ndim != 2 || n < 4 ||
-        (strstr(name, ".half") == NULL && strstr(name, ".interleaved") == NULL))
-        return false;
-    snprintf(shape, sizeof shape, "rope.%lldx%lld.", (long long)a->dim[0], (long long)a->dim[1]);
-    return strncmp(name, shape, strlen(shape)) == 0 &&
-           a->dtype == (strstr(name, ".f64") == NULL ? TL_F32 : TL_F64) &&
-           (strcmp(name + n - 4, ".cos") == 0 || strcmp(name + n - 4, ".sin") == 0);
 }
 
 tl_rotary_rows tl_rotary_rows_of(tl_at at, tl_model *m, tl_tensor x, const tl_columns *c,

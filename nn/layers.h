@@ -2,6 +2,9 @@
 #ifndef TL_NN_LAYERS_H
 #define TL_NN_LAYERS_H
 
+#include <stdio.h>
+#include <string.h>
+
 #include "autograd/author.h"
 #include "nn/nn.h"
 #include "tensor/memory.h"
@@ -56,8 +59,20 @@ typedef struct {
 /* The rows for x (b, s, width). The table is a buffer of the model. */
 tl_rotary_rows tl_rotary_rows_of(tl_at at, tl_model *m, tl_tensor x, const tl_columns *c,
                                  const tl_rotary_kind *k);
-/* Whether a buffer of that name is such a table. Its name tells its contents. */
-bool tl_is_rotary_table(const char *name, const tl_array *a);
+/* Whether a buffer of that name is such a table. Its name tells its contents. (Inline: the library
+ * of groups asks, too.) */
+static inline bool tl_is_rotary_table(const char *name, const tl_array *a)
+{
+    const size_t n = strlen(name);
+    char shape[64];
+    if (a->ndim != 2 || n < 4 ||
+        (strstr(name, ".half") == NULL && strstr(name, ".interleaved") == NULL))
+        return false;
+    snprintf(shape, sizeof shape, "rope.%lldx%lld.", (long long)a->dim[0], (long long)a->dim[1]);
+    return strncmp(name, shape, strlen(shape)) == 0 &&
+           a->dtype == (strstr(name, ".f64") == NULL ? TL_F32 : TL_F64) &&
+           (strcmp(name + n - 4, ".cos") == 0 || strcmp(name + n - 4, ".sin") == 0);
+}
 /* Causal attention of q (b, s, heads*d) to k and v (b, s, kv_heads*d) and to what layer `layer` of
  * the cache holds, if there is a cache; k and v are appended to it. Returns (b, s, heads*d). */
 tl_tensor tl_attend(tl_tape *t, tl_tensor q, tl_tensor k, tl_tensor v, int64_t heads,
