@@ -107,10 +107,14 @@ const char *tl_error(const void *object)
         return "out of memory: the object could not be made";
     if (!tl_lives(object))
         return "this object has been freed";
-    tl_err *err = &speaker(object)->err;
-    if (err->status != TL_OK)
-        err->read = true;
-    return err->message;
+    tl_object *o = speaker(object);
+    if (o->err.status == TL_OK)
+        return o->err.message;
+    o->err.read = true;
+    tl_model *m = o->kind == TL_KIND_TAPE ? ((tl_tape *)o)->model : NULL;
+    if (m != NULL && strcmp(m->head.err.message, o->err.message) == 0) /* tl_tape_stopped */
+        m->head.err.read = true;
+    return o->err.message;
 }
 
 tl_status tl_error_status(const void *object)

@@ -443,7 +443,9 @@ int tl_model_freeze(tl_model *m, const char *prefix, bool frozen)
     int n = 0;
     if (!is_model(m))
         return 0;
-    if (tl_error_begin(m) != TL_OK || TL_NEED(&m->head.err, prefix) != TL_OK)
+    if (prefix == NULL && tl_error_begin(m) == TL_OK)
+        TL_NEED(&m->head.err, prefix);
+    if (prefix == NULL)
         return 0;
     pthread_mutex_lock(&m->lock);
     tl_freeze *f = freeze_put(m, prefix, frozen);

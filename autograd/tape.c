@@ -225,7 +225,6 @@ tl_status tl_tape_stopped(tl_tape *t, tl_status s)
     if (s == TL_OK || from == NULL || t->head.err.status != TL_OK)
         return s;
     const bool there = from->status != TL_OK && *from->message != '\0';
-    from->read |= there; /* it is the tape's to be read */
     return tl_fail(&t->head.err, s, "%s",
                    there ? from->message : "stopped by an error of the model, cleared since");
 }

@@ -132,8 +132,9 @@ tl_tensor tl_constant_at(tl_at at, const void *data, const char *c_type, tl_dtyp
 tl_tensor tl_bound_at(tl_at at, const void *data, const char *c_type, tl_dtype dtype,
                       tl_shape shape);
 /* Host work that goes with the ops: called now or, in a traced function, in each run of the graph,
- * before its first op or after its last one. ctx is borrowed as above. */
-typedef enum { TL_BEFORE, TL_AFTER } tl_host_when;
+ * before its first op or after its last one - TL_AFTER_ALL also where other work has failed, to
+ * keep count of what the ops have done. ctx is borrowed as above. */
+typedef enum { TL_BEFORE, TL_AFTER, TL_AFTER_ALL } tl_host_when;
 typedef void tl_host_fn(tl_tape *t, void *ctx);
 tl_status tl_host(tl_tape *t, tl_host_when when, tl_host_fn *f, void *ctx);
 

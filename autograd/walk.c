@@ -200,7 +200,8 @@ static int32_t follow_late(void *ctx, const tl_node *n, int k)
 {
     const tl_tape *t = ctx;
     const tl_node *to = passes(n) ? tl_maker(t, n->in[k]) : NULL;
-    if (to == NULL || to->op->nodiff_out & TL_BIT(tl_peek(t, n->in[k])->out))
+    const tl_value *v = to == NULL ? NULL : tl_peek(t, n->in[k]);
+    if (v == NULL || to->op->nodiff_out & TL_BIT(v->out) || !tl_dtype_is_float(v->a.dtype))
         return -1;
     return (int32_t)(to - t->node);
 }

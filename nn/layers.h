@@ -63,15 +63,23 @@ tl_rotary_rows tl_rotary_rows_of(tl_at at, tl_model *m, tl_tensor x, const tl_co
  * of groups asks, too.) */
 static inline bool tl_is_rotary_table(const char *name, const tl_array *a)
 {
-    const size_t n = strlen(name);
+    static const char number[] = "0123456789.e+-";
     char shape[64];
-    if (a->ndim != 2 || n < 4 ||
-        (strstr(name, ".half") == NULL && strstr(name, ".interleaved") == NULL))
+    if (a->ndim != 2)
         return false;
     snprintf(shape, sizeof shape, "rope.%lldx%lld.", (long long)a->dim[0], (long long)a->dim[1]);
-    return strncmp(name, shape, strlen(shape)) == 0 &&
-           a->dtype == (strstr(name, ".f64") == NULL ? TL_F32 : TL_F64) &&
-           (strcmp(name + n - 4, ".cos") == 0 || strcmp(name + n - 4, ".sin") == 0);
+    if (strncmp(name, shape, strlen(shape)) != 0)
+        return false;
+    const char *base = name + strlen(shape), *kind = base + strspn(base, number);
+    const size_t pairing = strncmp(kind, "half.", 5) == 0           ? 4
+                           : strncmp(kind, "interleaved.", 12) == 0 ? 11
+                                                                    : 0;
+    const char *rest = kind + pairing;
+    const bool wide = strncmp(rest, ".f64.", 5) == 0;
+    rest += wide ? 4 : 0;
+    rest += strspn(rest, number);
+    return kind > base && pairing > 0 && a->dtype == (wide ? TL_F64 : TL_F32) &&
+           (strcmp(rest, "cos") == 0 || strcmp(rest, "sin") == 0);
 }
 /* Causal attention of q (b, s, heads*d) to k and v (b, s, kv_heads*d) and to what layer `layer` of
  * the cache holds, if there is a cache; k and v are appended to it. Returns (b, s, heads*d). */

@@ -246,8 +246,7 @@ typedef struct {
     tl_schedule_kind kind;
     int64_t warmup, total; /* steps */
     double min_ratio;      /* all kinds but TL_CONSTANT end at lr * min_ratio, and stay there */
-    int64_t decay; /* TL_WARMUP_STABLE_DECAY: the last steps, in which lr falls linearly; at most
-                    * total - warmup, and 0 with other kinds */
+    int64_t decay; /* TL_WARMUP_STABLE_DECAY: last steps, of falling lr; at most total - warmup */
 } tl_schedule;
 double tl_schedule_lr(const tl_schedule *s, double lr, int64_t step);
 

@@ -65,7 +65,8 @@ tl_status tl_graph_run_call(tl_graph *g, const tl_plan_step *p, tl_call *c)
         tl_graph_storage(g, &g->roots[p->spot[p->n_in].root])->blank = false;
     if (s != TL_OK)
         tl_tape_fail((tl_at){g->user, n->file, n->line, NULL}, s, "%s", g->run_err.message);
-    tl_err_clear(&g->run_err);
+    if (g->run_err.status != TL_OK)
+        tl_err_clear(&g->run_err);
     return s;
 }
 
@@ -94,14 +95,19 @@ static void note_changes(tl_graph *g)
             tl_storage_note(tl_graph_storage(g, r), (tl_changer){"tl_run", g->file, g->line}, NULL);
 }
 
-/* Calls the hooks of the parts before `end`: all of those that follow what has been done, though
- * one may fail. */
+/* Calls the hooks of the parts before `end` up to one that fails, and all that are TL_AFTER_ALL. */
 static tl_status call_hooks(tl_graph *g, tl_host_when when, int end)
 {
-    for (int i = 0; i < g->tracing->n_hook && (when == TL_AFTER || !tl_failed(g->user)); i++)
-        if (g->tracing->hook[i].when == when && g->tracing->hook[i].part < end)
-            g->tracing->hook[i].f(g->user, g->tracing->hook[i].ctx);
-    return tl_error_status(g->user);
+    tl_status s = tl_error_status(g->user);
+    for (int i = 0; i < g->tracing->n_hook; i++) {
+        const tl_host_hook h = g->tracing->hook[i];
+        const bool due = h.when == when ? s == TL_OK : when == TL_AFTER && h.when == TL_AFTER_ALL;
+        if (!due || h.part >= end)
+            continue;
+        h.f(g->user, h.ctx);
+        s = s == TL_OK ? tl_tape_stopped(g->user, tl_error_status(g->user)) : s;
+    }
+    return s;
 }
 
 /* The storage of an output, as a value of the user's tape. */
@@ -151,10 +157,8 @@ static void give_outputs(tl_graph *g, const tl_tensor *in, tl_tensor *out, int n
 static void read_watches(tl_graph *g, int end)
 {
     for (int i = 0; i < g->tracing->n_watch; i++) {
-        if (g->tracing->watch[i].part >= end)
-            continue;
-        tl_tensor x = tl_tape_value(g->user, &g->result_array[g->n_out + i], g->slab);
-        *g->tracing->watch[i].to = tl_item(g->user, x);
+        if (g->tracing->watch[i].part < end)
+            *g->tracing->watch[i].to = tl_array_get(&g->result_array[g->n_out + i], 0);
     }
 }
 

@@ -297,7 +297,7 @@ static void name_accumulator(tl_tape *t, tl_log_entry *e, const tl_leaf_grad *g,
     const char *name = name_in_model(t, g->leaf);
     e->leaf = g->leaf;
     e->use = use;
-    if (*e->name == '\0' && name != NULL) /* else a micro-batch before has named it */
+    if (name != NULL && strcmp(e->name, name) != 0) /* else a micro-batch before has named it */
         e->name = tl_log_text(tl_log_of(t), name);
     e->dtype = g->acc[use].sum.dtype;
 }
@@ -322,7 +322,7 @@ void tl_log_node(tl_tape *t, const tl_node *n, uint64_t key, bool logged)
         const char *name = j == 0 && tl_node_mutates(n) ? name_in_model(t, n->in[n->op->mutates])
                                                         : NULL;
         if (name != NULL && tl_log_key_unpack(key).pass == TL_KEY_UPDATE) {
-            if (*e->name == '\0')
+            if (strcmp(e->name, name) != 0)
                 e->name = tl_log_text(tl_log_of(t), name);
             e->update = true;
         }

@@ -52,7 +52,7 @@ static tl_status write_list(tl_group *g, const tl_note *notes, int n, FILE *list
         if (g->sharded && tl_group_is_state(m, &x))
             continue; /* each rank has that of other parameters */
         if (!x.param && tl_is_rotary_table(x.name, &x.array))
-            continue; /* ranks may have seen other lengths */
+            continue; /* ranks may have seen other lengths; contents follow from names */
         char shape[TL_SHAPE_TEXT];
         TL_TRY(tl_sha256(g->t, x.tensor, hex));
         snprintf(text, sizeof text, "%s %s %s%s, sha256 %.16s", x.param ? "parameter" : "buffer",
