@@ -110,7 +110,8 @@ static void check_options(tl_opt *o)
     if (s->kind != TL_WARMUP_STABLE_DECAY && s->kind != TL_CONSTANT && s->decay != 0)
         tl_fail(e, TL_EDOMAIN, "tl_%s_new: schedule.decay %lld is TL_WARMUP_STABLE_DECAY's alone",
                 o->name, (long long)s->decay);
-    if (s->kind == TL_WARMUP_STABLE_DECAY && s->decay > 0 && s->decay > s->total - s->warmup)
+    if (e->status == TL_OK && s->kind == TL_WARMUP_STABLE_DECAY && s->decay > 0 &&
+        s->decay > s->total - s->warmup)
         tl_fail(e, TL_EDOMAIN,
                 "tl_%s_new: schedule.warmup %lld and decay %lld are more than the total of %lld "
                 "steps",
