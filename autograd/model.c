@@ -443,10 +443,8 @@ int tl_model_freeze(tl_model *m, const char *prefix, bool frozen)
     int n = 0;
     if (!is_model(m))
         return 0;
-    if (prefix == NULL && tl_error_begin(m) == TL_OK)
-        TL_NEED(&m->head.err, prefix);
     if (prefix == NULL)
-        return 0;
+        return tl_error_begin(m), TL_NEED(&m->head.err, prefix), 0;
     pthread_mutex_lock(&m->lock);
     tl_freeze *f = freeze_put(m, prefix, frozen);
     for (int i = 0; f != NULL && i < m->n_entries; i++) {

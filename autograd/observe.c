@@ -142,6 +142,6 @@ void tl_update_end(tl_tape *t)
     if (!tl_lives(t))
         return;
     t->now.phase &= (uint8_t)~TL_PHASE_UPDATE;
-    if (!tl_failed(t))
+    if (tl_tape_stopped(t, tl_error_status(t)) == TL_OK) /* half an update stays an error */
         TL_TELL(t, updated, t);
 }

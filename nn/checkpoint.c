@@ -51,8 +51,8 @@ static tl_status add_gradients(entries *x, tl_tape *t, tl_err *err)
         tl_accumulating g = tl_accumulating_at(t, i);
         if (*g.param == '\0') /* the name of a derived value is put together when it is asked for */
             return tl_fail(err, TL_ENOMEM, "tl_checkpoint_save: no memory for a gradient's name");
-        if (tl_model_named(tl_tape_model(t), g.param)
-                .frozen) /* a model in which it is frozen refuses the file */
+        /* a model in which it is frozen refuses the file */
+        if (tl_model_named(tl_tape_model(t), g.param).frozen)
             return tl_fail(
                 err, TL_EUSAGE,
                 "tl_checkpoint_save: '%.100s' was frozen after it got a gradient; thaw it "

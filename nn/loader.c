@@ -10,8 +10,7 @@
 
 enum { EPOCH, AT, SAMPLES, BATCH, PLACE };
 
-/* Marks an array without dims, by its stride: its data is the name of a C type that does not fit.
- */
+/* The stride of an array without dims whose data is the name of a C type that does not fit. */
 static const char other_type;
 #define OTHER_TYPE ((int64_t)(intptr_t)&other_type)
 

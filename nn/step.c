@@ -307,10 +307,6 @@ static __attribute__((noinline)) tl_status step(tl_opt *o, tl_at at)
             if (reached(p) && p->mine)
                 update(o, t, p, &s);
         tl_host(t, TL_AFTER_ALL, after, now);
-        if (tl_failed(t) &&
-            tl_error_record(t)->status == TL_OK) /* half a step: it stays an error */
-            tl_fail(tl_error_record(t), tl_error_status(t), "%s",
-                    tl_error_record(o->model)->message);
     }
     tl_update_end(t);
     if (!tl_failed(t))

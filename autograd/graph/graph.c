@@ -415,8 +415,9 @@ static tl_status run_held(const char *file, int line, tl_compiled *c, const tl_t
     tl_graph *g = tl_trace_at(at, c->f, in, n_in, c->n_out, c->ctx, c->opt);
     if (g == NULL)
         return tl_error_status(c->tape);
-    tl_object_take(g);                                          /* it is the compiled program's */
-    if (!tl_grow(&c->graph, &c->cap, c->n, sizeof *c->graph)) { /* the trace may have run c, too */
+    tl_object_take(g); /* it is the compiled program's */
+    /* only now is the place looked for: the trace may have run c, too */
+    if (!tl_grow(&c->graph, &c->cap, c->n, sizeof *c->graph)) {
         tl_object_release(g);
         return tl_tape_fail(at, TL_ENOMEM, "tl_run: no memory for graph %d", c->n);
     }
