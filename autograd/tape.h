@@ -77,10 +77,10 @@ enum {
  * tl_constant and 0-d data are TL_FREE; other data (tl_data, tl_zeros, tl_bound) have samples along
  * axis 0; an input of a traced program is as the tensor passed for it. No x: TL_MIXED. */
 tl_batch tl_batch_of(tl_tape *t, tl_tensor x);
-/* Declares something else, before x is used: samples along that axis, TL_FREE or TL_MIXED. x must
- * be data, a random draw, the result of an op without inputs, or a view of one of these; or what
- * tl_expand repeats along that axis; or one sample, of which nothing tells along which axis it
- * lies; or already so. TL_EUSAGE for other values; TL_ESHAPE: no such axis. */
+/* Declares something else: samples along that axis, TL_FREE or TL_MIXED. x must be data, a random
+ * draw, the result of an op without inputs, or a view of one of these; or what tl_expand repeats
+ * along that axis; or one sample, of which nothing tells along which axis it lies; or already so.
+ * TL_EUSAGE for other values, and for one that a call has used; TL_ESHAPE: no such axis. */
 #define tl_batch_axis(owner, x, axis) tl_batch_axis_at(owner, x, axis, __FILE__, __LINE__)
 
 tl_tensor tl_data_tape_at(tl_tape *t, const void *data, const char *c_type, tl_dtype dtype,

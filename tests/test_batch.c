@@ -57,6 +57,13 @@ static void the_user_says_otherwise(void **unused)
     assert_int_equal(tl_batch_axis(t, tl_tanh(t, x), 1), TL_OK); /* as it is */
     assert_int_equal(tl_batch_axis(t, tl_tanh(t, x), 0), TL_EUSAGE);
     tl_error_clear(t);
+    /* What has used x has taken it as what it was. */
+    assert_int_equal(tl_batch_axis(t, x, 1), TL_OK);
+    assert_int_equal(tl_batch_axis(t, x, 0), TL_EUSAGE);
+    assert_non_null(strstr(tl_error(t), "tl_batch_axis: tanh ("));
+    assert_non_null(strstr(tl_error(t), ") has used x already"));
+    tl_error_clear(t);
+    IS(x, 1);
     assert_int_equal(tl_batch_axis(t, tl_param(t, m, "w", TL_F32, TL_DIMS(2), TL_INIT_ONES, 0), 0),
                      TL_EUSAGE);
 }
@@ -140,15 +147,15 @@ static void what_is_repeated_or_drawn_is_told(void **unused)
 {
     tl_tensor h = tl_param(t, m, "h", TL_F32, TL_DIMS(4), TL_INIT_ONES, 0),
               u = tl_param(t, m, "u", TL_F32, TL_DIMS(4, 4), TL_INIT_ONES, 0),
-              all = tl_expand(t, h, TL_DIMS(6, 4)), x = zeros(TL_DIMS(6, 4)),
-              first = tl_scalar(t, TL_I64, 3);
+              all = tl_expand(t, h, TL_DIMS(6, 4)), told = tl_expand(t, h, TL_DIMS(6, 4)),
+              x = zeros(TL_DIMS(6, 4)), first = tl_scalar(t, TL_I64, 3);
     (void)unused;
     IS(all, TL_FREE);
     IS(tl_add(t, x, tl_matmul(t, all, u)), TL_MIXED);
     assert_int_equal(tl_batch_axis(t, all, 1), TL_EUSAGE);
     tl_error_clear(t);
-    assert_int_equal(tl_batch_axis(t, all, 0), TL_OK);
-    IS(tl_add(t, x, tl_matmul(t, all, u)), 0);
+    assert_int_equal(tl_batch_axis(t, told, 0), TL_OK);
+    IS(tl_add(t, x, tl_matmul(t, told, u)), 0);
     IS(tl_uniform(t, TL_F32, TL_DIMS(6, 4), "s"), TL_FREE);
     IS(tl_add(t, x, tl_uniform(t, TL_F32, TL_DIMS(4), "s")), 0);
     IS(tl_add(t, x, tl_uniform(t, TL_F32, TL_DIMS(6, 4), "s")), TL_MIXED);
@@ -157,6 +164,7 @@ static void what_is_repeated_or_drawn_is_told(void **unused)
     IS(tl_add(t, x, drawn), 0);
     IS(tl_add(t, x, tl_bernoulli(t, tl_sigmoid(t, x), "s", .sample = first)), 0);
     IS(tl_permutation(t, 5, "s", .sample = first), TL_FREE);
+    drawn = tl_normal(t, TL_F32, TL_DIMS(6, 4), "s", .sample = first);
     assert_int_equal(tl_batch_axis(t, drawn, TL_FREE), TL_OK);
     IS(tl_exp(t, drawn), TL_FREE);
     assert_false(tl_failed(t));

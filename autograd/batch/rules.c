@@ -41,6 +41,17 @@ static bool may_lie_along(const tl_value *v, int axis)
     return v->batch == axis || (v->batch >= 0 && v->samples == 1 && axis >= 0 && axis < v->a.ndim);
 }
 
+/* The first call since x was made that has used it; NULL: none. */
+static const tl_node *used(const tl_tape *t, tl_tensor x)
+{
+    const tl_node *first = NULL;
+    for (uint32_t i = t->n_nodes; i-- > 0 && t->node[i].out > x.index;)
+        for (int k = 0; k < t->node[i].n_in; k++)
+            if (tl_same_handle(t->node[i].in[k], x))
+                first = &t->node[i];
+    return first;
+}
+
 static tl_status set_axis(tl_value *v, int axis, bool told, tl_err *e)
 {
     char text[TL_SHAPE_TEXT];
@@ -71,6 +82,12 @@ tl_status tl_batch_axis_tape_at(tl_tape *t, tl_tensor x, int axis, const char *f
         v->batch = (tl_batch)axis;
         return TL_OK;
     }
+    const tl_node *n = told && v->batch != axis ? used(t, x) : NULL;
+    if (n != NULL)
+        return tl_tape_fail(at, TL_EUSAGE,
+                            "tl_batch_axis: %s (%.90s:%d) has used x already, as what it was "
+                            "before; it is told before x is used",
+                            n->op->name, n->file == NULL ? "?" : n->file, n->line);
     if (set_axis(v, axis, told, &e) == TL_OK)
         return TL_OK;
     return tl_tape_fail(at, e.status, "%s%s", e.message,
