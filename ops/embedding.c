@@ -50,15 +50,16 @@ static tl_status embedding_shape(tl_call *c)
     return TL_OK;
 }
 
-static tl_status embedding_forward(tl_call *c)
+static void copy_rows(void *ctx, int64_t begin, int64_t end, int thread)
 {
+    const tl_call *c = ctx;
     const tl_array *w = c->in[0], *ids = c->in[1];
-    int64_t count = tl_array_count(ids), n = w->dim[1], size = (int64_t)tl_dtype_size(w->dtype);
-    tl_shape row = TL_DIMS(n);
-    TL_TRY(check_ids(c, ids, w->dim[0]));
-    tl_cursor at = tl_cursor_at(ids, ids->ndim, 0);
-    for (int64_t i = 0; i < count; i++, tl_cursor_next(&at)) {
-        int64_t id = *(const int64_t *)tl_cursor_data(&at);
+    const int64_t n = w->dim[1], size = (int64_t)tl_dtype_size(w->dtype);
+    const tl_shape row = TL_DIMS(n);
+    tl_cursor at = tl_cursor_at(ids, ids->ndim, begin);
+    (void)thread;
+    for (int64_t i = begin; i < end; i++, tl_cursor_next(&at)) {
+        const int64_t id = *(const int64_t *)tl_cursor_data(&at);
         tl_array src = tl_array_make(w->dtype, &row, (char *)w->data + id * w->stride[0] * size);
         tl_array dst = tl_array_make(w->dtype, &row, (char *)c->out[0].data + i * n * size);
         src.stride[0] = w->stride[1];
@@ -67,6 +68,13 @@ static tl_status embedding_forward(tl_call *c)
         else
             tl_array_copy(&dst, &src);
     }
+}
+
+static tl_status embedding_forward(tl_call *c)
+{
+    const tl_array *w = c->in[0], *ids = c->in[1];
+    TL_TRY(check_ids(c, ids, w->dim[0]));
+    tl_parallel_for(tl_array_count(ids), 1 + 16384 / (w->dim[1] + 1), copy_rows, c);
     return TL_OK;
 }
 

@@ -36,28 +36,39 @@ static tl_status as_rows(tl_call *c, tl_array *rows, int64_t *n)
     return tl_as_compute(c, &p, rows);
 }
 
-static tl_status extreme(tl_call *c, bool min)
-{
-    const tl_row_table *k = tl_isa_now()->row;
-    const tl_array *y = &c->out[0];
-    const int64_t count = tl_array_count(y);
-    tl_array rows;
+/* Rows of n elements, and where what is found in them goes. */
+typedef struct {
+    tl_array rows, y;
     int64_t n;
-    TL_TRY(as_rows(c, &rows, &n));
-    for (int64_t r = 0; r < count; r++) {
-        const void *x = tl_flat_at(&rows, r * n);
-        if (rows.dtype == TL_F64) {
-            ((double *)y->data)[r] = (min ? k->min64 : k->max64)(n, x);
-        } else {
-            float m = (min ? k->min32 : k->max32)(n, x);
-            tl_isa_now()->convert->narrow(1, y->dtype, &m, tl_flat_at(y, r), 1);
-        }
-    }
+    bool min;
+} job;
+
+static tl_status over_rows(tl_call *c, tl_range_fn *body, bool min)
+{
+    job j = {.y = c->out[0], .min = min};
+    TL_TRY(as_rows(c, &j.rows, &j.n));
+    tl_parallel_for(tl_array_count(&j.y), 1 + 8192 / (j.n + 1), body, &j);
     return TL_OK;
 }
 
-static tl_status max_forward(tl_call *c) { return extreme(c, false); }
-static tl_status min_forward(tl_call *c) { return extreme(c, true); }
+static void extremes(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const job *j = ctx;
+    const tl_row_table *k = tl_isa_now()->row;
+    (void)thread;
+    for (int64_t r = begin; r < end; r++) {
+        const void *x = tl_flat_at(&j->rows, r * j->n);
+        if (j->rows.dtype == TL_F64) {
+            ((double *)j->y.data)[r] = (j->min ? k->min64 : k->max64)(j->n, x);
+        } else {
+            float m = (j->min ? k->min32 : k->max32)(j->n, x);
+            tl_isa_now()->convert->narrow(1, j->y.dtype, &m, tl_flat_at(&j->y, r), 1);
+        }
+    }
+}
+
+static tl_status max_forward(tl_call *c) { return over_rows(c, extremes, false); }
+static tl_status min_forward(tl_call *c) { return over_rows(c, extremes, true); }
 
 /* mask = (x == extreme), dx = dy / count(mask) where mask. In a row whose extreme is NaN nothing
  * equals it, and dx is +0. */
@@ -122,15 +133,15 @@ static int64_t first_max(const tl_array *rows, int64_t r, int64_t n)
     return best;
 }
 
-static tl_status argmax_forward(tl_call *c)
+static void first_places(void *ctx, int64_t begin, int64_t end, int thread)
 {
-    tl_array rows;
-    int64_t n, count = tl_array_count(&c->out[0]);
-    TL_TRY(as_rows(c, &rows, &n));
-    for (int64_t r = 0; r < count; r++)
-        ((int64_t *)c->out[0].data)[r] = first_max(&rows, r, n);
-    return TL_OK;
+    const job *j = ctx;
+    (void)thread;
+    for (int64_t r = begin; r < end; r++)
+        ((int64_t *)j->y.data)[r] = first_max(&j->rows, r, j->n);
 }
+
+static tl_status argmax_forward(tl_call *c) { return over_rows(c, first_places, false); }
 
 const tl_op tl_op_argmax = {TL_NAMED(argmax, 1, 1), .traits = TL_REDUCTION | TL_NONDIFF,
                             .shape = argmax_shape,  .forward = argmax_forward,

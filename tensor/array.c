@@ -312,33 +312,49 @@ static void copy_row(char *d, int64_t ds, const char *s, int64_t ss, int64_t n, 
         copy_elements(d, ds, s, ss, n, 1);
 }
 
+/* One copy: to v[0] from v[1], of the same collapsed dims, the last of which are rows. */
+typedef struct {
+    tl_array v[2];
+    size_t size; /* of an element */
+} copying;
+
+static void copy_rows(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const copying *c = ctx;
+    const tl_array *d = &c->v[0], *s = &c->v[1];
+    const int last = d->ndim - 1;
+    tl_cursor to = tl_cursor_at(d, last, begin), from = tl_cursor_at(s, last, begin);
+    (void)thread;
+    for (int64_t k = begin; k < end; k++, tl_cursor_next(&to), tl_cursor_next(&from))
+        copy_row(tl_cursor_data(&to), d->stride[last], tl_cursor_data(&from), s->stride[last],
+                 d->dim[last], c->size);
+}
+
+/* Elements begin to end of the only row. */
+static void copy_part(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const copying *c = ctx;
+    const int64_t size = (int64_t)c->size, ds = c->v[0].stride[0], ss = c->v[1].stride[0];
+    (void)thread;
+    copy_row((char *)c->v[0].data + begin * ds * size, ds,
+             (const char *)c->v[1].data + begin * ss * size, ss, end - begin, c->size);
+}
+
 void tl_array_copy(const tl_array *dst, const tl_array *src)
 {
-    tl_array v[2] = {*dst, *src};
-    size_t size = dtypes[dst->dtype].size;
-    if (tl_array_count(dst) == 0)
+    enum { GRAIN = 32768 }; /* elements */
+    copying c = {{*dst, *src}, dtypes[dst->dtype].size};
+    const int64_t count = tl_array_count(dst);
+    if (count == 0)
         return;
-    tl_array_collapse(v, 2);
-    if (v[0].ndim == 0) {
-        memcpy(dst->data, src->data, size);
-        return;
-    }
-    int last = v[0].ndim - 1;
-    int64_t at[TL_MAX_DIMS] = {0}, outer = 1;
-    for (int i = 0; i < last; i++)
-        outer *= v[0].dim[i];
-    for (int64_t k = 0; k < outer; k++) {
-        int64_t od = 0, os = 0;
-        for (int i = 0; i < last; i++) {
-            od += at[i] * v[0].stride[i];
-            os += at[i] * v[1].stride[i];
-        }
-        copy_row((char *)v[0].data + od * (int64_t)size, v[0].stride[last],
-                 (const char *)v[1].data + os * (int64_t)size, v[1].stride[last], v[0].dim[last],
-                 size);
-        for (int i = last - 1; i >= 0 && ++at[i] == v[0].dim[i]; i--)
-            at[i] = 0;
-    }
+    tl_array_collapse(c.v, 2);
+    const int64_t row = c.v[0].ndim == 0 ? 1 : c.v[0].dim[c.v[0].ndim - 1];
+    if (c.v[0].ndim == 0)
+        memcpy(dst->data, src->data, c.size);
+    else if (c.v[0].ndim == 1)
+        tl_parallel_for(row, GRAIN, copy_part, &c);
+    else
+        tl_parallel_for(count / row, 1 + GRAIN / row, copy_rows, &c);
 }
 
 double tl_element_get(tl_dtype d, const void *p)
