@@ -40,9 +40,9 @@ tl_tensor tl_buffer_filled_at(tl_at at, tl_model *m, const char *name, tl_dtype 
                               tl_shape shape, tl_filler *fill, void *ctx);
 /* A named tensor may be the state of one object, its owner. take: if it has no owner it becomes
  * `owner`'s (NULL: it is only looked up), and is set to zero. Returns its owner; NULL if there is
- * no tensor of that name. drop: everything that `owner` owns has no owner any more. */
+ * no tensor of that name. give: what `from` owns of that name (NULL: all) is `to`'s, as it is. */
 const void *tl_buffer_take(tl_model *m, const char *name, const void *owner);
-void tl_buffer_drop(tl_model *m, const void *owner);
+void tl_buffer_give(tl_model *m, const char *name, const void *from, const void *to);
 /* rollback removes the tensors that the model has received since mark, to undo something half done,
  * before a program uses them. Their handles are stale then. */
 uint32_t tl_model_mark(tl_model *m);

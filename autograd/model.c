@@ -391,14 +391,17 @@ const void *tl_buffer_take(tl_model *m, const char *name, const void *owner)
     return whose;
 }
 
-void tl_buffer_drop(tl_model *m, const void *owner)
+void tl_buffer_give(tl_model *m, const char *name, const void *from, const void *to)
 {
+    bool found = true;
     if (!is_model(m))
         return;
     pthread_mutex_lock(&m->lock);
-    for (int i = 0; i < m->n_entries; i++)
-        if (m->entry[i].owner == owner)
-            m->entry[i].owner = NULL;
+    const int first = name == NULL ? 0 : lookup(m, name, &found);
+    const int end = name == NULL ? m->n_entries : first + found;
+    for (int i = first; i < end; i++)
+        if (m->entry[i].owner == from)
+            m->entry[i].owner = to;
     pthread_mutex_unlock(&m->lock);
 }
 

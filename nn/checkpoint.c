@@ -15,7 +15,7 @@
 #include "tensor/operands.h"
 #include "tensor/threads.h"
 
-enum { OWN_NOTES = 4, KIND = 256, GRADIENT_NAME = TL_NAME_MAX + KIND + 32, MOST_CALLS = 1 << 20 };
+enum { OWN_NOTES = 5, KIND = 256, GRADIENT_NAME = TL_NAME_MAX + KIND + 32, MOST_CALLS = 1 << 20 };
 
 /* How every public function here begins. t and opt may be NULL. */
 static tl_status begin(tl_model *m, tl_tape *t, const tl_opt *opt, const char *who)
@@ -109,6 +109,32 @@ static tl_status check_notes(const tl_note *notes, int n, tl_err *err)
     return TL_OK;
 }
 
+/* The owner of a tensor that is an optimizer's state of a parameter; NULL for others. */
+static const void *owner_of(tl_model *m, const char *name)
+{
+    return tl_model_named(m, tl_opt_state_of(name)).param ? tl_buffer_take(m, name, NULL) : NULL;
+}
+
+/* The names of the state that other optimizers own, a line each; empty if there is none, NULL
+ * without memory. Free it with tl_free_raw. */
+static char *state_of_others(tl_model *m, const tl_opt *opt)
+{
+    char *text = NULL;
+    for (size_t size = 0;; size = 0) { /* once to count, once to write */
+        for (int i = 0; opt != NULL && i < tl_model_count(m); i++) {
+            const char *name = tl_model_at(m, i).name;
+            const void *whose = owner_of(m, name);
+            if (whose == NULL || whose == opt)
+                continue;
+            if (text != NULL)
+                sprintf(text + size, "%s\n", name);
+            size += strlen(name) + 1;
+        }
+        if (text != NULL || (text = tl_calloc(size + 1, 1)) == NULL)
+            return text;
+    }
+}
+
 static tl_status save(tl_model *m, tl_tape *t, const tl_opt *opt, const char *path,
                       const tl_note *notes, int n)
 {
@@ -122,8 +148,12 @@ static tl_status save(tl_model *m, tl_tape *t, const tl_opt *opt, const char *pa
                        "tl_group_save gathers that of all",
                        opt->o.part, opt->o.parts);
     tl_st_meta *meta = tl_calloc((size_t)(n + OWN_NOTES), sizeof *meta), *end = meta;
-    if (meta == NULL)
+    char *others = state_of_others(m, opt);
+    if (meta == NULL || others == NULL) {
+        tl_free_raw(meta);
+        tl_free_raw(others);
         return tl_fail(err, TL_ENOMEM, "tl_checkpoint_save: no memory for %d notes", n);
+    }
     for (int i = 0; i < n; i++)
         *end++ = (tl_st_meta){notes[i].key, notes[i].value};
     snprintf(seed, sizeof seed, "%" PRIu64, tl_model_seed(m));
@@ -133,9 +163,12 @@ static tl_status save(tl_model *m, tl_tape *t, const tl_opt *opt, const char *pa
         snprintf(steps, sizeof steps, "%" PRId64, opt->steps);
         *end++ = (tl_st_meta){"tally.optimizer", opt->name};
         *end++ = (tl_st_meta){"tally.steps", steps};
+        if (*others != '\0')
+            *end++ = (tl_st_meta){"tally.others", others};
     }
     tl_status s = write_file(m, t, path, meta, (int)(end - meta));
     tl_free_raw(meta);
+    tl_free_raw(others);
     return s;
 }
 
@@ -334,15 +367,40 @@ static tl_status make_absent(const loading *l)
     return s;
 }
 
-/* Makes all state of the optimizer's kind its own, before any of it is read. If `now` is false it
- * only asks whether that can be done. */
+/* Whether the file names that tensor as the state of other optimizers than the one that it was
+ * saved with. */
+static bool is_of_others(const loading *l, const char *name)
+{
+    const char *line = tl_st_meta_get(l->f, "tally.others"), *end;
+    const size_t n = strlen(name);
+    for (; line != NULL && (end = strchr(line, '\n')) != NULL; line = end + 1)
+        if ((size_t)(end - line) == n && memcmp(line, name, n) == 0)
+            return true;
+    return false;
+}
+
+/* Makes state of its kind the optimizer's own: what the file holds for it, and what it or nobody
+ * has. What the file holds for others waits for theirs. If `now` is false it only asks whether that
+ * can be done. */
 static tl_status own_state(const loading *l, bool now)
 {
+    const char *kind = l->opt != NULL && l->opt->adam ? "adamw." : "sgd.";
     for (int k = 0; l->opt != NULL && k < tl_model_count(l->m); k++) {
-        const char *name = tl_model_at(l->m, k).name, *kind = l->opt->adam ? "adamw." : "sgd.";
-        if (strncmp(name, kind, strlen(kind)) == 0 &&
-            tl_model_named(l->m, tl_opt_state_of(name)).param)
-            TL_TRY(tl_opt_own(l->opt, name, now, l->file.err));
+        const char *name = tl_model_at(l->m, k).name;
+        const void *whose = owner_of(l->m, name);
+        const bool mine = whose == NULL || whose == l->opt;
+        if (!tl_opt_kind_owned(name) || !tl_model_named(l->m, tl_opt_state_of(name)).param)
+            continue;
+        if (is_of_others(l, name)) {
+            if (now && mine)
+                tl_buffer_give(l->m, name, whose, &tl_opt_elsewhere);
+        } else if (strncmp(name, kind, strlen(kind)) == 0 &&
+                   (mine || tl_st_find(l->f, name) >= 0)) {
+            if (whose != &tl_opt_elsewhere)
+                TL_TRY(tl_opt_check_owner(l->opt, name, whose, l->file.err));
+            if (now)
+                tl_buffer_give(l->m, name, whose, l->opt);
+        }
     }
     return TL_OK;
 }
@@ -370,17 +428,19 @@ static tl_status open_gradients(const loading *l)
     return tl_fail(l->file.err, s, "%s", said.message);
 }
 
-/* Copies the contents, which cannot fail: everything is there and alike. The optimizer's state that
- * the file lacks begins at zero. */
+/* Copies the contents, which cannot fail: everything is there and alike. State that the file lacks
+ * begins at zero, unless another optimizer has it. */
 static void copy_all(const loading *l)
 {
     for (int k = 0; k < tl_model_count(l->m); k++) {
         tl_named x = tl_model_at(l->m, k);
         size_t bytes = (size_t)tl_array_count(&x.array) * tl_dtype_size(x.array.dtype);
+        const void *whose = owner_of(l->m, x.name);
         int i = tl_st_find(l->f, x.name);
         if (i >= 0)
             tl_write(l->m, x.tensor, tl_st_at(l->f, i).array.data, bytes);
-        else if (l->opt != NULL && bytes > 0 && tl_model_named(l->m, tl_opt_state_of(x.name)).param)
+        else if (l->opt != NULL && bytes > 0 && (whose == NULL || whose == l->opt) &&
+                 tl_model_named(l->m, tl_opt_state_of(x.name)).param)
             tl_write(l->m, x.tensor, memset(x.array.data, 0, bytes), bytes); /* notes the change */
     }
 }

@@ -266,9 +266,8 @@ typedef struct {
 /* An optimizer of all parameters that are not frozen: f32, f64, and f16 and bf16 by f32 masters.
  * Its state is kept in m, which it borrows, from the first step on, in buffers that start at zero
  * (adamw.m.NAME, adamw.v.NAME, sgd.b.NAME); if two live optimizers would share one, tl_step is
- * TL_EUSAGE. NULL when out of memory or without a model. Numbers that make no sense (an lr of 0, a
- * schedule without a total, ...) are TL_EDOMAIN, which tl_step reports, too. NUMERICS 12.10:
- * PyTorch's compared. */
+ * TL_EUSAGE. NULL when out of memory or without a model. Numbers that make no sense (an lr of 0)
+ * are TL_EDOMAIN, which tl_step reports, too. NUMERICS 12.10: PyTorch's compared. */
 #define TL_OPT(make, m, ...) make(m, TL_MAKE(tl_opt_options){__VA_ARGS__}, __FILE__, __LINE__)
 #define tl_sgd_new(m, ...) TL_OPT(tl_sgd_new_at, m, __VA_ARGS__)
 #define tl_adam_new(m, ...) TL_OPT(tl_adam_new_at, m, __VA_ARGS__)
@@ -292,8 +291,9 @@ double tl_opt_grad_norm(const tl_opt *o); /* of the last update, before clipping
  *
  * A checkpoint is one safetensors file, written whole or not at all: parameters, buffers (with the
  * optimizer's state), the number of steps, the model's seed, and notes of the caller's. opt may be
- * NULL. Errors go to m or t. Loading needs a model that has the same parameters already, from a
- * forward call. If it fails, model and optimizer are as they were. */
+ * NULL; several save a file each, and do not step before each has loaded its own (TL_EUSAGE).
+ * Errors go to m or t. Loading needs the model's parameters, from a forward call, and if it fails,
+ * model and optimizer are as they were. */
 typedef struct {
     const char *key, *value;
 } tl_note;
@@ -308,8 +308,8 @@ tl_status tl_checkpoint_notes(tl_model *m, const char *path, const char *const *
                               char (*values)[TL_NOTE_MAX], int n);
 /* The same for the tape's model and the gradients that micro-batches have left on the tape, to stop
  * between any two of them: an accumulator grad.CALL.KIND.NAME for each backward, kind of use and
- * parameter (grad.0..NAME: reached, but given nothing). TL_EUSAGE: save:
- * one is of a parameter that was frozen since; load: the tape has some already. */
+ * parameter (grad.0..NAME: reached, but given nothing). TL_EUSAGE: save: one is of a parameter that
+ * was frozen since; load: the tape has some already. */
 tl_status tl_checkpoint_save_tape(tl_tape *t, const tl_opt *opt, const char *path,
                                   const tl_note *notes, int n);
 tl_status tl_checkpoint_load_tape(tl_tape *t, tl_opt *opt, const char *path,

@@ -52,7 +52,7 @@ double tl_schedule_lr(const tl_schedule *s, double lr, int64_t step)
 static void opt_destroy(void *object)
 {
     tl_opt *o = object;
-    tl_buffer_drop(o->model, o);
+    tl_buffer_give(o->model, NULL, o, NULL);
     for (int i = 0; i < o->n_groups; i++)
         tl_free_raw(o->group[i].pattern);
     while (o->traced != NULL) {

@@ -77,9 +77,11 @@ static inline tl_tensor tl_opt_add_squares(tl_tape *t, tl_tensor sum, tl_tensor 
     return tl_is_none(sum) ? q : tl_is_none(q) ? sum : tl_add(t, sum, q);
 }
 
-/* Makes the buffer of that name, if there is one, o's state. TL_EUSAGE: it is the state of another
- * optimizer that still lives. If `now` is false it only asks. */
-tl_status tl_opt_own(tl_opt *o, const char *state, bool now, tl_err *err);
+/* An error if whose, the owner of the buffer `state`, is another optimizer that still lives. */
+tl_status tl_opt_check_owner(const tl_opt *o, const char *state, const void *whose, tl_err *err);
+/* Owns the state that a checkpoint held for optimizers other than the one that it was loaded for,
+ * until theirs is loaded. */
+extern const char tl_opt_elsewhere;
 
 /* The prefixes of the buffers that hold an optimizer's state of a parameter; NULL after the last.
  */
@@ -88,6 +90,9 @@ static inline const char *tl_opt_kind(int i)
     static const char *const kind[] = {"master.", "sgd.b.", "adamw.m.", "adamw.v.", NULL};
     return kind[i];
 }
+
+/* Whether buffers of that kind have an owner; a master follows from its parameter. */
+static inline bool tl_opt_kind_owned(const char *name) { return strncmp(name, "master.", 7) != 0; }
 
 /* The parameter whose state a tensor of that name would be; "" for other names. */
 static inline const char *tl_opt_state_of(const char *name)

@@ -98,17 +98,23 @@ const char **tl_opt_others(const tl_opt *o, int *n)
     return name;
 }
 
-tl_status tl_opt_own(tl_opt *o, const char *state, bool now, tl_err *err)
+const char tl_opt_elsewhere = 0;
+
+tl_status tl_opt_check_owner(const tl_opt *o, const char *state, const void *whose, tl_err *err)
 {
-    const tl_opt *whose = tl_buffer_take(o->model, state, now ? o : NULL);
-    return whose == NULL || whose == o
-               ? TL_OK
-               : tl_fail(
-                     err, TL_EUSAGE,
-                     "'%.100s' is the state of another optimizer (tl_%s_new, %lld steps), which "
-                     "%s; free that, or keep the parameter from one of them (tl_model_freeze)",
-                     state, whose->name, (long long)whose->steps,
-                     tl_object_given(whose) ? "lives" : "a compiled program steps with");
+    const tl_opt *other = whose;
+    if (whose == NULL || other == o)
+        return TL_OK;
+    if (whose == &tl_opt_elsewhere)
+        return tl_fail(err, TL_EUSAGE,
+                       "'%.100s' came with the checkpoint of another optimizer; load the one that "
+                       "was saved with this optimizer, too",
+                       state);
+    return tl_fail(err, TL_EUSAGE,
+                   "'%.100s' is the state of another optimizer (tl_%s_new, %lld steps), which %s; "
+                   "free that, or keep the parameter from one of them (tl_model_freeze)",
+                   state, other->name, (long long)other->steps,
+                   tl_object_given(other) ? "lives" : "a compiled program steps with");
 }
 
 /* The buffer KIND.NAME of a parameter, in its compute type; made at the first step. */
@@ -119,7 +125,8 @@ static tl_tensor buffer(tl_opt *o, tl_tape *t, const char *kind, const tl_opt_pa
     const tl_array *a = &p->param.array;
     tl_tensor x = tl_buffer(t, o->model, tl_join(t, name, kind, p->param.name),
                             tl_dtype_compute(a->dtype), tl_array_shape(a));
-    if (tl_is_none(x) || !own || tl_opt_own(o, name, true, &err) == TL_OK)
+    if (tl_is_none(x) || !own ||
+        tl_opt_check_owner(o, name, tl_buffer_take(o->model, name, o), &err) == TL_OK)
         return x;
     tl_tape_fail(TL_AT(t), err.status, "tl_step: %s", err.message);
     return TL_NONE;

@@ -1,0 +1,192 @@
+/* Two optimizers over one model, each of parameters of its own: a checkpoint knows whose state is
+ * whose, so that such a run can be stopped and resumed. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <string.h>
+
+#include <tally.h>
+
+#include "tests/support/fresh_dir.h"
+
+extern const struct CMUnitTest tl_tests_two_optimizers[];
+extern const size_t tl_tests_two_optimizers_count;
+
+typedef struct {
+    tl_model *m;
+    tl_tape *t;
+    tl_opt *o[2]; /* of "d" and of "g" */
+} run;
+
+static const char *const prefix[2] = {"d", "g"};
+static char file[2][1024];
+
+static tl_tensor data(const run *r, int step)
+{
+    float x[12];
+    for (int i = 0; i < 12; i++)
+        x[i] = (float)((i * 7 + step * 5) % 11) / 11 - 0.5f;
+    return tl_data(r->t, x, TL_F32, TL_DIMS(4, 3));
+}
+
+/* `kinds`: "aa" is Adam twice, "as" Adam and SGD with momentum. */
+static run begin(uint64_t seed, const char *kinds)
+{
+    run r = {.m = tl_model_new(.seed = seed)};
+    r.t = tl_tape_new(r.m);
+    for (int k = 0; k < 2; k++) {
+        r.o[k] = kinds[k] == 'a' ? tl_adam_new(r.m, .lr = 0.01 * (k + 1))
+                                 : tl_sgd_new(r.m, .lr = 0.1, .momentum = 0.9);
+        tl_linear(r.t, r.m, prefix[k], data(&r, 0), 2);
+    }
+    tl_tape_reset(r.t);
+    return r;
+}
+
+static void end(run *r) { tl_free(r->o[0], r->o[1], r->t, r->m); }
+
+static tl_status step(run *r, int k, int step)
+{
+    tl_tensor y = tl_linear(r->t, r->m, prefix[k], data(r, step), 2);
+    tl_backward(r->t, tl_sum(r->t, tl_square(r->t, tl_sin(r->t, y)), TL_ALL, false),
+                .partial = true);
+    const tl_status s = tl_step(r->o[k], r->t);
+    tl_tape_reset(r->t);
+    return s;
+}
+
+static void steps(run *r, int from, int to)
+{
+    for (int i = from; i < to; i++)
+        for (int k = 0; k < 2; k++)
+            assert_int_equal(step(r, k, i), TL_OK);
+}
+
+static void hash(const run *r, char hex[65])
+{
+    assert_int_equal(tl_model_sha256(r->m, hex), TL_OK);
+}
+
+/* 4 steps, after which each optimizer has a file; 4 more, whose end is `want`. */
+static void make_files(const char *kinds, char want[65])
+{
+    run r = begin(1, kinds);
+    steps(&r, 0, 4);
+    for (int k = 0; k < 2; k++) {
+        temp_dir_file(file[k], &dir, prefix[k]);
+        assert_int_equal(tl_checkpoint_save(r.m, r.o[k], file[k], NULL, 0), TL_OK);
+    }
+    steps(&r, 4, 8);
+    hash(&r, want);
+    end(&r);
+}
+
+static void load(run *r, int k)
+{
+    assert_int_equal(tl_checkpoint_load(r->m, r->o[k], file[k], NULL, NULL, 0), TL_OK);
+}
+
+static void a_file_for_each_resumes_the_run(void **unused)
+{
+    static const char *const kinds[] = {"aa", "as", "sa", "ss"};
+    (void)unused;
+    for (int i = 0; i < 4; i++) {
+        char want[65], got[65];
+        make_files(kinds[i], want);
+        for (int first = 0; first < 2; first++) {
+            run r = begin(9, kinds[i]);
+            load(&r, first);
+            load(&r, !first);
+            steps(&r, 4, 8);
+            hash(&r, got);
+            assert_string_equal(got, want);
+            load(&r, !first); /* the run goes back to where the files were written */
+            load(&r, first);
+            steps(&r, 4, 8);
+            hash(&r, got);
+            assert_string_equal(got, want);
+            end(&r);
+        }
+    }
+}
+
+/* State that has come with another's file is neither used nor cleared. */
+static void a_step_without_its_own_file_is_refused(void **unused)
+{
+    static const char *const kinds[] = {"aa", "as"};
+    (void)unused;
+    for (int i = 0; i < 2; i++) {
+        char want[65], got[65], now[65];
+        make_files(kinds[i], want);
+        run r = begin(9, kinds[i]);
+        load(&r, 0);
+        hash(&r, now);
+        assert_int_equal(step(&r, 1, 4), TL_EUSAGE);
+        assert_non_null(strstr(tl_error(r.t), i == 0 ? "'adamw.m.g.bias' came with the checkpoint"
+                                                     : "'sgd.b.g.bias' came with the checkpoint"));
+        tl_grad_clear(r.t);
+        tl_error_clear(r.t);
+        hash(&r, got);
+        assert_string_equal(got, now);
+        /* A checkpoint of the half that is there says the same. */
+        assert_int_equal(tl_checkpoint_save(r.m, r.o[0], file[0], NULL, 0), TL_OK);
+        run again = begin(3, kinds[i]);
+        load(&again, 0);
+        assert_int_equal(step(&again, 1, 4), TL_EUSAGE);
+        tl_error_clear(again.t);
+        end(&again);
+        load(&r, 1);
+        steps(&r, 4, 8);
+        hash(&r, got);
+        assert_string_equal(got, want);
+        end(&r);
+    }
+}
+
+/* A file of one optimizer is no other's of its kind while the first has what is in it. */
+static void one_file_is_not_for_two(void **unused)
+{
+    char want[65], now[65], got[65];
+    (void)unused;
+    make_files("aa", want);
+    run r = begin(9, "aa");
+    load(&r, 0);
+    hash(&r, now);
+    assert_int_equal(tl_checkpoint_load(r.m, r.o[1], file[0], NULL, NULL, 0), TL_EUSAGE);
+    assert_non_null(strstr(tl_error(r.m), "'adamw.m.d.bias' is the state of another optimizer"));
+    tl_error_clear(r.m);
+    hash(&r, got);
+    assert_string_equal(got, now);
+    end(&r);
+}
+
+/* Weights alone: an optimizer starts afresh. */
+static void weights_are_for_anyone(void **unused)
+{
+    char want[65], got[65];
+    (void)unused;
+    make_files("as", want);
+    run r = begin(9, "as"), fresh = begin(9, "as");
+    assert_int_equal(tl_checkpoint_load(r.m, NULL, file[0], NULL, NULL, 0), TL_OK);
+    assert_int_equal(tl_save(r.m, path), TL_OK);
+    assert_int_equal(tl_load(fresh.m, path), TL_OK);
+    steps(&r, 4, 6);
+    steps(&fresh, 4, 6);
+    hash(&r, want);
+    hash(&fresh, got);
+    assert_string_equal(got, want);
+    end(&r), end(&fresh);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, make_dir, remove_dir)
+const struct CMUnitTest tl_tests_two_optimizers[] = {
+    TEST(a_file_for_each_resumes_the_run),
+    TEST(a_step_without_its_own_file_is_refused),
+    TEST(one_file_is_not_for_two),
+    TEST(weights_are_for_anyone),
+};
+const size_t tl_tests_two_optimizers_count = sizeof tl_tests_two_optimizers /
+                                             sizeof tl_tests_two_optimizers[0];
