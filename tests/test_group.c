@@ -744,6 +744,50 @@ static void what_is_no_parameters_sum_is_left_alone(void **unused)
         }
 }
 
+/* A micro-batch of two backwards, of which the first is put off. */
+static void train_twice_backward(void *ctx, tl_link link, char out[GROUPED_HASH])
+{
+    static const float x[4][3] = {{1, 2, 3}, {.5f, -1, 2}, {-.25f, .75f, 1}, {2, 1, -1}};
+    const bool alone = ctx != NULL; /* without a group */
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tape *t = tl_tape_new(m);
+    tl_opt *o = tl_sgd_new(m, .lr = 0.1);
+    tl_group *g = alone ? NULL : tl_group_new(t, link);
+    for (int step = 0; step < 2; step++) {
+        const tl_group_part p = tl_group_take(g, 4);
+        tl_tensor in = tl_data(t, x[p.first], TL_F32, TL_DIMS(p.n, 3));
+        tl_tensor w = tl_param(t, m, "w", TL_F32, TL_DIMS(3, 2), .kind = TL_INIT_NORMAL,
+                               .scale = 1);
+        tl_backward(t, tl_sum(t, tl_square(t, tl_matmul(t, in, w)), TL_ALL, false),
+                    .put_off = true);
+        tl_group_backward(g, t, tl_sum(t, tl_sin(t, tl_matmul(t, in, w)), TL_ALL, false));
+        tl_group_fold(g);
+        tl_tape_reset(t);
+        tl_group_share(g);
+        tl_step(o, t);
+        tl_tape_reset(t);
+    }
+    snprintf(out, GROUPED_HASH, "%s", tl_error(t));
+    if (!tl_failed(t))
+        tl_model_sha256(m, out);
+    tl_group_free(g);
+    tl_free(o, t, m);
+}
+
+static void backwards_before_the_last_are_put_off(void **unused)
+{
+    char want[GROUPED_HASH] = "";
+    (void)unused;
+    train_twice_backward(want, (tl_link){0}, want);
+    assert_int_equal(strlen(want), 64);
+    for (int size = 1; size <= 3; size++) {
+        ring r;
+        train_all(&r, size, train_twice_backward, NULL);
+        for (int i = 0; i < size; i++)
+            assert_string_equal(r.r[i].out, want);
+    }
+}
+
 /* ---- processes ---- */
 
 /* Of a build with MPI, where mpirun is. */
@@ -780,6 +824,7 @@ const struct CMUnitTest tl_tests_group[] = {
     cmocka_unit_test_setup_teardown(logs_of_updates_tell_where_a_rank_parts, logged_begin,
                                     logged_end),
     cmocka_unit_test(what_strays_is_named),
+    cmocka_unit_test(backwards_before_the_last_are_put_off),
     cmocka_unit_test(what_is_no_parameters_sum_is_left_alone),
     cmocka_unit_test(processes_end_with_the_same_hash),
 };

@@ -179,6 +179,52 @@ static void an_update_is_called_after_a_graph(void **unused)
     assert_int_equal(logged_diff("called", "compiled"), 0);
 }
 
+static void max_loss(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out,
+                     void *ctx)
+{
+    (void)n_in, (void)n_out;
+    tl_tensor w = tl_param(t, ctx, "w", TL_F32, TL_DIMS(3, 4), TL_INIT_NORMAL, 1),
+              h = tl_tanh(t, tl_matmul(t, in[0], w)), most = tl_max(t, h, TL_DIMS(1), true),
+              y = tl_sum(t, tl_square(t, tl_sub(t, h, most)), TL_ALL, false);
+    tl_backward(t, y);
+    out[0] = tl_detach(t, y);
+}
+
+/* A step whose micro-batches are run and called in turns: what a graph fuses lacks parts, and is
+ * not taken for the whole. */
+static void parts_that_a_graph_has_fused(void **unused)
+{
+    static const int whole[] = {6, 0}, cut[] = {1, 3, 2, 0};
+    (void)unused;
+    for (int way = 0; way < 3; way++) {
+        tl_model *m = tl_model_new(.seed = 1);
+        tl_tape *t = tl_tape_new(m);
+        tl_opt *o = tl_sgd_new(m, .lr = 0.05);
+        tl_compiled *c = tl_compile(t, max_loss, 1, m, .copy_inputs = false);
+        assert_int_equal(tl_log_open(t, logged_file(way == 0 ? "whole" : "turns")), TL_OK);
+        for (int step = 0; step < 2; step++) {
+            float x[18];
+            for (int i = 0; i < 18; i++)
+                x[i] = (float)((i * 7 + step * 5) % 11) / 11 - 0.4f;
+            const float *at = x;
+            for (const int *n = way == 0 ? whole : cut; *n > 0; at += 3 * *n++) {
+                tl_tensor in = tl_data(t, at, TL_F32, TL_DIMS(*n, 3)), out;
+                if (way > 0 && (*n == 3) == (way == 2))
+                    tl_run(c, &in, 1, &out);
+                else
+                    max_loss(t, &in, 1, &out, 1, m);
+                tl_tape_reset(t);
+            }
+            assert_int_equal(tl_step(o, t), TL_OK);
+            tl_tape_reset(t);
+        }
+        assert_int_equal(tl_log_close(t), TL_OK);
+        tl_free(c, o, t, m);
+        if (way > 0)
+            assert_int_equal(logged_diff("whole", "turns"), 0);
+    }
+}
+
 /* Most of what is computed is there, gradients and updates among it. */
 static void a_graph_leaves_out_little(void **unused)
 {
@@ -349,6 +395,7 @@ const struct CMUnitTest tl_tests_log[] = {
     cmocka_unit_test_setup_teardown(one_run_has_one_log, logged_begin, logged_end),
     cmocka_unit_test_setup_teardown(a_graph_logs_what_the_called_program_does, logged_begin,
                                     logged_end),
+    cmocka_unit_test_setup_teardown(parts_that_a_graph_has_fused, logged_begin, logged_end),
     cmocka_unit_test_setup_teardown(an_update_is_called_after_a_graph, logged_begin, logged_end),
     cmocka_unit_test_setup_teardown(a_graph_leaves_out_little, logged_begin, logged_end),
     cmocka_unit_test_setup_teardown(graphs_that_cannot_be_logged, logged_begin, logged_end),

@@ -433,7 +433,7 @@ static void describe(tl_checker *c)
     else if (r->verdict == TL_NO_SIGNAL)
         snprintf(r->text, sizeof r->text,
                  "%s: no signal: the gradient of %s is zero on both sides everywhere", name,
-                 r->leaf);
+                 *r->leaf == '\0' ? "all that was checked" : r->leaf);
     else if (r->verdict == TL_KINK)
         snprintf(
             r->text, sizeof r->text,

@@ -373,8 +373,13 @@ tl_status tl_group_backward_at(tl_at at, tl_group *g, tl_tensor y)
 {
     const tl_backward_options o = {.put_off = tl_group_size(g) > 1};
     const bool traced = tl_traced(at.tape);
-    if (!o.put_off)
-        return tl_backward_at(at, y, o);
+    if (!o.put_off) {
+        const char *waits;
+        TL_TRY(tl_backward_at(at, y, o));
+        while (!traced && (waits = tl_waiting_at(at.tape, 0)) != NULL) /* of backwards before */
+            TL_TRY(tl_accumulate(at.tape, waits));
+        return tl_error_status(at.tape);
+    }
     TL_TRY(tl_error_status(at.tape));
     TL_TRY(keeps_the_promise(at, y));
     TL_TRY(traced ? tl_host(at.tape, TL_BEFORE, begin_run, NULL) : begin_backward(g, at));

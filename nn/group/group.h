@@ -89,9 +89,10 @@ int64_t tl_group_next(tl_group *g, tl_tape *t, tl_loader *l, int64_t most, tl_te
 
 /* The micro-batch's tl_backward, or the last of several. What it brings to a parameter is added to
  * the sums of the rank before: while backward goes on, if these have come, else in tl_group_fold.
- * Traced, that is so in each run of the graph. In a group of one it is tl_backward. Nothing else of
- * the group may be called between it, or that run, and tl_group_fold. TL_EUSAGE if
- * tl_explain_invariance names something in y, such as TL_MEAN without the whole batch's .count. */
+ * Traced, that is so in each run of the graph. In a group of one it is tl_backward, adds what those
+ * before have put off, and is refused in a trace that has such. Nothing else of the group may be
+ * called between it, or that run, and tl_group_fold. TL_EUSAGE if tl_explain_invariance names
+ * something in y, such as TL_MEAN without the whole batch's .count. */
 #define tl_group_backward(g, t, y) tl_group_backward_at(TL_AT(t), g, y)
 tl_status tl_group_backward_at(tl_at at, tl_group *g, tl_tensor y);
 /* After tl_group_backward, or tl_backward (.put_off): each parameter's sums go on from what the

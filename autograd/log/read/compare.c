@@ -57,7 +57,7 @@ static tl_log_verdict verdict(const tl_log_comparison *c, const tl_log_result *x
     bool equal = hashed(x, y) && strcmp(x->all, y->all) == 0, tails = strcmp(a->tail, b->tail) == 0;
     if (hashed(x, y) && same_shape(a, b))
         return equal ? TL_LOG_SAME : TL_LOG_DIFFERS;
-    if (hashed(x, y) && a->parts == b->parts && a->parts <= 1)
+    if (hashed(x, y) && a->parts == b->parts && a->parts <= 1 && !c->partial)
         return TL_LOG_DIFFERS; /* whole, and of another shape */
     if (hashed(x, y) && tails && a->rows >= 0 && a->rows == b->rows)
         return equal                            ? TL_LOG_SAME
@@ -102,9 +102,12 @@ static void earliest(uint64_t *key, uint64_t x)
 tl_status tl_log_compare(tl_log_comparison *c, const tl_logged_step *a, const tl_logged_step *b)
 {
     /* both ought to have the same results, in the same parts */
-    bool strict = has_all(a) && has_all(b) && most_parts(a) == most_parts(b), unknown = false;
+    const int parts_a = most_parts(a), parts_b = most_parts(b);
+    bool strict = has_all(a) && has_all(b) && parts_a == parts_b, unknown = false;
     *c = (tl_log_comparison){.a = a,
                              .b = b,
+                             .partial = (a->compiled && parts_a > 1) ||
+                                        (b->compiled && parts_b > 1),
                              .of_a = tl_calloc((size_t)a->n + 1, sizeof *c->of_a),
                              .first = -1};
     if (c->of_a == NULL)

@@ -74,6 +74,7 @@ typedef enum {
 /* One step of two logs, result by result. */
 typedef struct {
     const tl_logged_step *a, *b;
+    bool partial;         /* a graph ran some parts of a step: what it fused lacks them */
     tl_log_verdict *of_a; /* of each result of a */
     int same, differ;
     int unknown;    /* of those of which at least one log has a hash */
