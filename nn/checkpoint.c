@@ -66,9 +66,28 @@ static tl_status add_gradients(entries *x, tl_tape *t, tl_err *err)
     return TL_OK;
 }
 
-/* t may be NULL. */
-static tl_status write_file(tl_model *m, tl_tape *t, const char *path, const tl_st_meta *meta,
-                            int n_meta)
+/* Whether a tensor of that name would be an optimizer's own state of a parameter. A master is no
+ * optimizer's: it follows from its parameter. */
+static bool is_state(tl_model *m, const char *name)
+{
+    return strncmp(name, "master.", 7) != 0 && tl_model_named(m, tl_opt_state_of(name)).param;
+}
+
+/* The owner of state; NULL of other tensors. */
+static const void *owner_of(tl_model *m, const char *name)
+{
+    return is_state(m, name) ? tl_buffer_take(m, name, NULL) : NULL;
+}
+
+/* State that nobody owns begins at zero when it is taken: what it holds is nothing to keep. */
+static bool is_forgotten(tl_model *m, const tl_opt *opt, const char *name)
+{
+    return opt != NULL && !opt->gathered && is_state(m, name) && owner_of(m, name) == NULL;
+}
+
+/* t and opt may be NULL. */
+static tl_status write_file(tl_model *m, tl_tape *t, const tl_opt *opt, const char *path,
+                            const tl_st_meta *meta, int n_meta)
 {
     tl_err *err = tl_error_record(m);
     int count = tl_model_count(m), more = tl_accumulating_count(t);
@@ -83,7 +102,8 @@ static tl_status write_file(tl_model *m, tl_tape *t, const char *path, const tl_
         s = tl_fail(err, TL_ENOMEM, "tl_checkpoint_save: no memory for %d entries", count + more);
     for (int i = 0; s == TL_OK && i < count; i++) {
         tl_named p = tl_model_at(m, i);
-        x.e[x.n++] = (tl_st_entry){p.name, p.array};
+        if (!is_forgotten(m, opt, p.name))
+            x.e[x.n++] = (tl_st_entry){p.name, p.array};
     }
     if (s == TL_OK && t != NULL)
         s = add_gradients(&x, t, err);
@@ -107,12 +127,6 @@ static tl_status check_notes(const tl_note *notes, int n, tl_err *err)
                 notes[i].key, strlen(notes[i].value), TL_NOTE_MAX - 1);
     }
     return TL_OK;
-}
-
-/* The owner of a tensor that is an optimizer's state of a parameter; NULL for others. */
-static const void *owner_of(tl_model *m, const char *name)
-{
-    return tl_model_named(m, tl_opt_state_of(name)).param ? tl_buffer_take(m, name, NULL) : NULL;
 }
 
 /* The names of the state that other optimizers own, a line each; empty if there is none, NULL
@@ -142,7 +156,7 @@ static tl_status save(tl_model *m, tl_tape *t, const tl_opt *opt, const char *pa
     char steps[32], seed[32];
     TL_TRY(tl_need(err, "tl_checkpoint_save", "path", path != NULL, 1));
     TL_TRY(check_notes(notes, n, err));
-    if (opt != NULL && opt->o.parts > 1)
+    if (opt != NULL && opt->o.parts > 1 && !opt->gathered)
         return tl_fail(err, TL_EUSAGE,
                        "tl_checkpoint_save: the optimizer has the state of part %d of %d; "
                        "tl_group_save gathers that of all",
@@ -166,7 +180,7 @@ static tl_status save(tl_model *m, tl_tape *t, const tl_opt *opt, const char *pa
         if (*others != '\0')
             *end++ = (tl_st_meta){"tally.others", others};
     }
-    tl_status s = write_file(m, t, path, meta, (int)(end - meta));
+    tl_status s = write_file(m, t, opt, path, meta, (int)(end - meta));
     tl_free_raw(meta);
     tl_free_raw(others);
     return s;
@@ -389,7 +403,7 @@ static tl_status own_state(const loading *l, bool now)
         const char *name = tl_model_at(l->m, k).name;
         const void *whose = owner_of(l->m, name);
         const bool mine = whose == NULL || whose == l->opt;
-        if (!tl_opt_kind_owned(name) || !tl_model_named(l->m, tl_opt_state_of(name)).param)
+        if (!is_state(l->m, name))
             continue;
         if (is_of_others(l, name)) {
             if (now && mine)

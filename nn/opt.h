@@ -67,6 +67,7 @@ struct tl_opt {
     int64_t bytes;  /* bytes of all parameters, by which they are cut into parts; 0: not known */
     bool moved;     /* bytes has changed, so the parts have */
     bool stepping;  /* tl_step is under way */
+    bool gathered;  /* while the model holds the state of all parts, to be saved */
     tl_opt_away away;
 };
 
@@ -90,9 +91,6 @@ static inline const char *tl_opt_kind(int i)
     static const char *const kind[] = {"master.", "sgd.b.", "adamw.m.", "adamw.v.", NULL};
     return kind[i];
 }
-
-/* Whether buffers of that kind have an owner; a master follows from its parameter. */
-static inline bool tl_opt_kind_owned(const char *name) { return strncmp(name, "master.", 7) != 0; }
 
 /* The parameter whose state a tensor of that name would be; "" for other names. */
 static inline const char *tl_opt_state_of(const char *name)

@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include <openssl/err.h>
-#include <tally.h>
+#include <tally_extend.h>
 
 #include "tensor/storage.h"
 #include "tensor/files/file.h"
@@ -535,6 +535,7 @@ static run begin_wide(int n, int parts)
         for (int k = 0; parts == 0 && k < 2; k++) {
             snprintf(name, sizeof name, i % 2 ? "adamw.%c.p%d.w" : "adamw.%c.p%d", "mv"[k], i);
             tl_buffer(r.t, r.m, name, TL_F32, TL_DIMS(1));
+            assert_ptr_equal(tl_buffer_take(r.m, name, r.o), r.o);
         }
     }
     assert_string_equal(tl_error(r.t), "");

@@ -387,7 +387,10 @@ static void nothing_checked_is_not_passed(void **unused)
     tl_tensor x = noise_leaf(t, "x", TL_F32, TL_DIMS(4)), none = tl_fill(t, TL_F32, TL_DIMS(0), 0);
     tl_gradcheck_report r;
     assert_int_equal(tl_gradcheck_with(t, f_nothing, &x, 1, NULL, &r, .seed = 0), TL_NO_SIGNAL);
-    expect_failure(t, TL_ENOGRAD, "no signal");
+    expect_failure(t, TL_ENOGRAD, "no signal: the gradient of input 0 is zero");
+    assert_int_equal(tl_gradcheck_with(t, f_nothing, &x, 1, NULL, &r, .constant_ok = true),
+                     TL_NO_SIGNAL);
+    expect_failure(t, TL_ENOGRAD, "no signal: the gradient of all that was checked is zero");
     assert_int_not_equal(tl_gradcheck_with(t, f_alone, &x, 1, NULL, &r, .skip_inputs = true),
                          TL_RIGHT);
     assert_true(tl_failed(t));

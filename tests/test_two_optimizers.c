@@ -163,6 +163,35 @@ static void one_file_is_not_for_two(void **unused)
     end(&r);
 }
 
+/* State of an optimizer that is gone begins at zero when another takes it, also if the run was
+ * stopped between. */
+static void what_nobody_owns_is_not_kept(void **unused)
+{
+    char want[65], got[65];
+    (void)unused;
+    for (int stop = 0; stop < 2; stop++) {
+        run r = begin(1, "aa");
+        tl_free(r.o[1]);
+        r.o[1] = r.o[0];
+        steps(&r, 0, 3);
+        tl_free(r.o[0]);
+        r.o[0] = r.o[1] = tl_adam_new(r.m, .lr = 0.01);
+        assert_int_equal(step(&r, 0, 3), TL_OK);
+        if (stop) {
+            assert_int_equal(tl_checkpoint_save(r.m, r.o[0], path, NULL, 0), TL_OK);
+            run again = begin(5, "aa");
+            assert_int_equal(tl_checkpoint_load(again.m, again.o[0], path, NULL, NULL, 0), TL_OK);
+            tl_free(r.o[0], r.t, r.m, again.o[1]);
+            r = again;
+            r.o[1] = r.o[0];
+        }
+        steps(&r, 4, 6);
+        hash(&r, stop ? got : want);
+        tl_free(r.o[0], r.t, r.m);
+    }
+    assert_string_equal(got, want);
+}
+
 /* Weights alone: an optimizer starts afresh. */
 static void weights_are_for_anyone(void **unused)
 {
@@ -183,9 +212,8 @@ static void weights_are_for_anyone(void **unused)
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, make_dir, remove_dir)
 const struct CMUnitTest tl_tests_two_optimizers[] = {
-    TEST(a_file_for_each_resumes_the_run),
-    TEST(a_step_without_its_own_file_is_refused),
-    TEST(one_file_is_not_for_two),
+    TEST(a_file_for_each_resumes_the_run), TEST(a_step_without_its_own_file_is_refused),
+    TEST(one_file_is_not_for_two),         TEST(what_nobody_owns_is_not_kept),
     TEST(weights_are_for_anyone),
 };
 const size_t tl_tests_two_optimizers_count = sizeof tl_tests_two_optimizers /

@@ -321,11 +321,11 @@ tl_status tl_group_save(tl_group *g, tl_model *m, tl_opt *opt, const char *path,
                       g->link.rank, g->link.size, opt->o.part, parts);
     if (!tl_failed(g->t) && (parts <= 1 || gather(g) == TL_OK) && g->link.rank == 0) {
         if (parts > 1)
-            opt->o.parts = 0; /* all of it is there */
+            opt->gathered = true;
         if (tl_checkpoint_save(m, opt, path, notes, n) != TL_OK)
             tl_group_fail(g, tl_error_status(m), "tl_group_save: %s", tl_error(m));
         if (parts > 1)
-            opt->o.parts = parts;
+            opt->gathered = false;
     }
     return tl_group_ends(g);
 }
