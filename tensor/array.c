@@ -312,25 +312,41 @@ static void copy_row(char *d, int64_t ds, const char *s, int64_t ss, int64_t n, 
         copy_elements(d, ds, s, ss, n, 1);
 }
 
-/* One copy: to v[0] from v[1], of the same collapsed dims, the last of which are rows. */
+/* One copy: to v[0] from v[1], of the same collapsed dims, of which the last two are planes of rows
+ * and columns. */
 typedef struct {
     tl_array v[2];
     size_t size; /* of an element */
 } copying;
 
+/* Of those rows of all planes, a block of columns after the other: what lies in the order of rows
+ * is read while its lines are in the cache. */
 static void copy_rows(void *ctx, int64_t begin, int64_t end, int thread)
 {
+    enum { BLOCK = 64 };
     const copying *c = ctx;
     const tl_array *d = &c->v[0], *s = &c->v[1];
-    const int last = d->ndim - 1;
-    tl_cursor to = tl_cursor_at(d, last, begin), from = tl_cursor_at(s, last, begin);
+    const int col = d->ndim - 1, row = col - 1;
+    const int64_t rows = d->dim[row], cols = d->dim[col], size = (int64_t)c->size;
+    const int64_t block = d->stride[col] == 1 && s->stride[col] == 1 ? cols : BLOCK;
+    tl_cursor to = tl_cursor_at(d, row, begin / rows), from = tl_cursor_at(s, row, begin / rows);
     (void)thread;
-    for (int64_t k = begin; k < end; k++, tl_cursor_next(&to), tl_cursor_next(&from))
-        copy_row(tl_cursor_data(&to), d->stride[last], tl_cursor_data(&from), s->stride[last],
-                 d->dim[last], c->size);
+    for (int64_t first = begin % rows, n; begin < end; begin += n, first = 0) {
+        n = rows - first < end - begin ? rows - first : end - begin;
+        for (int64_t j = 0; j < cols; j += block)
+            for (int64_t i = first; i < first + n; i++)
+                copy_row((char *)tl_cursor_data(&to) +
+                             (i * d->stride[row] + j * d->stride[col]) * size,
+                         d->stride[col],
+                         (const char *)tl_cursor_data(&from) +
+                             (i * s->stride[row] + j * s->stride[col]) * size,
+                         s->stride[col], cols - j < block ? cols - j : block, c->size);
+        tl_cursor_next(&to);
+        tl_cursor_next(&from);
+    }
 }
 
-/* Elements begin to end of the only row. */
+/* Elements begin to end of one dim. */
 static void copy_part(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const copying *c = ctx;

@@ -88,8 +88,8 @@ static inline T F(extreme)(int64_t n, const T *x, T sign)
             m[k] = m[k + w] > m[k] ? m[k + w] : m[k];
         }
     bool positive = false;
-    for (i = 0; m[0] == 0 && i < n; i++)
-        positive |= x[i] == 0 && !signbit(sign * x[i]);
+    for (i = 0; m[0] == 0 && !positive && i < n; i++)
+        positive = x[i] == 0 && !signbit(sign * x[i]);
     return nan[0] ? (T)NAN : positive ? 0 : m[0] == 0 ? -(T)0 : m[0];
 }
 
