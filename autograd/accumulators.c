@@ -141,6 +141,8 @@ void tl_grad_clear(tl_tape *t)
         t->recorder->grad_clear(t->recorder_ctx, t);
     else
         tl_grads_drop(t);
+    if (t->recorder == NULL)
+        tl_derived_reset(t); /* nothing waits in derived values now */
 }
 
 void tl_grads_drop(tl_tape *t)

@@ -94,23 +94,30 @@ static tl_status open_theirs(tl_graph *g, const tl_root *r, tl_accumulator **acc
     return tl_acc_open(g->user, theirs, r->acc, mine->acc[r->use].sum.dtype);
 }
 
-/* The first part has a gradient for that parameter of the user's tape. */
-static bool in_first_part(const tl_graph *g, tl_tensor leaf)
+/* What the first part has for that leaf of the user's tape; NULL: nothing. */
+static const tl_leaf_grad *in_first_part(const tl_graph *g, tl_tensor leaf)
 {
     for (int i = 0; i < g->t->n_grads; i++)
         if (tl_grad_part(g->t, i) == 0 && tl_same_handle(g->t->grad[i].leaf, leaf))
-            return true;
-    return false;
+            return &g->t->grad[i];
+    return NULL;
 }
 
-/* The user's record holds accumulators that the graph's does not, while the graph reads the
- * gradient as a whole. */
+/* Where the first part reads gradients, what waits in that derived value goes on to them. */
+static bool sends_on(const tl_graph *g, tl_tensor derived)
+{
+    const tl_leaf_grad *mine = in_first_part(g, derived);
+    return mine != NULL && noted(g, mine).read;
+}
+
+/* The user's record holds accumulators that the graph, which reads the gradient as a whole, does
+ * not have where it reads it first. */
 static bool reads_less(const tl_graph *g, const tl_leaf_grad *mine, const tl_leaf_grad *theirs)
 {
     int open = 0;
     for (int k = 0; k < theirs->n_accs; k++)
         open += tl_acc_holds(&theirs->acc[k]);
-    for (int k = 0; k < mine->n_accs; k++) {
+    for (int k = 0; k < noted(g, mine).summed; k++) {
         const tl_accumulator *u = &mine->acc[k];
         const int at = tl_acc_find(theirs, their_call(g, mine, u->call), u->kind);
         open -= tl_acc_holds(u) && at >= 0 && theirs->acc[at].open;
@@ -126,8 +133,7 @@ static bool record_misfits(const tl_graph *g, const tl_leaf_grad *mine)
         if (mine->acc[k].call < g->tracing->calls)
             return true;
     const tl_leaf_grad *theirs = tl_leaf_grad_find(g->user, mine->leaf);
-    return theirs != NULL && theirs->live ? noted(g, mine).none || reads_less(g, mine, theirs)
-                                          : noted(g, mine).earlier;
+    return theirs != NULL && theirs->live ? reads_less(g, mine, theirs) : noted(g, mine).earlier;
 }
 
 tl_tensor tl_bind_misfit(tl_graph *g)
@@ -136,8 +142,13 @@ tl_tensor tl_bind_misfit(tl_graph *g)
     for (int i = 0; i < g->user->n_grads; i++) {
         const tl_leaf_grad *theirs = &g->user->grad[i];
         if (theirs->live && tl_derived(g->user, theirs->leaf) && g->tracing->reads &&
-            !in_first_part(g, theirs->leaf))
-            return theirs->leaf; /* what waits there would not be sent on */
+            !sends_on(g, theirs->leaf))
+            return theirs->leaf;
+    }
+    for (int i = 0; i < g->tracing->n_missed; i++) {
+        const tl_leaf_grad *theirs = tl_leaf_grad_find(g->user, g->tracing->missed[i]);
+        if (theirs != NULL && theirs->live)
+            return theirs->leaf;
     }
     for (int i = 0; i < g->t->n_grads; i++)
         if (tl_grad_part(g->t, i) == 0 && record_misfits(g, &g->t->grad[i]))
@@ -153,11 +164,12 @@ tl_status tl_bind_check_gradients(tl_graph *g, tl_at at)
     const tl_tensor misfit = tl_bind_misfit(g);
     if (!tl_is_none(misfit)) {
         const tl_leaf_grad *theirs = tl_leaf_grad_find(u, misfit);
-        bool now = theirs != NULL && theirs->live;
+        const bool now = theirs != NULL && theirs->live;
+        const char *what = tl_derived(u, misfit) ? "what is made of parameters by" : "parameter";
         return tl_tape_fail(at, TL_EUSAGE,
-                            "tl_graph_run: parameter '%s' %s a gradient, and %s when the program "
+                            "tl_graph_run: %s '%s' %s a gradient, and %s when the program "
                             "was traced, which asks for it; trace it again",
-                            tl_leaf_name(u, misfit), now ? "has" : "has not",
+                            what, tl_leaf_name(u, misfit), now ? "has" : "has not",
                             now ? "had none, or less of it," : "had one");
     }
     if (!g->tracing->has_backward && g->needs_grad && !(u->now.mode & TL_NO_GRAD))
@@ -165,15 +177,6 @@ tl_status tl_bind_check_gradients(tl_graph *g, tl_at at)
             at, TL_ENOGRAD,
             "tl_graph_run: an output needs a gradient, but the graph holds no backward: trace the "
             "backward with it, tl_detach the output, or tl_graph_run it under TL_NO_GRAD");
-    for (int i = 0; i < u->n_grads && tl_clears(g->t); i++) {
-        const tl_leaf_grad *theirs = &u->grad[i];
-        if (theirs->live && theirs->leaf.owner != u->values.owner &&
-            tl_peek(u, theirs->leaf) != NULL && !in_first_part(g, theirs->leaf))
-            return tl_tape_fail(at, TL_EUSAGE,
-                                "tl_graph_run: parameter '%s' has a gradient that the graph's "
-                                "optimizer step knows nothing of",
-                                tl_leaf_name(u, theirs->leaf));
-    }
     return TL_OK;
 }
 
@@ -203,14 +206,14 @@ static tl_status bind_records(tl_graph *g)
                 g->roots[g->acc_root[i][k] - 1].acc = at;
         }
         TL_TRY(g->user->head.err.status);
-        theirs->reached = is == GOES_ON;
+        theirs->reached |= is == GOES_ON;
     }
     TL_TRY(tl_derived_reach(g->user));
     if (!g->tracing->strict)
         return TL_OK;
     for (int i = 0; i < g->t->n_grads; i++) {
         tl_leaf_grad *theirs = tl_leaf_grad_find(g->user, g->t->grad[i].leaf);
-        if (theirs != NULL)
+        if (theirs != NULL && fate_of(g, &g->t->grad[i]) == GOES_ON)
             theirs->reached &= noted(g, &g->t->grad[i]).reached;
     }
     return tl_derived_agree((tl_at){g->user, g->file, g->line, NULL}, call);

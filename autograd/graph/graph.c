@@ -4,11 +4,12 @@
 #include "autograd/graph/internal.h"
 #include "tensor/threads.h"
 
-static double now(void)
+/* In nanoseconds: a caller may trap what is inexact. */
+static int64_t now(void)
 {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
 /* Gives back the memory that g holds of its tape. */
@@ -248,7 +249,7 @@ static tl_status compile(tl_graph *g)
     TL_TRY(tl_graph_rebuild(g, false));
     TL_TRY(tl_graph_replace(g, true));
     TL_TRY(tl_graph_keys_end(g));
-    double began = now();
+    const int64_t began = now();
     for (int i = 0; i < g->n_out; i++)
         g->needs_grad |= tl_peek(g->t, g->out[i])->needs_grad;
     TL_TRY(tl_graph_find_roots(g));
@@ -260,7 +261,7 @@ static tl_status compile(tl_graph *g)
     TL_TRY(tl_graph_check_changes(g));
     TL_TRY(tl_graph_fuse(g));
     TL_TRY(tl_graph_plan(g));
-    g->stats.plan_seconds = now() - began;
+    g->stats.plan_seconds = 1e-9 * (double)(now() - began);
     return TL_OK;
 }
 
@@ -284,7 +285,7 @@ tl_graph *tl_trace_at(tl_at at, tl_program *f, const tl_tensor *in, int n_in, in
                      "tl_trace: this tape is a trace itself; call the program instead");
         return NULL;
     }
-    double began = now();
+    const int64_t began = now();
     tl_graph *g = graph_new(at.tape, n_in, n_out, o);
     if (g == NULL) {
         tl_tape_fail(at, TL_ENOMEM, "tl_trace: no memory for a graph");
@@ -298,13 +299,13 @@ tl_graph *tl_trace_at(tl_at at, tl_program *f, const tl_tensor *in, int n_in, in
     tl_fpenv saved = tl_fpenv_enter(); /* constants are read and computed */
     if (s == TL_OK)
         s = compile(g);
+    g->stats.trace_seconds = 1e-9 * (double)(now() - began) - g->stats.plan_seconds;
     tl_fpenv_leave(saved);
     if (s != TL_OK) {
         tl_fail(&at.tape->head.err, s, "%s", g->head.err.message);
         tl_object_end(g);
         return NULL;
     }
-    g->stats.trace_seconds = now() - began - g->stats.plan_seconds;
     tl_object_give(&g->head);
     return g;
 }

@@ -103,6 +103,20 @@ static bool finds_earlier(const tl_traced_tape *k)
     return k->part == 0 && !k->tracing->clears_first;
 }
 
+/* The program was told that there is no such gradient: it may do something else where there is. */
+static bool miss(tl_tracing *s, tl_tape *t, tl_tensor x)
+{
+    for (int i = 0; i < s->n_missed; i++)
+        if (tl_same_handle(s->missed[i], x))
+            return true;
+    if (!tl_grow(&s->missed, &s->cap_missed, s->n_missed, sizeof *s->missed)) {
+        tl_fail(&t->head.err, TL_ENOMEM, "no memory to trace tl_grad");
+        return false;
+    }
+    s->missed[s->n_missed++] = x;
+    return true;
+}
+
 /* The record of a gradient that the program asks for, with what it finds on the user's tape; NULL,
  * with an error, if there is no memory. */
 static const tl_leaf_grad *wanted(tl_traced_tape *k, tl_at at, tl_tensor x)
@@ -116,16 +130,20 @@ static const tl_leaf_grad *wanted(tl_traced_tape *k, tl_at at, tl_tensor x)
                                      ? NULL
                                      : tl_leaf_grad_find(user, x);
     const bool found = theirs != NULL && theirs->live;
+    if (finds_earlier(k)) {
+        if (!g->live && !found && !miss(k->tracing, t, x))
+            return NULL;
+        note->earlier |= !g->live && found;
+        if (found && take_earlier(t, theirs, g) != TL_OK)
+            return NULL;
+    }
+    note->summed = note->read ? note->summed : tl_derived(t, x) && k->reads ? 0 : g->n_accs;
     note->read = true;
-    k->tracing->reads |= k->part == 0;
-    if (!finds_earlier(k))
-        return g;
-    note->none |= !g->live && !found;
-    note->earlier |= !g->live && found;
-    return !found || take_earlier(t, theirs, g) == TL_OK ? g : NULL;
+    return g;
 }
 
-/* A gradient that is read goes on with what waits in derived values, there and here. */
+/* A gradient that is read goes on with what waits in derived values, there and here: in all that
+ * there are when the first is read. */
 static tl_status want_derived(tl_traced_tape *k, tl_at at)
 {
     tl_tape *t = at.tape;
@@ -154,11 +172,13 @@ bool tl_trace_grad(void *ctx, tl_at at, tl_tensor x, tl_tensor *dx)
 {
     tl_traced_tape *k = ctx;
     *dx = TL_NONE;
-    if (waits(k, at, "tl_grad") || want_derived(k, at) != TL_OK)
+    if (waits(k, at, "tl_grad"))
         return true;
     const tl_leaf_grad *g = wanted(k, at, x);
-    if (g == NULL || !g->live)
+    if (g == NULL || !g->live || want_derived(k, at) != TL_OK)
         return true;
+    k->reads |= k->part == 0;
+    k->tracing->reads |= k->part == 0;
     if (k->tracing->whole)
         *dx = tl_mark_gradient(at, x);
     return k->tracing->whole;

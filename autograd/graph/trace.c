@@ -26,6 +26,7 @@ void tl_tracing_free(tl_tracing *s)
     tl_free_raw(s->constant);
     tl_free_raw(s->hook);
     tl_free_raw(s->watch);
+    tl_free_raw(s->missed);
     tl_free_raw(s);
 }
 

@@ -56,17 +56,18 @@ typedef struct tl_tracing {
     tl_constant_leaf *constant;
     tl_host_hook *hook;
     tl_watch_entry *watch;
-    void **held; /* objects that live as long as the trace */
-    int n_bound, n_constant, n_hook, n_watch, n_held;
-    int cap_bound, cap_constant, cap_hook, cap_watch, cap_held;
+    tl_tensor *missed; /* parameters whose gradients it asked for when there were none */
+    void **held;       /* objects that live as long as the trace */
+    int n_bound, n_constant, n_hook, n_watch, n_missed, n_held;
+    int cap_bound, cap_constant, cap_hook, cap_watch, cap_missed, cap_held;
 } tl_tracing;
 
 /* What the program did with a gradient. */
 typedef struct {
     bool earlier; /* it found it on the user's tape */
-    bool none;    /* it asked for it when there was none */
     bool read;    /* it has read it */
     bool reached; /* a backward of its own has come to it */
+    int summed;   /* accumulators that it has read at first: what is added later is not in it */
 } tl_grad_note;
 
 /* A program falls into parts: each time it consumes gradients the next part begins, with gradient
@@ -85,7 +86,8 @@ typedef struct {
     int *part_of;        /* by node */
     uint32_t cap_leaves, cap_nodes;
     tl_part_grads grads;
-    int part; /* of what is recorded now */
+    int part;   /* of what is recorded now */
+    bool reads; /* gradients have been read in the first part */
     /* By value of the model: 1 + the last of the first n_seen nodes to change it in place. */
     int32_t *changed;
     uint32_t n_changed, n_seen;
