@@ -56,7 +56,8 @@
     X(pattern_rules) X(pattern_registration) X(patterns_shipped) X(patterns_written)              \
     X(pattern_joint) X(pattern_outputs) X(checkpoint_step) X(decoding) X(invariant_training)      \
     X(forgotten) X(half_way) X(derived) X(f64) X(api) X(face) X(man) X(agree) X(python)           \
-    X(arrays) X(loader) X(course) X(user_ops) X(kept) X(split_programs) X(two_optimizers)
+    X(arrays) X(loader) X(course) X(user_ops) X(kept) X(split_programs) X(two_optimizers)         \
+    X(alternate)
 /* clang-format on */
 
 #define X(name)                                       \

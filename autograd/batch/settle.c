@@ -89,6 +89,8 @@ static tl_status send_back(tl_at at, tl_tensor of)
     t->now.mode = mode;
     tl_walk w = {.t = t, .at = at, .y = y, .asked = y, .opt = {.cotangent = dy, .partial = true}};
     TL_TRY(tl_error_status(t));
+    if (!tl_peek(t, y)->needs_grad) /* frozen since: what came to it goes nowhere */
+        return TL_OK;
     t->calls = TL_BELOW + t->settlings;
     tl_status s = tl_walk_prepare(&w);
     if (s == TL_OK)

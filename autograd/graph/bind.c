@@ -139,15 +139,17 @@ static bool record_misfits(const tl_graph *g, const tl_leaf_grad *mine)
 tl_tensor tl_bind_misfit(tl_graph *g)
 {
     g->call_shift = g->tracing->clears_first ? 0 : g->user->calls - g->tracing->calls;
+    for (int i = 0; i < g->tracing->n_missed; i++) {
+        const tl_leaf_grad *theirs = tl_leaf_grad_find(g->user, g->tracing->missed[i]);
+        if (theirs != NULL && theirs->live)
+            return theirs->leaf;
+    }
+    if (g->tracing->clears_first) /* whatever waits there is dropped */
+        return TL_NONE;
     for (int i = 0; i < g->user->n_grads; i++) {
         const tl_leaf_grad *theirs = &g->user->grad[i];
         if (theirs->live && tl_derived(g->user, theirs->leaf) && g->tracing->reads &&
             !sends_on(g, theirs->leaf))
-            return theirs->leaf;
-    }
-    for (int i = 0; i < g->tracing->n_missed; i++) {
-        const tl_leaf_grad *theirs = tl_leaf_grad_find(g->user, g->tracing->missed[i]);
-        if (theirs != NULL && theirs->live)
             return theirs->leaf;
     }
     for (int i = 0; i < g->t->n_grads; i++)
