@@ -1,9 +1,9 @@
 /* gradcheck.h: whether gradients are right. Public.
  *
- * The function is run once as it was written. Its nodes are then run again in f64, with every
- * floating leaf widened. The f64 run is differentiated numerically, along random directions and at
- * single elements, with a random cotangent on every output element (central differences and
- * Ridders' extrapolation, which estimates its own error). The result is compared
+ * The function is called as it was written, three times: it must repeat itself, and buffers keep
+ * what it writes. Its nodes are run again in f64, with every floating leaf widened. That run is
+ * differentiated numerically, along random directions and at single elements, with a random
+ * cotangent on every output (central differences and Ridders' extrapolation). It is compared
  *   - tightly, with the analytic gradient of the f64 run: is the vjp right?
  *   - to the precision of the user's dtypes, with the gradient in them: are the kernels right?
  * What is detached is held constant on both sides. Only a comparison that had something to compare
