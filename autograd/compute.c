@@ -60,21 +60,17 @@ void tl_operand_move(const tl_operand *o, int64_t from, int64_t n, void *tile, b
     int64_t size = (int64_t)tl_dtype_size(a->dtype), unit = (int64_t)tl_dtype_size(o->tile);
     int last = a->ndim - 1;
     int64_t inner = last < 0 ? 1 : a->dim[last], step = last < 0 ? 1 : a->stride[last];
-    int64_t at[TL_MAX_DIMS], off = 0, row = n == 0 ? 0 : from / inner, col = from - row * inner;
-    for (int d = last - 1; n > 0 && d >= 0; row /= a->dim[d--])
-        off += (at[d] = row % a->dim[d]) * a->stride[d];
+    const int64_t row = n == 0 ? 0 : from / inner;
+    int64_t col = from - row * inner;
+    tl_cursor at = tl_cursor_at(a, last, row);
     for (int64_t run; n > 0; n -= run, col = 0, tile = (char *)tile + run * unit) {
-        char *x = (char *)a->data + (off + col * step) * size;
+        char *x = (char *)a->data + (at.offset + col * step) * size;
         run = inner - col < n ? inner - col : n;
         if (store)
             cv->narrow(run, a->dtype, tile, x, step);
         else
             cv->widen(run, a->dtype, x, step, tile);
-        for (int d = last - 1; d >= 0; off -= at[d] * a->stride[d], at[d--] = 0) {
-            off += a->stride[d];
-            if (++at[d] < a->dim[d])
-                break;
-        }
+        tl_cursor_next(&at);
     }
 }
 

@@ -63,7 +63,7 @@ typedef struct {
     int64_t rows, n;    /* n classes */
     double count;       /* that a mean divides by */
     double *loss;       /* of each row */
-    const tl_array *dz; /* the gradient */
+    const tl_array *dz; /* the gradient; NULL: the loss is wanted */
     double dy;          /* what comes to each row's loss */
 } job;
 
@@ -135,6 +135,7 @@ static tl_tensor dy_gradient(tl_vjp *g, const tl_op *op)
         TL_FIELD(tl_loss, ignore, BOOL)
 static const tl_attr tl_loss_schema[] = {REDUCTION, TL_FIELD(tl_loss, smoothing, F64), {0}};
 
+/* The loss of each row, or (dz) its gradient. */
 static void entropy_rows(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const job *j = ctx;
@@ -145,8 +146,15 @@ static void entropy_rows(void *ctx, int64_t begin, int64_t end, int thread)
     for (int64_t r = begin; r < end; r++) {
         const int64_t t = tl_i64_at(j->targets, r);
         const void *z = tl_flat_at(j->values, r * j->n);
-        if (ignored(j->a, t))
+        void *dz = j->dz == NULL ? NULL : tl_flat_at(j->dz, r * j->n);
+        if (ignored(j->a, t) && dz != NULL)
+            memset(dz, 0, (size_t)j->n * tl_dtype_size(j->dz->dtype));
+        else if (ignored(j->a, t))
             j->loss[r] = 0;
+        else if (dz != NULL && smoothing != 0)
+            TL_ROW(k, f64, smooth_entropy_grad, j->n, z, t, smoothing, j->dy, dz);
+        else if (dz != NULL)
+            TL_ROW(k, f64, cross_entropy_grad, j->n, z, t, j->dy, dz);
         else if (smoothing != 0)
             j->loss[r] = TL_ROW(k, f64, smooth_entropy, j->n, z, t, smoothing);
         else
@@ -208,33 +216,13 @@ static tl_status grad_shape(tl_call *c)
     return TL_OK;
 }
 
-static void grad_rows(void *ctx, int64_t begin, int64_t end, int thread)
-{
-    const job *j = ctx;
-    const tl_row_table *k = tl_isa_now()->row;
-    const double smoothing = j->a->smoothing;
-    const bool f64 = j->values->dtype == TL_F64;
-    (void)thread;
-    for (int64_t r = begin; r < end; r++) {
-        const int64_t t = tl_i64_at(j->targets, r);
-        const void *z = tl_flat_at(j->values, r * j->n);
-        void *dz = tl_flat_at(j->dz, r * j->n);
-        if (ignored(j->a, t))
-            memset(dz, 0, (size_t)j->n * tl_dtype_size(j->dz->dtype));
-        else if (smoothing != 0)
-            TL_ROW(k, f64, smooth_entropy_grad, j->n, z, t, smoothing, j->dy, dz);
-        else
-            TL_ROW(k, f64, cross_entropy_grad, j->n, z, t, j->dy, dz);
-    }
-}
-
 static tl_status grad_forward(tl_call *c)
 {
     const tl_array *z = c->in[1];
     job j = {.values = z, .targets = c->in[2], .n = z->dim[z->ndim - 1], .dz = &c->out[0]};
     TL_TRY(begin(c, &j, c->in[3]));
     j.dy = row_dy(&j, c->in[0]);
-    tl_parallel_for(j.rows, 1 + 4096 / (j.n + 1), grad_rows, &j);
+    tl_parallel_for(j.rows, 1 + 4096 / (j.n + 1), entropy_rows, &j);
     return TL_OK;
 }
 

@@ -312,6 +312,19 @@ static void copy_row(char *d, int64_t ds, const char *s, int64_t ss, int64_t n, 
         copy_elements(d, ds, s, ss, n, 1);
 }
 
+void tl_array_gather(const tl_array *a, int64_t from, int64_t n, void *to)
+{
+    const int last = a->ndim - 1;
+    const int64_t size = (int64_t)tl_dtype_size(a->dtype);
+    const int64_t row = last < 0 ? 1 : a->dim[last], step = last < 0 ? 1 : a->stride[last];
+    tl_cursor at = tl_cursor_at(a, last < 0 ? 0 : last, from / row);
+    char *d = to;
+    for (int64_t j = from % row, m; n > 0; n -= m, j = 0, tl_cursor_next(&at), d += m * size) {
+        m = row - j < n ? row - j : n;
+        copy_row(d, 1, (const char *)tl_cursor_data(&at) + j * step * size, step, m, (size_t)size);
+    }
+}
+
 /* One copy: to v[0] from v[1], of the same collapsed dims, of which the last two are planes of rows
  * and columns. */
 typedef struct {

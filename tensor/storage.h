@@ -93,6 +93,10 @@ size_t tl_array_room(const tl_array *a);
 /* Of a dtype that is computed in, and row-major, or (rows) with whole rows at least. */
 bool tl_array_plain(const tl_array *a, bool rows);
 
+/* Copies elements from .. from + n - 1 of a, row-major, side by side; few dims are fast
+ * (tl_array_collapse). */
+void tl_array_gather(const tl_array *a, int64_t from, int64_t n, void *to);
+
 /* Visits the rows of a strided array in row-major order, without a division for each. The first
  * `lead` dims count the rows; a row is what the other dims hold. */
 typedef struct {

@@ -8,19 +8,22 @@
 
 /* ---- what is outside the promise ---- */
 
-/* Where the next words go. */
 typedef struct {
-    char *at, *end;
-} text;
+    char *buf;
+    size_t cap, at; /* at may be beyond cap: the rest of the text is cut */
+    int lines;
+} report;
 
-static void say(text *s, const char *fmt, ...) TL_PRINTF(2, 3);
-static void say(text *s, const char *fmt, ...)
+static void line(report *r, const char *fmt, ...) TL_PRINTF(2, 3);
+static void line(report *r, const char *fmt, ...)
 {
+    const size_t left = r->at < r->cap ? r->cap - r->at : 0;
     va_list ap;
     va_start(ap, fmt);
-    const int n = vsnprintf(s->at, (size_t)(s->end - s->at), fmt, ap);
+    int w = vsnprintf(left > 0 ? r->buf + r->at : NULL, left, fmt, ap);
     va_end(ap);
-    s->at += n < 0 ? 0 : n < s->end - s->at ? n : s->end - s->at - 1;
+    r->at += w > 0 ? (size_t)w : 0;
+    r->lines++;
 }
 
 /* Input i shows a leaf or a derived value, whose gradient will add finished sums: since the call is
@@ -68,23 +71,23 @@ static const tl_node *mixer(const tl_tape *t, tl_tensor x)
 
 static bool has_rule(const tl_op *op) { return op->batch != NULL || op->traits & TL_POINTWISE; }
 
-static void say_inputs(text *s, const tl_tape *t, const tl_node *n)
+static void say_inputs(report *s, const tl_tape *t, const tl_node *n)
 {
     char shape[TL_SHAPE_TEXT];
     for (int i = 0; i < n->n_in && i < 6; i++) {
         const tl_value *v = tl_peek(t, n->in[i]);
         if (v == NULL)
             continue;
-        say(s, "%s input %d %s", i > 0 ? "," : "", i, tl_array_shape_text(shape, &v->a));
+        line(s, "%s input %d %s", i > 0 ? "," : "", i, tl_array_shape_text(shape, &v->a));
         if (v->batch >= 0)
-            say(s, " per sample along axis %d", v->batch);
+            line(s, " per sample along axis %d", v->batch);
         else
-            say(s, " %s",
-                v->batch == TL_FREE    ? "free of the batch"
-                : v->batch == TL_TOTAL ? "a total over samples"
-                                       : "mixed");
+            line(s, " %s",
+                 v->batch == TL_FREE    ? "free of the batch"
+                 : v->batch == TL_TOTAL ? "a total over samples"
+                                        : "mixed");
         if (v->samples >= 0 && (v->batch < 0 || v->samples != v->a.dim[v->batch]))
-            say(s, " (%lld)", (long long)v->samples);
+            line(s, " (%lld)", (long long)v->samples);
     }
 }
 
@@ -95,7 +98,7 @@ static bool blames(const tl_tape *t, const tl_node *n, char why[TL_MESSAGE_MAX])
 {
     const tl_op *op = n->op;
     const tl_value *y = NULL;
-    text s = {why, why + TL_MESSAGE_MAX};
+    report s = {why, TL_MESSAGE_MAX, 0, 0};
     tl_batch b = TL_FREE;   /* TL_MIXED if any output is, else as output 0 is */
     bool by_number = false; /* by one for all samples, the same in each micro-batch */
     int weights = 0;
@@ -121,23 +124,23 @@ static bool blames(const tl_tape *t, const tl_node *n, char why[TL_MESSAGE_MAX])
         for (int i = 0; i < n->n_in && by == NULL; i++)
             by = mixer(t, n->in[i]);
         if (by != NULL)
-            say(&s, "uses what %s (%.90s:%d) made %s:", by->op->name,
-                by->file != NULL ? by->file : "?", by->line,
-                has_rule(by->op) ? "of all samples together" : "without a rule for the batch");
+            line(&s, "uses what %s (%.90s:%d) made %s:", by->op->name,
+                 by->file != NULL ? by->file : "?", by->line,
+                 has_rule(by->op) ? "of all samples together" : "without a rule for the batch");
         else if (!has_rule(op))
-            say(&s, "states no rule for the batch:");
+            line(&s, "states no rule for the batch:");
         else
-            say(&s,
-                "mixes samples, or counts them (for a mean, take a sum and divide it by the count "
-                "of the whole batch), or uses a total other than linearly:");
+            line(&s,
+                 "mixes samples, or counts them (for a mean, take a sum and divide it by the count "
+                 "of the whole batch), or uses a total other than linearly:");
         say_inputs(&s, t, n);
-        say(&s, "; gradients behind it depend on the split");
+        line(&s, "; gradients behind it depend on the split");
         return true;
     }
     if (draws && by_number) {
-        say(&s,
-            "gives samples without a number of their own (.sample) the same draws again in each "
-            "micro-batch");
+        line(&s,
+             "gives samples without a number of their own (.sample) the same draws again in each "
+             "micro-batch");
         return true;
     }
     const bool apart = b == TL_FREE && !y->fixed;
@@ -146,16 +149,16 @@ static bool blames(const tl_tape *t, const tl_node *n, char why[TL_MESSAGE_MAX])
                                    ? TL_NONE
                                    : adds_sums(t, op, i, n->in[i], y, samples, apart);
         if (!tl_is_none(leaf))
-            say(&s, "%s'%s'", weights++ > 0 ? ", " : "uses ", tl_leaf_name(t, leaf));
+            line(&s, "%s'%s'", weights++ > 0 ? ", " : "uses ", tl_leaf_name(t, leaf));
     }
     if (weights > 0)
-        say(&s, "%s: its gradient adds finished sums, one for each micro-batch; %s",
-            apart ? " apart from the batch, with what is neither a parameter nor a tl_constant, "
-                    "or repeated, or changed in place"
-                  : " repeated (tl_expand), and not once for each sample",
-            apart ? "if that has an axis of samples, say so by tl_batch_axis; make a fixed table "
-                    "with tl_constant"
-                  : "let the op broadcast it, or tell its axis of samples by tl_batch_axis");
+        line(&s, "%s: its gradient adds finished sums, one for each micro-batch; %s",
+             apart ? " apart from the batch, with what is neither a parameter nor a tl_constant, "
+                     "or repeated, or changed in place"
+                   : " repeated (tl_expand), and not once for each sample",
+             apart ? "if that has an axis of samples, say so by tl_batch_axis; make a fixed table "
+                     "with tl_constant"
+                   : "let the op broadcast it, or tell its axis of samples by tl_batch_axis");
     return weights > 0;
 }
 
@@ -177,24 +180,6 @@ static tl_status refuse(void *ctx, tl_tape *t, const tl_seen *seen)
 const tl_observer tl_strict = {.mode = TL_STRICT, .records = refuse};
 
 /* ---- all of them ---- */
-
-typedef struct {
-    char *buf;
-    size_t cap, at; /* at may be beyond cap: the rest of the text is cut */
-    int lines;
-} report;
-
-static void line(report *r, const char *fmt, ...) TL_PRINTF(2, 3);
-static void line(report *r, const char *fmt, ...)
-{
-    const size_t left = r->at < r->cap ? r->cap - r->at : 0;
-    va_list ap;
-    va_start(ap, fmt);
-    int w = vsnprintf(left > 0 ? r->buf + r->at : NULL, left, fmt, ap);
-    va_end(ap);
-    r->at += w > 0 ? (size_t)w : 0;
-    r->lines++;
-}
 
 /* Reports a node that a kernel without promised bits computed. */
 static void explain_kernel(report *r, const tl_node *n)

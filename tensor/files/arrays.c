@@ -145,10 +145,8 @@ static tl_status turn(tl_arrays *f, tl_array *dst)
 /* Whether the elements lie in the file as the host has them, so that they need not be copied. */
 static bool lies_ready(const tl_arrays_raw *r, tl_dtype dtype)
 {
-    const uint16_t one = 1;
-    bool host_big = *(const unsigned char *)&one == 0;
     return (r->kind == 'f' || (r->kind == 'i' && r->size == 8)) && dtype == natural(r) &&
-           r->big == host_big && (uintptr_t)r->data % (size_t)r->size == 0 &&
+           r->big != TL_LITTLE_ENDIAN && (uintptr_t)r->data % (size_t)r->size == 0 &&
            (!r->fortran || r->shape.ndim < 2);
 }
 

@@ -6,6 +6,7 @@
  * the distance from "just above infinity" to that bit. No lane carries into the next. */
 #include "tensor/files/bytes.h"
 #include "tensor/operands.h"
+#include "tensor/storage.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -76,17 +77,9 @@ void tl_bytes_swap(void *p, size_t n, size_t size)
         }
 }
 
-static bool host_is_little(void)
-{
-    const uint16_t one = 1;
-    unsigned char low;
-    memcpy(&low, &one, 1);
-    return low == 1;
-}
-
 void tl_bytes_swap_host(void *p, size_t n, size_t size)
 {
-    if (!host_is_little())
+    if (!TL_LITTLE_ENDIAN)
         tl_bytes_swap(p, n, size);
 }
 
@@ -96,95 +89,26 @@ void tl_bytes_put64(unsigned char out[8], uint64_t x)
         out[i] = (unsigned char)(x >> 8 * i);
 }
 
-/* A walk over an array in row-major order, by runs along the last dim. */
-typedef struct {
-    tl_array a;                   /* with dims merged; at least one is left */
-    int64_t at[TL_MAX_DIMS];      /* the next element's place */
-    const unsigned char *element; /* and its address */
-} walk;
-
-static void walk_begin(walk *w, const tl_array *a)
-{
-    *w = (walk){.a = *a, .element = a->data};
-    tl_array_collapse(&w->a, 1);
-    if (w->a.ndim == 0) {
-        w->a.ndim = 1;
-        w->a.dim[0] = w->a.stride[0] = 1;
-    }
-}
-
-/* Steps k elements along the last dim; at its end, on to the next row. */
-static void walk_advance(walk *w, int64_t k)
-{
-    int64_t size = (int64_t)tl_dtype_size(w->a.dtype);
-    int i = w->a.ndim - 1;
-    w->at[i] += k;
-    w->element += k * w->a.stride[i] * size;
-    while (i > 0 && w->at[i] == w->a.dim[i]) {
-        w->element += (w->a.stride[i - 1] - w->at[i] * w->a.stride[i]) * size;
-        w->at[i--] = 0;
-        w->at[i]++;
-    }
-}
-
-static void gather(unsigned char *out, const unsigned char *in, int64_t n, int64_t step,
-                   size_t size)
-{
-    if (step == (int64_t)size) {
-        memcpy(out, in, (size_t)n * size);
-        return;
-    }
-    switch (size) {
-    case 8:
-        for (int64_t i = 0; i < n; i++)
-            memcpy(out + i * 8, in + i * step, 8);
-        break;
-    case 4:
-        for (int64_t i = 0; i < n; i++)
-            memcpy(out + i * 4, in + i * step, 4);
-        break;
-    case 2:
-        for (int64_t i = 0; i < n; i++)
-            memcpy(out + i * 2, in + i * step, 2);
-        break;
-    default:
-        for (int64_t i = 0; i < n; i++)
-            out[i] = in[i * step];
-        break;
-    }
-}
-
 tl_status tl_array_bytes(const tl_array *a, tl_bytes_fn *fn, void *ctx)
 {
     unsigned char block[TL_BYTES_BLOCK];
     const size_t size = tl_dtype_size(a->dtype);
-    const bool in_place = tl_array_contiguous(a) && host_is_little();
-    int64_t left = tl_array_count(a), room = TL_BYTES_BLOCK / (int64_t)size, held = 0;
-    walk w;
-    if (left == 0)
-        return TL_OK;
-    walk_begin(&w, a);
-    const int last = w.a.ndim - 1;
-    while (left > 0) {
-        int64_t n = w.a.dim[last] - w.at[last];
-        n = n < room - held ? n : room - held;
-        left -= n;
-        if (in_place && !needs_repair(a->dtype, w.element, (size_t)n * size)) {
-            TL_TRY(fn(ctx, w.element, (size_t)n * size));
-        } else {
-            gather(block + (size_t)held * size, w.element, n, w.a.stride[last] * (int64_t)size,
-                   size);
-            held += n;
+    const bool in_place = tl_array_contiguous(a) && TL_LITTLE_ENDIAN;
+    const int64_t count = tl_array_count(a), room = TL_BYTES_BLOCK / (int64_t)size;
+    tl_array merged = *a;
+    tl_array_collapse(&merged, 1);
+    for (int64_t i = 0, n; i < count; i += n) {
+        n = count - i < room ? count - i : room;
+        const unsigned char *p = in_place ? (const unsigned char *)a->data + (size_t)i * size
+                                          : block;
+        if (!in_place || needs_repair(a->dtype, p, (size_t)n * size)) {
+            tl_array_gather(&merged, i, n, block);
+            if (needs_repair(a->dtype, block, (size_t)n * size))
+                repair(a->dtype, block, (size_t)n);
+            tl_bytes_swap_host(block, (size_t)n, size);
+            p = block;
         }
-        if (left > 0)
-            walk_advance(&w, n);
-        if (held == 0 || (held < room && left > 0))
-            continue;
-        if (needs_repair(a->dtype, block, (size_t)held * size))
-            repair(a->dtype, block, (size_t)held);
-        tl_bytes_swap_host(block, (size_t)held, size);
-        TL_TRY(fn(ctx, block, (size_t)held * size));
-        held = 0;
+        TL_TRY(fn(ctx, p, (size_t)n * size));
     }
     return TL_OK;
 }

@@ -19,6 +19,8 @@ typedef tl_status tl_bytes_fn(void *ctx, const void *bytes, size_t n);
 enum { TL_BYTES_BLOCK = 16384 };
 tl_status tl_array_bytes(const tl_array *a, tl_bytes_fn *fn, void *ctx);
 
+/* This machine stores the lowest byte first. */
+enum { TL_LITTLE_ENDIAN = __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ };
 /* n elements of the given size (1, 2, 4, 8) at p, in place: bytes reversed. */
 void tl_bytes_swap(void *p, size_t n, size_t size);
 /* The same on a big-endian host; nothing on a little-endian one. */

@@ -1,16 +1,7 @@
 /* gemm.h: matrix multiplication as one chain per element.
  *
- * Every function here, at every vector level and for every task split, gives
- *
- *     acc = accumulate ? C[i][j] : +0;
- *     for (k ascending) acc = fma(A[i][k], B[k][j], acc);
- *     C[i][j] = acc + 0;                      // -0 becomes +0
- *
- * bit for bit, in f32 or, when f64 is set, in f64 (NaNs count as one value).
- * A and B are f32, f16 or bf16 (also f64 when f64 is set), each of its own
- * type, widened exactly; C is f32, or f64 when f64 is set. Strides are in
- * elements and arbitrary; those of A and B may be zero or negative. C must
- * address each of its elements once and overlap neither A nor B.
+ * Every function, at every vector level and for every task split, gives the chain of NUMERICS 5.1,
+ * from C if it accumulates. tensor/operands.h has the operands.
  *
  * Parallel use:   tl_gemm_plan plan;
  *                 int64_t tasks = tl_gemm_plan_make(table, &args, threads, &plan);

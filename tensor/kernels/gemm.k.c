@@ -10,6 +10,15 @@
 #include "tensor/kernels/half.h"
 #include "tensor/kernels/vec.t.h"
 
+/* X(1) X(2) ... X(n), for the n that gemm_tile.t.h has as GEMM_MOST. */
+#define GEMM_ROWS_1 X(1)
+#define GEMM_ROWS_2 GEMM_ROWS_1 X(2)
+#define GEMM_ROWS_4 GEMM_ROWS_2 X(3) X(4)
+#define GEMM_ROWS_6 GEMM_ROWS_4 X(5) X(6)
+#define GEMM_ROWS_12 GEMM_ROWS_6 X(7) X(8) X(9) X(10) X(11) X(12)
+#define GEMM_ROWS_OF(n) GEMM_ROWS_##n
+#define GEMM_ROWS(n) GEMM_ROWS_OF(n)
+
 #if defined(__clang__)
 #define GEMM_TWICE _Pragma("unroll 2")
 #else

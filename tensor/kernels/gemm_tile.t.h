@@ -56,45 +56,14 @@ static inline __attribute__((always_inline)) void T(tile)(const G(tile) * t, con
     }
 }
 
-#define TILE(rows) \
+#define X(rows) \
     static void T(tile##rows)(const G(tile) * t) { T(tile)(t, rows); }
-TILE(1)
-#if GEMM_MOST >= 2
-TILE(2)
-#endif
-#if GEMM_MOST >= 4
-TILE(3)
-TILE(4)
-#endif
-#if GEMM_MOST >= 6
-TILE(5)
-TILE(6)
-#endif
-#if GEMM_MOST >= 12
-TILE(7)
-TILE(8)
-TILE(9)
-TILE(10)
-TILE(11)
-TILE(12)
-#endif
-#undef TILE
+GEMM_ROWS(GEMM_MOST)
+#undef X
 
-static G(tile_fn) *const T(rows)[GEMM_MOST] = {
-    T(tile1),
-#if GEMM_MOST >= 2
-    T(tile2),
-#endif
-#if GEMM_MOST >= 4
-    T(tile3), T(tile4),
-#endif
-#if GEMM_MOST >= 6
-    T(tile5), T(tile6),
-#endif
-#if GEMM_MOST >= 12
-    T(tile7), T(tile8), T(tile9), T(tile10), T(tile11), T(tile12),
-#endif
-};
+#define X(rows) T(tile##rows),
+static G(tile_fn) *const T(rows)[GEMM_MOST] = {GEMM_ROWS(GEMM_MOST)};
+#undef X
 #undef T
 #undef GEMM_VECS
 #undef GEMM_FULL

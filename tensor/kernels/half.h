@@ -12,21 +12,9 @@
 #include <stdint.h>
 #include <string.h>
 
-static inline float tl_bits_f32(uint32_t u)
-{
-    float f;
-    memcpy(&f, &u, 4);
-    return f;
-}
+#include "tensor/kernels/math_bits.h"
 
-static inline uint32_t tl_f32_bits(float f)
-{
-    uint32_t u;
-    memcpy(&u, &f, 4);
-    return u;
-}
-
-static inline float tl_bf16_to_f32(uint16_t h) { return tl_bits_f32((uint32_t)h << 16); }
+static inline float tl_bf16_to_f32(uint16_t h) { return tl_float_of((uint32_t)h << 16); }
 
 /* Exponent and fraction moved into float's places make a value 2^112 too small
  * (a subnormal stays a subnormal), which one exact product puts right. */
@@ -34,14 +22,14 @@ static inline float tl_f16_to_f32(uint16_t h)
 {
     uint32_t magnitude = (uint32_t)(h & 0x7fff) << 13;
     uint32_t special = (0x0f7fffffu - magnitude) >> 31; /* 1 for inf and NaN */
-    uint32_t u = tl_f32_bits(tl_bits_f32(magnitude) * 0x1p112f);
+    uint32_t u = tl_bits32(tl_float_of(magnitude) * 0x1p112f);
     u |= special * 0x7f800000u;
-    return tl_bits_f32(u | (uint32_t)(h & 0x8000) << 16);
+    return tl_float_of(u | (uint32_t)(h & 0x8000) << 16);
 }
 
 static inline uint16_t tl_f32_to_bf16(float f)
 {
-    uint32_t u = tl_f32_bits(f);
+    uint32_t u = tl_bits32(f);
     uint32_t r = u + 0x7fffu + ((u >> 16) & 1);
     r = f != f ? 0x7fc00000u | (u & 0x80000000u) : r;
     return (uint16_t)(r >> 16);
@@ -52,11 +40,11 @@ static inline uint16_t tl_f32_to_bf16(float f)
  * scalings turns overflow into infinity. */
 static inline uint16_t tl_f32_to_f16(float f)
 {
-    uint32_t u = tl_f32_bits(f);
+    uint32_t u = tl_bits32(f);
     uint32_t exponent = u & 0x7f800000u;
-    float magnitude = tl_bits_f32(u & 0x7fffffffu) * 0x1p112f * 0x1p-110f; /* 4|f|, or inf */
+    float magnitude = tl_float_of(u & 0x7fffffffu) * 0x1p112f * 0x1p-110f; /* 4|f|, or inf */
     exponent = exponent > 0x38800000u ? exponent : 0x38800000u;
-    uint32_t sum = tl_f32_bits(tl_bits_f32(exponent + 0x07800000u) + magnitude);
+    uint32_t sum = tl_bits32(tl_float_of(exponent + 0x07800000u) + magnitude);
     uint32_t r = ((sum >> 13) & 0x7c00u) + (sum & 0x0fffu);
     uint32_t nan = (0x7f800000u - (u & 0x7fffffffu)) >> 31;
     return (uint16_t)((nan ? 0x7e00u : r) | (u >> 16 & 0x8000u));
@@ -68,10 +56,10 @@ static inline float tl_f64_to_f32_odd(double d)
 {
     float f = (float)d;
     double back = (double)f;
-    uint32_t u = tl_f32_bits(f);
+    uint32_t u = tl_bits32(f);
     u -= (uint32_t)(__builtin_fabs(back) > __builtin_fabs(d));
     u |= (uint32_t)(back > d) | (uint32_t)(back < d);
-    return tl_bits_f32(u);
+    return tl_float_of(u);
 }
 
 /* Converts an integer to double, rounding to odd, for the same reason: what is lost shows in the
