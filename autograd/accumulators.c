@@ -133,6 +133,7 @@ void tl_grad_clear(tl_tape *t)
 {
     if (!tl_lives(t))
         return;
+    const bool idle = t->recorder == NULL && t->now.phase == 0 && t->waiting == 0;
     tl_prints_clear(t);
     t->calls = 0;
     if (t->lasting != NULL)
@@ -141,8 +142,8 @@ void tl_grad_clear(tl_tape *t)
         t->recorder->grad_clear(t->recorder_ctx, t);
     else
         tl_grads_drop(t);
-    if (t->recorder == NULL)
-        tl_derived_reset(t); /* nothing waits in derived values now */
+    if (idle) /* no walk and no fold to come counts on them */
+        tl_derived_reset(t);
 }
 
 void tl_grads_drop(tl_tape *t)

@@ -70,7 +70,8 @@ static tl_status add_gradients(entries *x, tl_tape *t, tl_err *err)
  * optimizer's: it follows from its parameter. */
 static bool is_state(tl_model *m, const char *name)
 {
-    return strncmp(name, "master.", 7) != 0 && tl_model_named(m, tl_opt_state_of(name)).param;
+    return name != NULL && strncmp(name, "master.", 7) != 0 &&
+           tl_model_named(m, tl_opt_state_of(name)).param;
 }
 
 /* The owner of state; NULL of other tensors. */
@@ -133,20 +134,24 @@ static tl_status check_notes(const tl_note *notes, int n, tl_err *err)
  * without memory. Free it with tl_free_raw. */
 static char *state_of_others(tl_model *m, const tl_opt *opt)
 {
-    char *text = NULL;
-    for (size_t size = 0;; size = 0) { /* once to count, once to write */
-        for (int i = 0; opt != NULL && i < tl_model_count(m); i++) {
-            const char *name = tl_model_at(m, i).name;
-            const void *whose = owner_of(m, name);
-            if (whose == NULL || whose == opt)
-                continue;
-            if (text != NULL)
-                sprintf(text + size, "%s\n", name);
-            size += strlen(name) + 1;
-        }
-        if (text != NULL || (text = tl_calloc(size + 1, 1)) == NULL)
-            return text;
+    const int count = opt == NULL ? 0 : tl_model_count(m);
+    char *text = tl_calloc(1, 1);
+    size_t used = 0;
+    for (int i = 0; text != NULL && i < count; i++) {
+        const char *name = tl_model_at(m, i).name;
+        const void *whose = owner_of(m, name);
+        if (whose == NULL || whose == opt)
+            continue;
+        const size_t n = strlen(name);
+        char *longer = tl_realloc(text, used + n + 2);
+        if (longer == NULL)
+            tl_free_raw(text);
+        else
+            memcpy(longer + used, name, n), memcpy(longer + used + n, "\n", 2);
+        text = longer;
+        used += n + 1;
     }
+    return text;
 }
 
 static tl_status save(tl_model *m, tl_tape *t, const tl_opt *opt, const char *path,
@@ -170,6 +175,15 @@ static tl_status save(tl_model *m, tl_tape *t, const tl_opt *opt, const char *pa
     }
     for (int i = 0; i < n; i++)
         *end++ = (tl_st_meta){notes[i].key, notes[i].value};
+    if (opt != NULL && opt->gathered && *others != '\0') {
+        tl_free_raw(meta);
+        const tl_status s = tl_fail(err, TL_EUSAGE,
+                                    "tl_group_save: '%.*s' is the state of another optimizer; of "
+                                    "several, none can be saved whose state is cut over ranks",
+                                    (int)strcspn(others, "\n"), others);
+        tl_free_raw(others);
+        return s;
+    }
     snprintf(seed, sizeof seed, "%" PRIu64, tl_model_seed(m));
     *end++ = (tl_st_meta){"tally.seed", seed};
     *end++ = (tl_st_meta){TL_ST_SEAL, ""};
@@ -450,10 +464,14 @@ static void copy_all(const loading *l)
         tl_named x = tl_model_at(l->m, k);
         size_t bytes = (size_t)tl_array_count(&x.array) * tl_dtype_size(x.array.dtype);
         const void *whose = owner_of(l->m, x.name);
+        const bool theirs = l->opt != NULL && whose != NULL && whose != l->opt &&
+                            whose != &tl_opt_elsewhere;
         int i = tl_st_find(l->f, x.name);
+        if (theirs) /* it goes with the steps of another that lives: its own checkpoint has it */
+            continue;
         if (i >= 0)
             tl_write(l->m, x.tensor, tl_st_at(l->f, i).array.data, bytes);
-        else if (l->opt != NULL && bytes > 0 && (whose == NULL || whose == l->opt) &&
+        else if (l->opt != NULL && bytes > 0 && whose != &tl_opt_elsewhere &&
                  tl_model_named(l->m, tl_opt_state_of(x.name)).param)
             tl_write(l->m, x.tensor, memset(x.array.data, 0, bytes), bytes); /* notes the change */
     }
@@ -516,7 +534,10 @@ static tl_status load(tl_model *m, tl_tape *t, tl_opt *opt, const char *path,
         copy_notes(l.f, keys, values, n);
         tl_model_reseed(m, l.seed);
     }
+    if (s == TL_OK && opt == NULL) /* weights alone: any optimizer may begin */
+        tl_buffer_give(m, NULL, &tl_opt_elsewhere, NULL);
     if (s == TL_OK && opt != NULL) {
+        opt->found = 0; /* what it has looked up may be another's now */
         opt->steps = l.steps;
         opt->bytes = tl_opt_cut_of(m, 0).all;
         opt->pow1 = power(opt->o.beta1, l.steps);

@@ -108,7 +108,7 @@ tl_status tl_opt_check_owner(const tl_opt *o, const char *state, const void *who
     if (whose == &tl_opt_elsewhere)
         return tl_fail(err, TL_EUSAGE,
                        "'%.100s' came with the checkpoint of another optimizer; load the one that "
-                       "was saved with this optimizer, too",
+                       "was saved with this optimizer, too (or weights alone, with no optimizer)",
                        state);
     return tl_fail(err, TL_EUSAGE,
                    "'%.100s' is the state of another optimizer (tl_%s_new, %lld steps), which %s; "

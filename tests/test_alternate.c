@@ -261,6 +261,36 @@ static void a_change_below_what_waits_is_refused(void **unused)
     tl_warnings(true);
 }
 
+/* A program that only steps takes a gradient of a parameter that was made after it was traced. */
+static void a_parameter_made_later_is_stepped(void **unused)
+{
+    double u[2] = {0};
+    (void)unused;
+    for (int how = 0; how < 2; how++) {
+        static const plan only_step = {{STEP_A, NOTHING, NOTHING, NOTHING}};
+        run r;
+        double x[3] = {1, 2, 0.5};
+        begin(&r);
+        r.now = &only_step;
+        for (int i = 0; i < 3; i++) {
+            tl_tensor in = tl_data(r.t, x, TL_F64, TL_DIMS(3, 1)), out, y;
+            y = tl_mul(r.t, in, parameter(&r, r.t, "w"));
+            if (i == 2)
+                y = tl_mul(r.t, y, parameter(&r, r.t, "u"));
+            tl_backward(r.t, tl_sum(r.t, y, TL_ALL, false), .partial = true);
+            if (how == 1)
+                tl_run(compiled(&r, r.now), &in, 1, &out);
+            else
+                program(r.t, &in, 1, &out, 1, &r);
+            tl_tape_reset(r.t);
+        }
+        assert_string_equal(tl_error(r.t), "");
+        u[how] = tl_item(r.t, tl_model_find(r.m, "u"));
+        end(&r);
+    }
+    assert_true(u[0] != 1 && u[1] == u[0]);
+}
+
 /* What is made of parameters and of a constant that changes from step to step is forgotten with the
  * step, also where no reset comes between a step and the next backward. */
 static void each_step_forgets_what_it_has_made(void **unused)
@@ -290,6 +320,7 @@ static void each_step_forgets_what_it_has_made(void **unused)
 const struct CMUnitTest tl_tests_alternate[] = {
     cmocka_unit_test(all_ways_agree),
     cmocka_unit_test(a_change_below_what_waits_is_refused),
+    cmocka_unit_test(a_parameter_made_later_is_stepped),
     cmocka_unit_test(each_step_forgets_what_it_has_made),
 };
 const size_t tl_tests_alternate_count = sizeof tl_tests_alternate / sizeof tl_tests_alternate[0];

@@ -146,6 +146,30 @@ static void a_step_without_its_own_file_is_refused(void **unused)
     }
 }
 
+/* One optimizer goes back to its file: what the other has learned goes with the other's steps. */
+static void the_other_keeps_its_state(void **unused)
+{
+    char want[65], got[65];
+    float now[2], after[2];
+    (void)unused;
+    make_files("aa", want);
+    run r = begin(1, "aa");
+    steps(&r, 0, 6);
+    tl_tensor g = tl_model_find(r.m, "adamw.m.g.bias");
+    assert_int_equal(tl_keep(r.t, g, now, sizeof now), TL_OK);
+    load(&r, 0);
+    assert_int_equal(tl_keep(r.t, g, after, sizeof after), TL_OK);
+    assert_memory_equal(after, now, sizeof now);
+    load(&r, 1);
+    assert_int_equal(tl_keep(r.t, g, after, sizeof after), TL_OK);
+    assert_true(memcmp(after, now, sizeof now) != 0);
+    assert_int_equal(tl_opt_steps(r.o[1]), 4);
+    steps(&r, 4, 8);
+    hash(&r, got);
+    assert_string_equal(got, want);
+    end(&r);
+}
+
 /* A file of one optimizer is no other's of its kind while the first has what is in it. */
 static void one_file_is_not_for_two(void **unused)
 {
@@ -213,8 +237,8 @@ static void weights_are_for_anyone(void **unused)
 #define TEST(name) cmocka_unit_test_setup_teardown(name, make_dir, remove_dir)
 const struct CMUnitTest tl_tests_two_optimizers[] = {
     TEST(a_file_for_each_resumes_the_run), TEST(a_step_without_its_own_file_is_refused),
-    TEST(one_file_is_not_for_two),         TEST(what_nobody_owns_is_not_kept),
-    TEST(weights_are_for_anyone),
+    TEST(the_other_keeps_its_state),       TEST(one_file_is_not_for_two),
+    TEST(what_nobody_owns_is_not_kept),    TEST(weights_are_for_anyone),
 };
 const size_t tl_tests_two_optimizers_count = sizeof tl_tests_two_optimizers /
                                              sizeof tl_tests_two_optimizers[0];

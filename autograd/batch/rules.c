@@ -78,16 +78,17 @@ tl_status tl_batch_axis_tape_at(tl_tape *t, tl_tensor x, int axis, const char *f
     if (v == NULL)
         return tl_error_status(t);
     const bool own = x.owner == t->values.owner, told = own && may_be_told(t, x, axis);
-    if (own && !told && may_lie_along(v, axis)) {
-        v->batch = (tl_batch)axis;
-        return TL_OK;
-    }
-    const tl_node *n = told && v->batch != axis ? used(t, x) : NULL;
+    const bool one = own && !told && may_lie_along(v, axis);
+    const tl_node *n = (told || one) && v->batch != axis ? used(t, x) : NULL;
     if (n != NULL)
         return tl_tape_fail(at, TL_EUSAGE,
                             "tl_batch_axis: %s (%.90s:%d) has used x already, as what it was "
                             "before; it is told before x is used",
                             n->op->name, n->file == NULL ? "?" : n->file, n->line);
+    if (one) {
+        v->batch = (tl_batch)axis;
+        return TL_OK;
+    }
     if (set_axis(v, axis, told, &e) == TL_OK)
         return TL_OK;
     return tl_tape_fail(at, e.status, "%s%s", e.message,

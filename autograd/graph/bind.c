@@ -151,6 +151,10 @@ tl_tensor tl_bind_misfit(tl_graph *g)
         if (theirs->live && tl_derived(g->user, theirs->leaf) && g->tracing->reads &&
             !sends_on(g, theirs->leaf))
             return theirs->leaf;
+        if (theirs->live && tl_clears(g->t) &&
+            tl_model_value(g->user->model, theirs->leaf) != NULL &&
+            theirs->leaf.index >= g->traced_values)
+            return theirs->leaf; /* made since: the program was not told of it */
     }
     for (int i = 0; i < g->t->n_grads; i++)
         if (tl_grad_part(g->t, i) == 0 && record_misfits(g, &g->t->grad[i]))

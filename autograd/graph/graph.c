@@ -105,6 +105,7 @@ static tl_graph *graph_new(tl_tape *user, int n_in, int n_out, tl_graph_options 
     g->traced_mode = user->now.mode;
     if (user->model != NULL) {
         g->traced_settings = user->model->settings;
+        g->traced_values = atomic_load(&user->model->values.count);
         g->traced_frozen = user->model->frozen;
         g->traced_seed = user->model->seed; /* random streams hold keys made from it */
     }

@@ -154,7 +154,7 @@ struct tl_graph {
     /* What the user's tape and model were set to. For other settings it is another graph. */
     const tl_choice *traced_choice;
     unsigned traced_mode;
-    uint32_t traced_settings;
+    uint32_t traced_settings, traced_values; /* of the model */
     uint64_t traced_frozen, traced_seed;
     tl_tensor newest; /* the model's last tensor. While it is there, all that the trace knows are */
 

@@ -57,7 +57,8 @@ static tl_log_verdict verdict(const tl_log_comparison *c, const tl_log_result *x
     bool equal = hashed(x, y) && strcmp(x->all, y->all) == 0, tails = strcmp(a->tail, b->tail) == 0;
     if (hashed(x, y) && same_shape(a, b))
         return equal ? TL_LOG_SAME : TL_LOG_DIFFERS;
-    if (hashed(x, y) && a->parts == b->parts && a->parts <= 1 && !c->partial)
+    if (hashed(x, y) && a->parts == b->parts && a->parts <= 1 &&
+        !(c->partial && tails && a->rows >= 0))
         return TL_LOG_DIFFERS; /* whole, and of another shape */
     if (hashed(x, y) && tails && a->rows >= 0 && a->rows == b->rows)
         return equal                            ? TL_LOG_SAME
