@@ -123,7 +123,7 @@ tl_status tl_group_cut(tl_group *g, tl_opt *opt);
 tl_status tl_group_weights(tl_group *g);
 /* tl_checkpoint_save by rank 0, of the state of all ranks, cut or not. Rank 0 keeps room for all of
  * it from then on. Path and notes are rank 0's. tl_checkpoint_load takes the file, for any number
- * of ranks. */
+ * of ranks. TL_EUSAGE: opt's state is cut, and rank 0 has that of another optimizer, too. */
 tl_status tl_group_save(tl_group *g, tl_model *m, tl_opt *opt, const char *path,
                         const tl_note *notes, int n);
 
