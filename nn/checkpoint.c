@@ -10,6 +10,7 @@
 #include "nn/files.h"
 #include "nn/layers.h"
 #include "nn/opt.h"
+#include "tensor/files/bytes.h"
 #include "tensor/files/file.h"
 #include "tensor/files/safetensors.h"
 #include "tensor/operands.h"
@@ -365,11 +366,6 @@ static tl_status check(const loading *l)
     return TL_OK;
 }
 
-static int by_name(const void *name, const void *other)
-{
-    return strcmp(name, *(const char *const *)other);
-}
-
 /* Makes the state buffers that only the file has, except those of other parts of the optimizer. */
 static tl_status make_absent(const loading *l)
 {
@@ -384,7 +380,7 @@ static tl_status make_absent(const loading *l)
         gradient g;
         if (tl_is_none(tl_model_find(l->m, e.name)) && !is_gradient(l, e.name, &g) &&
             !tl_is_rotary_table(e.name, &e.array) &&
-            (n == 0 || bsearch(of, others, (size_t)n, sizeof *others, by_name) == NULL))
+            tl_names_find(others, n, sizeof *others, of) == NULL)
             tl_buffer(t, l->m, e.name, e.array.dtype, tl_array_shape(&e.array));
     }
     tl_status s = tl_failed(t) ? tl_fail(l->file.err, tl_error_status(t), "tl_checkpoint_load: %s",

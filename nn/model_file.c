@@ -7,6 +7,7 @@
 
 #include "autograd/author.h"
 #include "nn/files.h"
+#include "tensor/files/bytes.h"
 #include "tensor/files/file.h"
 #include "tensor/files/hash.h"
 #include "tensor/memory.h"
@@ -196,11 +197,6 @@ static bool counts_batches(const tl_st_entry *x, const tl_st_entry *e, int n)
     return false;
 }
 
-static int by_name(const void *name, const void *entry)
-{
-    return strcmp(name, ((const tl_st_entry *)entry)->name);
-}
-
 /* Checks that every entry has its tensor in the file and that the file has no other. */
 static tl_status check(const tl_st_file *f, const tl_st_entry *e, int n, const tl_source *file)
 {
@@ -215,7 +211,7 @@ static tl_status check(const tl_st_file *f, const tl_st_entry *e, int n, const t
     }
     for (int k = 0; tl_st_count(f) > n && k < tl_st_count(f); k++) {
         const tl_st_entry x = tl_st_at(f, k);
-        if (bsearch(x.name, e, (size_t)n, sizeof *e, by_name) == NULL && !counts_batches(&x, e, n))
+        if (tl_names_find(e, n, sizeof *e, x.name) == NULL && !counts_batches(&x, e, n))
             return tl_file_fail(file, TL_ENAME,
                                 "has %d tensors, the model %d of them; '%.100s' is another",
                                 tl_st_count(f), n, x.name);

@@ -10,32 +10,19 @@
 
 /* ---- tables ---- */
 
-static uint64_t mixed(uint64_t x)
-{
-    x = (x ^ x >> 32) * 0x9e3779b97f4a7c15u;
-    return x ^ x >> 29;
-}
-
 int32_t *tl_token_place(const tl_tokenizer *k, const char *bytes, size_t n)
 {
-    uint64_t h = 1;
-    for (size_t i = 0; i < n; i++)
-        h = mixed(h + (unsigned char)bytes[i] + 1);
-    for (;; h++) {
+    for (uint64_t h = tl_mix_elements(1, bytes, n, 1);; h++) {
         int32_t *at = &k->by_bytes[h & (k->places - 1)];
         if (*at < 0 || (k->token[*at].n == n && memcmp(k->token[*at].bytes, bytes, n) == 0))
             return at;
     }
 }
 
-tl_merge *tl_merge_place(const tl_tokenizer *k, int32_t left, int32_t right)
+static tl_merge merge_of(const tl_tokenizer *k, int32_t left, int32_t right)
 {
-    const uint64_t pair = (uint64_t)(uint32_t)left << 32 | (uint32_t)right;
-    for (uint64_t h = mixed(pair);; h++) {
-        tl_merge *at = &k->merge[h & (k->merge_places - 1)];
-        if (at->id < 0 || at->pair == pair)
-            return at;
-    }
+    const uint64_t *found = tl_key_map_find(&k->merge, tl_merge_key(left, right));
+    return found == NULL ? (tl_merge){0, -1} : (tl_merge){(int32_t)(*found >> 32), (int32_t)*found};
 }
 
 /* ---- characters ---- */
@@ -176,10 +163,10 @@ static void push(encoder *e, int32_t at)
 {
     if (at < 0 || e->symbol[at].next < 0)
         return;
-    const tl_merge *m = tl_merge_place(e->k, e->symbol[at].id, e->symbol[e->symbol[at].next].id);
-    if (m->id < 0)
+    const tl_merge m = merge_of(e->k, e->symbol[at].id, e->symbol[e->symbol[at].next].id);
+    if (m.id < 0)
         return;
-    const candidate c = {m->rank, at, m->id};
+    const candidate c = {m.rank, at, m.id};
     size_t i = e->heaped++;
     for (; i > 0 && earlier(c, e->heap[(i - 1) / 2]); i = (i - 1) / 2)
         e->heap[i] = e->heap[(i - 1) / 2];
@@ -236,10 +223,10 @@ static tl_status encode_word(encoder *e, const char *s, size_t n, tl_err *err)
         if (left->id < 0 || left->next < 0)
             continue;
         symbol *right = &e->symbol[left->next];
-        const tl_merge *m = tl_merge_place(e->k, left->id, right->id);
-        if (m->id != c.id) /* one of the two has been merged otherwise */
+        const tl_merge m = merge_of(e->k, left->id, right->id);
+        if (m.id != c.id) /* one of the two has been merged otherwise */
             continue;
-        left->id = m->id;
+        left->id = m.id;
         left->next = right->next;
         right->id = -1;
         if (left->next >= 0)

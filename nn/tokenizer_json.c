@@ -10,15 +10,6 @@
 
 enum { FILE_MAX = 1 << 28, MAPPED = 0x144 };
 
-/* The least power of 2 that is at least 2 * n, and 4. */
-static size_t twice(size_t n)
-{
-    size_t p = 4;
-    while (p < 2 * n)
-        p *= 2;
-    return p;
-}
-
 typedef struct {
     tl_source file;
     size_t bytes;            /* of the file; every id is below it */
@@ -140,8 +131,8 @@ static tl_status read_merge(tl_tokenizer *k, const reader *r, const json_t *x, s
         return tl_file_fail(&r->file, TL_EFORMAT,
                             "merge %zu is not of two tokens into a third ('%.40s' and '%.40s')",
                             rank, part[0] != NULL ? part[0] : "", part[1] != NULL ? part[1] : "");
-    *tl_merge_place(k, a, b) = (tl_merge){(uint64_t)(uint32_t)a << 32 | (uint32_t)b, (int32_t)rank,
-                                          whole};
+    if (!tl_key_map_put(&k->merge, tl_merge_key(a, b), (uint64_t)rank << 32 | (uint32_t)whole))
+        return tl_file_fail(&r->file, TL_ENOMEM, "no memory for %zu merges", rank + 1);
     return TL_OK;
 }
 
@@ -219,8 +210,7 @@ static tl_status read_around(tl_tokenizer *k, const reader *r, const json_t *pos
 }
 
 /* Sizes the tables by the largest id, but by no id that the file is too short for. */
-static tl_status make_tables(tl_tokenizer *k, reader *r, json_t *vocab, const json_t *merges,
-                             const json_t *added)
+static tl_status make_tables(tl_tokenizer *k, reader *r, json_t *vocab, const json_t *added)
 {
     int64_t most = (int64_t)(r->bytes < INT32_MAX ? r->bytes : INT32_MAX), last = -1;
     const char *key;
@@ -235,18 +225,15 @@ static tl_status make_tables(tl_tokenizer *k, reader *r, json_t *vocab, const js
         last = id > last ? id : last;
     }
     k->size = last < most ? last + 1 : most;
-    k->places = twice(json_object_size(vocab) + 1);
-    k->merge_places = twice(json_array_size(merges) + 1);
+    for (k->places = 4; k->places < 2 * json_object_size(vocab) + 2;)
+        k->places *= 2;
     k->token = tl_calloc((size_t)k->size + 1, sizeof *k->token);
     k->by_bytes = tl_calloc(k->places, sizeof *k->by_bytes);
-    k->merge = tl_calloc(k->merge_places, sizeof *k->merge);
     r->room = tl_calloc(r->bytes + 1, 1);
-    if (k->token == NULL || k->by_bytes == NULL || k->merge == NULL || r->room == NULL)
+    if (k->token == NULL || k->by_bytes == NULL || r->room == NULL)
         return tl_file_fail(&r->file, TL_ENOMEM, "no memory for %lld tokens", (long long)k->size);
     for (size_t i = 0; i < k->places; i++)
         k->by_bytes[i] = -1;
-    for (size_t i = 0; i < k->merge_places; i++)
-        k->merge[i].id = -1;
     return TL_OK;
 }
 
@@ -267,7 +254,7 @@ static tl_status read_model(tl_tokenizer *k, reader *r, const json_t *j)
         return unknown(r, "its model has dropout, byte_fallback, or parts of words marked");
     if (!json_is_object(vocab) || !json_is_array(merges))
         return tl_file_fail(&r->file, TL_EFORMAT, "the model has no vocab, or no merges");
-    TL_TRY(make_tables(k, r, vocab, merges, added));
+    TL_TRY(make_tables(k, r, vocab, added));
     json_object_foreach(vocab, key, value)
     {
         TL_TRY(read_token(k, r, key, strlen(key), value, false));
@@ -328,7 +315,7 @@ void tl_tokenizer_close(tl_tokenizer *k)
         tl_free_raw(k->token[i].bytes);
     tl_free_raw(k->token);
     tl_free_raw(k->by_bytes);
-    tl_free_raw(k->merge);
+    tl_key_map_free(&k->merge);
     tl_free_raw(k->added);
     tl_free_raw(k);
 }

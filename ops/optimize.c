@@ -8,9 +8,6 @@
  * Errors: TL_ESHAPE TL_EDTYPE
  */
 #include "ops/optimize.h"
-
-#include <math.h>
-
 #include "ops/build.h"
 #include "tensor/operands.h"
 
@@ -220,19 +217,6 @@ tl_tensor tl_store_at(tl_at at, tl_tensor p, tl_tensor x)
 
 /* ---- master(w, p): w becomes p, exactly, unless p is w rounded ---- */
 
-/* n elements of b are those of a; one NaN is as good as another. */
-static bool same_elements(tl_dtype d, const char *a, const char *b, int64_t n)
-{
-    const size_t size = tl_dtype_size(d);
-    if (memcmp(a, b, (size_t)n * size) == 0)
-        return true;
-    for (int64_t i = 0; i < n; i++, a += size, b += size)
-        if (memcmp(a, b, size) != 0 &&
-            !(isnan(tl_element_get(d, a)) && isnan(tl_element_get(d, b))))
-            return false;
-    return true;
-}
-
 static tl_status master_forward(tl_call *c)
 {
     const tl_array *w = c->in[0], *p = c->in[1];
@@ -241,8 +225,11 @@ static tl_status master_forward(tl_call *c)
     int64_t n = tl_array_count(w), step = 1024;
     for (int64_t i = 0; i < n; i += step) {
         int64_t m = n - i < step ? n - i : step;
+        tl_array rounded = {.dtype = p->dtype, .ndim = 1, .dim = {m}, .stride = {1}, .data = tile},
+                 is = rounded;
+        is.data = tl_flat_at(p, i);
         k->narrow(m, p->dtype, tl_flat_at(w, i), tile, 1);
-        if (!same_elements(p->dtype, (const char *)tile, tl_flat_at(p, i), m)) {
+        if (tl_arrays_differ(&rounded, &is) >= 0) {
             k->widen(n, p->dtype, p->data, 1, w->data);
             return TL_OK;
         }

@@ -1,4 +1,4 @@
-/* map.h: tables by key, and hashes to be keys. For all rooms but nn. */
+/* map.h: tables by key, and hashes to be keys. For all rooms. */
 #ifndef TL_MAP_H
 #define TL_MAP_H
 

@@ -96,6 +96,9 @@ bool tl_array_plain(const tl_array *a, bool rows);
 /* Copies elements from .. from + n - 1 of a, row-major, side by side; few dims are fast
  * (tl_array_collapse). */
 void tl_array_gather(const tl_array *a, int64_t from, int64_t n, void *to);
+/* Row-major index of the first element in which b differs from a by a bit, all NaNs being one; 0
+ * if dtype or shape differ; -1: none. */
+int64_t tl_arrays_differ(const tl_array *a, const tl_array *b);
 
 /* Visits the rows of a strided array in row-major order, without a division for each. The first
  * `lead` dims count the rows; a row is what the other dims hold. */

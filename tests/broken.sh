@@ -196,7 +196,7 @@ breaks 5.3 "TL_FAST outlasts its scope" kernels autograd/tape.c 't->now.choice =
 breaks 5.4 "acc64 has f32 chains" reference ops/matmul.c '.batch = TL_SCALAR, .acc_f64 = true' '.batch = TL_SCALAR'
 breaks 5.5 "matmul_to rounds to a's dtype on the way" reference ops/matmul.c 'tl_in_dtype(at, matmul_wide(at, a, b), dtype)' 'tl_in_dtype(at, tl_matmul_at(at, a, b), dtype)'
 breaks 5.6 "alpha before the product" reference ops/matmul.c 'y = tl_scale_at(at, y, alpha);' 'y = tl_scale_at(at, tl_scale_at(at, y, alpha / 3), 3);'
-breaks 5.7 "a kernel's first difference is passed over" kernels_promise autograd/kernels/probe.c 'if (u == u || v == v)
+breaks 5.7 "a kernel's first difference is passed over" kernels_promise tensor/copy.c 'if (u == u || v == v)
             return i;' ''
 breaks 5.8 "rows of a kernel before channels" reference ops/conv.c 'for (int64_t c = 0; c < w->dim[2]; c++)
         for (int64_t i = 0; i < w->dim[3]; i++)' 'for (int64_t i = 0; i < w->dim[3]; i++)

@@ -79,24 +79,6 @@ static tl_tensor call(tl_tape *t, const tl_kernel *k, const char *name, tl_dtype
     return y;
 }
 
-/* Row-major index of the first element whose bits differ (all NaNs are one); -1: none. */
-static int64_t first_difference(const tl_array *a, const tl_array *b)
-{
-    if (a->dtype != b->dtype || !tl_array_same_shape(a, b))
-        return 0;
-    for (int64_t i = 0; i < tl_array_count(a); i++) {
-        const void *x = tl_array_at(a, i), *y = tl_array_at(b, i);
-        if (memcmp(x, y, tl_dtype_size(a->dtype)) == 0)
-            continue;
-        if (!tl_dtype_is_float(a->dtype))
-            return i;
-        double u = tl_array_get(a, i), v = tl_array_get(b, i);
-        if (u == u || v == v)
-            return i;
-    }
-    return -1;
-}
-
 /* Writes the line that says where the two calls differ. */
 static void describe(const tl_tape *t, const tl_node *n, int out, const tl_array *a,
                      const tl_array *b, int64_t at, char *buf, size_t cap)
@@ -125,7 +107,7 @@ static bool differ(tl_tape *t, tl_tensor x, tl_tensor y, bool known, char *buf, 
     for (int j = 0; j < a->n_out; j++) {
         const tl_array *u = &tl_values_at(&t->values, a->out + (uint32_t)j)->a,
                        *v = &tl_values_at(&t->values, b->out + (uint32_t)j)->a;
-        int64_t at = first_difference(u, v);
+        int64_t at = tl_arrays_differ(u, v);
         if (at < 0)
             continue;
         if (!known)

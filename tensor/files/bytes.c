@@ -128,6 +128,11 @@ static int by_name(const void *a, const void *b)
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
+const void *tl_names_find(const void *items, int n, size_t size, const char *name)
+{
+    return n == 0 || name == NULL ? NULL : bsearch(&name, items, (size_t)n, size, by_name);
+}
+
 const char *tl_names_sort(void *items, int n, size_t size)
 {
     const char *const *before = items;

@@ -218,17 +218,9 @@ tl_st_entry tl_st_at(const tl_st_file *f, int i)
 
 int tl_st_find(const tl_st_file *f, const char *name)
 {
-    int low = 0, high = name == NULL ? 0 : tl_st_count(f);
-    while (low < high) {
-        int mid = low + (high - low) / 2, order = strcmp(f->header.tensors[mid].name, name);
-        if (order == 0)
-            return mid;
-        if (order < 0)
-            low = mid + 1;
-        else
-            high = mid;
-    }
-    return -1;
+    const tl_st_tensor *all = f == NULL ? NULL : f->header.tensors,
+                       *t = tl_names_find(all, tl_st_count(f), sizeof *all, name);
+    return t == NULL ? -1 : (int)(t - all);
 }
 
 tl_status tl_st_read(const tl_st_file *f, int i, const tl_array *dst, tl_err *err)

@@ -10,29 +10,20 @@
 #include "tensor/kernels/math64_log.h"
 #include "tensor/kernels/rows.h"
 
-#if defined(__AVX__)
-#include <immintrin.h>
-#endif
+#include "tensor/kernels/vec.t.h"
 
-#if defined(__AVX512F__)
-enum { VECTOR_BYTES = 64 };
-#elif defined(__AVX__)
-enum { VECTOR_BYTES = 32 };
-#else
-enum { VECTOR_BYTES = 16 };
-#endif
-typedef float vec32 __attribute__((vector_size(VECTOR_BYTES)));
-typedef double vec64 __attribute__((vector_size(VECTOR_BYTES)));
-typedef float half32 __attribute__((vector_size(VECTOR_BYTES / 2)));
+typedef float vec32 __attribute__((vector_size(VEC_BYTES)));
+typedef double vec64 __attribute__((vector_size(VEC_BYTES)));
+typedef float half32 __attribute__((vector_size(VEC_BYTES / 2)));
 
 /* As many elements in f64. By itself gcc would convert a vector of floats in halves and join them.
  */
 static inline vec64 widen64(vec64 v) { return v; }
 static inline vec64 widen32(half32 v)
 {
-#if defined(__AVX512F__)
+#if VEC_BYTES == 64
     return (vec64)_mm512_cvtps_pd((__m256)v);
-#elif defined(__AVX__)
+#elif VEC_BYTES == 32
     return (vec64)_mm256_cvtps_pd((__m128)v);
 #else
     return __builtin_convertvector(v, vec64);
