@@ -8,6 +8,7 @@
  * Errors: TL_ESHAPE TL_EDTYPE
  */
 #include "ops/optimize.h"
+
 #include "ops/build.h"
 #include "tensor/operands.h"
 
