@@ -135,4 +135,17 @@ static inline int tl_opt_part(tl_opt_cut *c, const tl_named *p)
  * NULL: no memory. */
 const char **tl_opt_others(const tl_opt *o, int *n);
 
+/* ---- checkpoints ---- */
+
+enum { TL_GRADIENT_KIND = 256, TL_GRADIENT_NAME = TL_NAME_MAX + TL_GRADIENT_KIND + 32 };
+
+/* How every call of a checkpoint begins. t and opt may be NULL. */
+tl_status tl_checkpoint_begin(tl_model *m, tl_tape *t, const tl_opt *opt, const char *who);
+
+/* Whether a tensor of that name would be an optimizer's own state of a parameter. A master is no
+ * optimizer's: it follows from its parameter. */
+bool tl_opt_is_state(tl_model *m, const char *name);
+/* The owner of state; NULL of other tensors. */
+const void *tl_opt_state_owner(tl_model *m, const char *name);
+
 #endif
