@@ -38,8 +38,7 @@ enum { TL_NAME_MAX = 192, TL_PARAM_NAME_MAX = 180 };
  * another shape or dtype, or dtype is not a float. TL_ENAME: no file can hold the name (empty, too
  * long, not UTF-8, "__metadata__"); a buffer has it; or, in this recording, another layer looked it
  * up, or the same one called at another line, and neither is shared (.shared = true). At the same
- * line, as in a loop over time, the layer is used again. Outside layers and under TL_NO_GRAD any
- * code may look it up. */
+ * line (a loop over time) the layer is used again. Outside layers and under TL_NO_GRAD any may. */
 #define tl_param(t, m, name, dtype, shape, ...) \
     tl_param_at(TL_AT(t), m, name, dtype, shape, TL_MAKE(tl_init){__VA_ARGS__})
 tl_tensor tl_param_at(tl_at at, tl_model *m, const char *name, tl_dtype dtype, tl_shape shape,
@@ -62,8 +61,9 @@ tl_tensor tl_model_find(tl_model *m, const char *name); /* the zero handle if un
 int64_t tl_model_parameters(tl_model *m);               /* elements of all parameters */
 
 /* Parameters whose names begin with prefix are not trained, or trained again: those there are,
- * whose number it returns, and those to come, for which the last call that covers them decides.
- * tl_backward: TL_ENAME if none has the prefix, TL_EUSAGE if one was used before it was thawed. */
+ * whose number it returns, and those to come, for which the last call that covers them decides. A
+ * step drops what has come to one that is frozen by then. tl_backward: TL_ENAME if none has the
+ * prefix, TL_EUSAGE if one was used before it was thawed. */
 int tl_model_freeze(tl_model *m, const char *prefix, bool frozen);
 
 /* All parameters, or those of names like "*.lora_*" (TL_ENAME: none has such a name). */
