@@ -206,7 +206,9 @@ static tl_status allocate(making *k, tl_tensor *out)
     if (first && !k->earlier)
         before[0] = k->mutates ? operand : k->value[0];
     tl_arena *fresh = !room || k->earlier || c->mode & TL_TRACE ? NULL : t->arena;
-    if ((op->traits & TL_VIEW && tl_view_check(&c->out[0], c->err) != TL_OK) ||
+    const bool views = op->traits & TL_VIEW;
+    if ((views &&
+         tl_view_check(&c->out[0], fresh == NULL ? NULL : k->value[0]->st, c->err) != TL_OK) ||
         tl_arrays_new(fresh, c->out + first, c->n_out - first, c->strided, st + first, c->err) !=
             TL_OK)
         return tl_tape_fail(k->at, c->err->status, "%s: %s", op->name, c->err->message);
@@ -286,7 +288,6 @@ static tl_status run(making *k)
     if (watched)
         tl_tell_runs(t, &seen);
     s = runs ? tl_op_run(c) : TL_OK;
-    s = s == TL_OK ? c->err->status : s;
     /* A kernel that had no memory has not begun; any other failure may have come half way. */
     for (unsigned left = runs && s != TL_ENOMEM ? k->changes : 0; left != 0; left &= left - 1) {
         const int i = __builtin_ctz(left);
@@ -299,9 +300,6 @@ static tl_status run(making *k)
         }
         tl_storage_note(v->st, by, note);
     }
-    if (s != TL_OK && c->err->message[0] == 0)
-        return tl_tape_fail(k->at, s, "%s: %.60s failed and does not say why (tl_call_fail)",
-                            op->name, c->kernel == NULL ? "its forward" : c->kernel->name);
     if (s != TL_OK)
         return tl_tape_fail(k->at, s, "%s", c->err->message);
     if (watched && (s = tl_tell_ran(t, &seen)) != TL_OK)

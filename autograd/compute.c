@@ -330,8 +330,12 @@ tl_status tl_op_run(tl_call *c)
     tl_storage *scratch = NULL, *next;
     c->scratch = &scratch;
     const tl_fpenv saved = tl_fpenv_enter();
-    const tl_status s = way(c);
+    tl_status s = way(c);
     tl_fpenv_leave(saved);
+    s = s == TL_OK && c->err != NULL ? c->err->status : s;
+    if (s != TL_OK && c->err->message[0] == '\0')
+        s = tl_fail(c->err, s, "%s: %.60s failed and does not say why (tl_call_fail)", c->op->name,
+                    c->kernel == NULL ? "its forward" : c->kernel->name);
     for (; scratch != NULL; scratch = next) {
         next = scratch->next_free;
         tl_storage_release(scratch);

@@ -33,6 +33,11 @@ const char *tl_attrs_text(const tl_op *op, const void *attrs, char buf[TL_ATTRS_
     return buf;
 }
 
+static const size_t attr_bytes[] = {
+    [TL_ATTR_I64] = sizeof(int64_t),    [TL_ATTR_INT] = sizeof(int),
+    [TL_ATTR_F64] = sizeof(double),     [TL_ATTR_BOOL] = sizeof(bool),
+    [TL_ATTR_SHAPE] = sizeof(tl_shape), [TL_ATTR_DTYPE] = sizeof(tl_dtype)};
+
 double tl_attr_number(const tl_attr *f, const void *attrs)
 {
     const void *p = (const char *)attrs + f->offset;
@@ -57,8 +62,6 @@ static bool same_dim(const tl_attr *f, const void *a, const void *b, int rank)
 bool tl_attrs_agree(const tl_op *op, const void *a, const void *b, int rank,
                     const signed char *skip)
 {
-    static const size_t size[] = {sizeof(int64_t), sizeof(int), sizeof(double), /* by kind */
-                                  sizeof(bool),    0,           sizeof(tl_dtype)};
     if (op->attr == NULL)
         return op->attr_size == 0; /* without a schema they cannot be compared */
     for (int i = 0; op->attr[i].name != NULL; i++) {
@@ -66,9 +69,10 @@ bool tl_attrs_agree(const tl_op *op, const void *a, const void *b, int rank,
         const char *x = (const char *)a + f->offset, *y = (const char *)b + f->offset;
         if (skip != NULL && skip[i] >= 0)
             continue;
-        if (f->kind == TL_ATTR_SHAPE ? !tl_shape_equal((const tl_shape *)(const void *)x,
-                                                       (const tl_shape *)(const void *)y)
-                                     : memcmp(x, y, size[f->kind]) != 0 && !same_dim(f, a, b, rank))
+        if (f->kind == TL_ATTR_SHAPE
+                ? !tl_shape_equal((const tl_shape *)(const void *)x,
+                                  (const tl_shape *)(const void *)y)
+                : memcmp(x, y, attr_bytes[f->kind]) != 0 && !same_dim(f, a, b, rank))
             return false;
     }
     return true;
@@ -92,6 +96,8 @@ uint64_t tl_mix_attrs(uint64_t h, const tl_op *op, const void *attrs)
     }
     return h;
 }
+
+enum { ATTRS_MAX = 1 << 16 };
 
 /* What an op says of itself and cannot be; NULL: nothing. */
 static const char *oddity(const tl_op *op, int n_in)
@@ -149,8 +155,18 @@ tl_status tl_op_check(tl_at at, const tl_op *op, const void *attrs, const tl_ten
               : op->forward == NULL && !(op->traits & TL_VIEW) && !noted)
         return tl_tape_fail(at, TL_EUSAGE, "%s: has neither a forward nor a kernel%s", op->name,
                             tiles ? " for tiles, as a pointwise op" : "");
+    if (op->attr_size > ATTRS_MAX ||
+        (op->row_dims != 0 && op->row_dims + sizeof(int64_t) > op->attr_size))
+        return tl_tape_fail(at, TL_EUSAGE,
+                            "%s: an .attr_size of %zu bytes, and .row_dims at %zu of them",
+                            op->name, op->attr_size, op->row_dims);
     for (const tl_attr *a = op->attr; a != NULL && a->name != NULL; a++) {
         const tl_shape *s = (const void *)((const char *)attrs + a->offset);
+        if ((unsigned)a->kind > TL_ATTR_DTYPE || op->attr_size < attr_bytes[a->kind] ||
+            a->offset > op->attr_size - attr_bytes[a->kind])
+            return tl_tape_fail(at, TL_EUSAGE,
+                                "%s: attribute %s is of no kind, or not in .attr_size, %zu bytes",
+                                op->name, a->name, op->attr_size);
         if (a->kind == TL_ATTR_SHAPE && (s->ndim < 0 || s->ndim > TL_MAX_DIMS))
             return tl_tape_fail(at, TL_ESHAPE, "%s: %s of %d dims; 0 to %d are possible", op->name,
                                 a->name, s->ndim, TL_MAX_DIMS);

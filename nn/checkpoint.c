@@ -165,15 +165,6 @@ static tl_status save(tl_model *m, tl_tape *t, const tl_opt *opt, const char *pa
     }
     for (int i = 0; i < n; i++)
         *end++ = (tl_st_meta){notes[i].key, notes[i].value};
-    if (opt != NULL && opt->gathered && *others != '\0') {
-        tl_free_raw(meta);
-        const tl_status s = tl_fail(err, TL_EUSAGE,
-                                    "tl_group_save: '%.*s' is the state of another optimizer; of "
-                                    "several, none can be saved whose state is cut over ranks",
-                                    (int)strcspn(others, "\n"), others);
-        tl_free_raw(others);
-        return s;
-    }
     snprintf(seed, sizeof seed, "%" PRIu64, tl_model_seed(m));
     *end++ = (tl_st_meta){"tally.seed", seed};
     *end++ = (tl_st_meta){TL_ST_SEAL, ""};

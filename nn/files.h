@@ -61,7 +61,7 @@ tl_status tl_map_new(tl_map *out, const tl_decoder_config *c, int64_t bytes, con
 /* Loading: makes the parameters of the model, in dtype d, and fills them from the arrays. */
 tl_status tl_map_take(tl_model *m, const tl_map *map, tl_dtype d, tl_err *err);
 /* Saving: sets the arrays to the parameters of the model. */
-tl_status tl_map_give(tl_model *m, tl_map *map, tl_err *err);
+tl_status tl_map_give(tl_model *m, const tl_decoder_config *c, tl_map *map, tl_err *err);
 /* Copies src, of any strides, to dst, which is contiguous; rounds each element once to dst's float
  * dtype. */
 void tl_map_convert(const tl_array *dst, const tl_array *src);

@@ -10,6 +10,7 @@
 
 #include "autograd/author.h"
 #include "nn/files.h"
+#include "tensor/files/bytes.h"
 #include "tensor/files/file.h"
 #include "tensor/files/safetensors_header.h"
 #include "tensor/memory.h"
@@ -114,7 +115,7 @@ static bool needless(const char *name, const tl_decoder_config *c)
     static const char *const pattern[] = {"*.attn.bias", "*.attn.masked_bias",
                                           "*.rotary_emb.inv_freq"};
     for (size_t i = 0; i < sizeof pattern / sizeof *pattern; i++)
-        if (fnmatch(pattern[i], name, 0) == 0)
+        if (tl_name_fits(pattern[i], name))
             return true;
     return strcmp(name, "lm_head.weight") == 0 && (c->family == TL_FAMILY_GPT2 || c->llama.tied);
 }
@@ -178,6 +179,17 @@ static tl_status match(const shards *s, const tl_map *map, const tl_decoder_conf
     return all == needed ? TL_OK : tl_file_fail(&s->folder, TL_ENAME, "a tensor is in two files");
 }
 
+/* One in which no number of the files is rounded. */
+static tl_dtype dtype_of_all(const tl_map *map)
+{
+    tl_dtype d = map->e[0].array.dtype;
+    for (int i = 1; i < map->n; i++) {
+        const tl_dtype x = map->e[i].array.dtype;
+        d = x == d ? d : x == TL_F64 || d == TL_F64 ? TL_F64 : TL_F32;
+    }
+    return d;
+}
+
 /* Bytes of all tensors. */
 static int64_t bytes_of(const shards *s)
 {
@@ -212,7 +224,7 @@ static tl_status load(tl_model *m, shards *s, tl_decoder_config *c, tl_model_fil
     TL_TRY(tl_map_new(&map, c, bytes_of(s), &config));
     st = match(s, &map, c);
     if (st == TL_OK) {
-        tl_dtype d = o.dtype != TL_DTYPE_DEFAULT ? o.dtype : map.e[0].array.dtype;
+        tl_dtype d = o.dtype != TL_DTYPE_DEFAULT ? o.dtype : dtype_of_all(&map);
         *(c->family == TL_FAMILY_LLAMA ? &c->llama.dtype : &c->gpt2.dtype) = d;
         st = tl_map_take(m, &map, d, config.err);
     }
@@ -405,9 +417,9 @@ static char *turn(tl_array *a, char *to, int64_t d)
 static tl_status save(tl_model *m, const tl_source *folder, const tl_decoder_config *c, tl_map *map,
                       tl_model_files o)
 {
-    TL_TRY(tl_map_give(m, map, folder->err));
+    TL_TRY(tl_map_give(m, c, map, folder->err));
     const tl_llama_config *l = &c->llama;
-    const tl_dtype d = map->e[0].array.dtype;
+    const tl_dtype d = o.dtype != TL_DTYPE_DEFAULT ? o.dtype : map->e[0].array.dtype;
     const char *dtype = d == TL_F64    ? "float64"
                         : d == TL_F16  ? "float16"
                         : d == TL_BF16 ? "bfloat16"
@@ -415,18 +427,26 @@ static tl_status save(tl_model *m, const tl_source *folder, const tl_decoder_con
     if (mkdir(folder->path, 0777) != 0 && access(folder->path, W_OK | X_OK) != 0)
         return tl_file_fail(folder, TL_EIO, "no such folder, and it cannot be made");
     const bool turns = c->family == TL_FAMILY_LLAMA && l->pairing != TL_ROTARY_HALF;
-    size_t bytes = 0; /* of what is turned */
-    for (int i = 0; i < map->n && turns; i++)
-        if (map->e[i].how == TL_TURNED)
-            bytes += (size_t)tl_array_count(&map->e[i].array) *
-                     tl_dtype_size(map->e[i].array.dtype); /* each may have another dtype */
-    char *turned = tl_calloc(bytes + 1, 1), *to = turned;
+    size_t bytes = 0; /* of what is rounded, and of what is turned */
+    for (int i = 0; i < map->n; i++) {
+        const tl_array *a = &map->e[i].array; /* each may have another dtype */
+        const tl_dtype as = o.dtype != TL_DTYPE_DEFAULT ? d : a->dtype;
+        const int copies = (as != a->dtype) + (map->e[i].how == TL_TURNED && turns);
+        bytes += (size_t)copies * (size_t)tl_array_count(a) * tl_dtype_size(as);
+    }
+    char *copied = tl_calloc(bytes + 1, 1), *to = copied;
     tl_st_entry *out = tl_calloc((size_t)map->n, sizeof *out);
-    tl_status s = out == NULL || turned == NULL
+    tl_status s = out == NULL || copied == NULL
                       ? tl_fail(folder->err, TL_ENOMEM, "no memory for %d entries", map->n)
                       : TL_OK;
     for (int i = 0; i < map->n && s == TL_OK; i++) {
         tl_array a = map->e[i].array;
+        if (o.dtype != TL_DTYPE_DEFAULT && a.dtype != d) {
+            const tl_array rounded = tl_array_make(d, &map->e[i].shape, to);
+            tl_map_convert(&rounded, &a);
+            to += (size_t)tl_array_count(&a) * tl_dtype_size(d);
+            a = rounded;
+        }
         if (map->e[i].how == TL_TURNED && turns)
             to = turn(&a, to, l->width / l->heads);
         if (map->e[i].how == TL_TRANSPOSED)
@@ -435,7 +455,7 @@ static tl_status save(tl_model *m, const tl_source *folder, const tl_decoder_con
     }
     if (s == TL_OK)
         s = write_folder(folder, out, map->n, o.shard_bytes, tl_hf_config_json(*c, dtype));
-    tl_free_raw(turned);
+    tl_free_raw(copied);
     tl_free_raw(out);
     return s;
 }
@@ -446,6 +466,9 @@ tl_status tl_hf_save_with(tl_model *m, const char *folder, const tl_decoder_conf
     TL_TRY(tl_map_begin(m, folder, c, o, "tl_hf_save"));
     const tl_source to = {folder, tl_error_record(m)};
     tl_map map;
+    if (o.shard_bytes < 0)
+        return tl_file_fail(&to, TL_EDOMAIN, "shards of %lld bytes; 0 is one file",
+                            (long long)o.shard_bytes);
     TL_TRY(tl_map_new(&map, c, INT64_MAX, &to));
     tl_status s = save(m, &to, c, &map, o);
     tl_free_raw(map.e);

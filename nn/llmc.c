@@ -150,10 +150,11 @@ static tl_status append(tl_writer *w, const tl_array *a, tl_dtype d, int64_t zer
     return st;
 }
 
-static tl_status save(tl_model *m, const tl_source *file, const tl_gpt2_config *c, tl_map *map,
+static tl_status save(tl_model *m, const tl_source *file, const tl_decoder_config *of, tl_map *map,
                       tl_dtype d)
 {
-    TL_TRY(tl_map_give(m, map, file->err));
+    const tl_gpt2_config *c = &of->gpt2;
+    TL_TRY(tl_map_give(m, of, map, file->err));
     d = d != TL_DTYPE_DEFAULT ? d : map->e[0].array.dtype;
     if (d != TL_F32 && d != TL_BF16)
         return tl_file_fail(file, TL_EDTYPE, "llm.c's files hold F32 or BF16, not %s; say .dtype",
@@ -191,7 +192,7 @@ tl_status tl_llmc_save_with(tl_model *m, const char *path, const tl_decoder_conf
                             "llm.c's files hold a GPT-2; the config's family is %d",
                             (int)c->family);
     TL_TRY(tl_map_new(&map, c, INT64_MAX, &file));
-    tl_status s = save(m, &file, &c->gpt2, &map, o.dtype);
+    tl_status s = save(m, &file, c, &map, o.dtype);
     tl_free_raw(map.e);
     return s;
 }

@@ -9,6 +9,7 @@
 #include "tensor/rng.h"
 
 enum { EPOCH, AT, SAMPLES, BATCH, PLACE };
+enum { OPTIONS, SEED, HOW }; /* zeros before the first sample, and in files that have none */
 
 /* The stride of an array without dims whose data is the name of a C type that does not fit. */
 static const char other_type;
@@ -71,17 +72,19 @@ tl_loader tl_loader_new_at(tl_at at, const char *name, const tl_array *arrays, i
     memcpy(l.array, arrays, (size_t)n * sizeof *arrays);
     l.samples = arrays[0].dim[0];
     snprintf(l.name, sizeof l.name, "loader.%s", name);
+    char how[TL_NAME_MAX];
+    snprintf(how, sizeof how, "loading.%s", name);
     l.place = tl_buffer_at(at, l.model, l.name, TL_I64, TL_DIMS(PLACE));
+    l.how = tl_buffer_at(at, l.model, how, TL_I64, TL_DIMS(HOW));
     if (!o.in_order && !tl_is_none(l.place))
         l.order = tl_zeros(l.model, TL_I64, TL_DIMS(l.samples));
     return tl_failed(at.tape) ? (tl_loader){0} : l;
 }
 
 /* Puts the samples of an epoch in order, by Fisher-Yates from the last place down. */
-static void shuffle(tl_at at, tl_loader *l, int64_t epoch)
+static void shuffle(tl_at at, tl_loader *l, int64_t epoch, uint64_t seed)
 {
     tl_array a;
-    uint64_t seed = tl_model_seed(l->model);
     if ((l->ordered == epoch && l->seed == seed) || !tl_array_of(at.tape, l->order, &a))
         return;
     tl_rng_key key = tl_rng_stream(seed, l->name);
@@ -140,41 +143,78 @@ static tl_status usable(tl_at at, const tl_loader *l, int64_t most)
     return TL_OK;
 }
 
-int64_t tl_loader_next_at(tl_at at, tl_loader *l, int64_t most, tl_tensor *in)
+/* The place, or a checkpoint's, is one of these data, batches and options. */
+static tl_status check_place(tl_at at, const tl_loader *l, const int64_t *place, const int64_t *how)
 {
-    tl_array a;
-    if (tl_failed(at.tape) || TL_NEED_AT(at, l) != TL_OK || TL_NEED_AT(at, in) != TL_OK ||
-        usable(at, l, most) != TL_OK || !tl_array_of(at.tape, l->place, &a))
-        return 0;
-    const int64_t *place = a.data;
-    int64_t kept = l->samples - (l->o.drop_last ? l->samples % l->o.batch : 0);
-    int64_t epoch = place[EPOCH], first = place[AT];
+    const int64_t options = 1 + l->o.in_order + 2 * l->o.drop_last;
+    const int64_t epoch = place[EPOCH], first = place[AT];
     if ((place[SAMPLES] != 0 && (place[SAMPLES] != l->samples || place[BATCH] != l->o.batch)) ||
-        epoch < 0 || epoch >= INT64_MAX / l->samples - 1 || first < 0 || first > l->samples) {
-        tl_tape_fail(at, TL_EFORMAT,
-                     "tl_loader_next: the place is epoch %" PRId64 ", sample %" PRId64
-                     " of %" PRId64 " in batches of %" PRId64 ", but there are %" PRId64
-                     " in batches of %" PRId64,
-                     epoch, first, place[SAMPLES], place[BATCH], l->samples, l->o.batch);
+        epoch < 0 || epoch >= INT64_MAX / l->samples - 1 || first < 0 || first > l->samples)
+        return tl_tape_fail(at, TL_EFORMAT,
+                            "tl_loader_next: the place is epoch %" PRId64 ", sample %" PRId64
+                            " of %" PRId64 " in batches of %" PRId64 ", but there are %" PRId64
+                            " in batches of %" PRId64,
+                            epoch, first, place[SAMPLES], place[BATCH], l->samples, l->o.batch);
+    if (how[OPTIONS] != 0 && how[OPTIONS] != options)
+        return tl_tape_fail(at, TL_EFORMAT,
+                            "tl_loader_next: the place is one of .in_order %d and .drop_last %d, "
+                            "the loader has %d and %d",
+                            (int)(how[OPTIONS] - 1) & 1, (int)(how[OPTIONS] - 1) >> 1 & 1,
+                            l->o.in_order, l->o.drop_last);
+    return TL_OK;
+}
+
+static int64_t next(tl_at at, tl_loader *l, int64_t most, tl_tensor *in)
+{
+    tl_array a, b;
+    if (tl_failed(at.tape) || TL_NEED_AT(at, l) != TL_OK || TL_NEED_AT(at, in) != TL_OK ||
+        usable(at, l, most) != TL_OK || !tl_array_of(at.tape, l->place, &a) ||
+        !tl_array_of(at.tape, l->how, &b) || check_place(at, l, a.data, b.data) != TL_OK)
+        return 0;
+    const int64_t *place = a.data, *how = b.data;
+    const int64_t kept = l->samples - (l->o.drop_last ? l->samples % l->o.batch : 0);
+    int64_t epoch = place[EPOCH], first = place[AT];
+    uint64_t seed = (uint64_t)how[SEED];
+    /* Another than this loader has left was loaded, or another loader's. */
+    if ((epoch != l->last[EPOCH] || first != l->last[AT]) && first < kept &&
+        first % l->o.batch != 0 && tl_accumulating_count(at.tape) == 0) {
+        tl_tape_fail(at, TL_EUSAGE,
+                     "tl_loader_next: '%.60s' is at sample %" PRId64 " of epoch %" PRId64
+                     ", within a batch of %" PRId64 ", and the gradients of those before are not "
+                     "here; tl_checkpoint_save_tape saves them",
+                     l->name, first, epoch, l->o.batch);
         return 0;
     }
     if (first >= kept) {
         epoch++;
         first = 0;
     }
+    if (first == 0 || how[OPTIONS] == 0)
+        seed = tl_model_seed(l->model);
     int64_t begin = first - first % l->o.batch,
             end = kept - begin < l->o.batch ? kept : begin + l->o.batch;
     int64_t rows = end - first < most ? end - first : most;
     if (!l->o.in_order)
-        shuffle(at, l, epoch);
+        shuffle(at, l, epoch, seed);
     for (int i = 0; i < l->n; i++)
         in[i] = gathered(at, l, &l->array[i], first, rows);
-    const int64_t now[PLACE] = {epoch, first + rows, l->samples, l->o.batch};
-    if (tl_failed(at.tape) || tl_write(l->model, l->place, now, sizeof now) != TL_OK)
+    const int64_t now[PLACE] = {epoch, first + rows, l->samples, l->o.batch},
+                  with[HOW] = {1 + l->o.in_order + 2 * l->o.drop_last, (int64_t)seed};
+    if (tl_failed(at.tape) || tl_write(l->model, l->how, with, sizeof with) != TL_OK ||
+        tl_write(l->model, l->place, now, sizeof now) != TL_OK)
         return 0;
+    memcpy(l->last, now, sizeof l->last);
     l->epoch = epoch;
     l->number = epoch * kept + first;
     l->size = end - begin;
     l->left = end - first - rows;
+    return rows;
+}
+
+int64_t tl_loader_next_at(tl_at at, tl_loader *l, int64_t most, tl_tensor *in)
+{
+    const int64_t rows = next(at, l, most, in);
+    if (rows == 0 && l != NULL)
+        l->left = 0; /* a loop over a batch ends */
     return rows;
 }

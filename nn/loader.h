@@ -10,9 +10,10 @@ TL_BEGIN
 /* Samples are the indices of axis 0 of arrays in memory (tl_samples) or in a mapped file
  * (tl_arrays_open), which the caller keeps as long as the loader is used. Each epoch brings every
  * sample once, in its own order: a Fisher-Yates shuffle by the draws (epoch, i) of the stream
- * "loader.NAME" of the model's seed. The place in the epoch is a buffer of the model, "loader.NAME"
- * (epoch, samples handed out, number of samples, .batch). A checkpoint saves it, and a resumed run
- * goes on with the next sample. tl_loader_new makes it: call tl_checkpoint_load after that. */
+ * "loader.NAME" of the model's seed, as it was when the epoch began. The place in the epoch is a
+ * buffer of the model, "loader.NAME" (epoch, samples handed out, number of samples, .batch), beside
+ * "loading.NAME" (the options, the epoch's seed). A checkpoint saves them, and a resumed run goes
+ * on with the next sample. tl_loader_new makes them: call tl_checkpoint_load after that. */
 
 enum { TL_LOADER_MAX = 8 };
 typedef struct {
@@ -25,16 +26,16 @@ typedef struct {
     int64_t epoch;  /* from 0 */
     int64_t number; /* of the first sample, counted through all epochs; for draws (.sample) */
     int64_t size;   /* samples in the whole batch that these are part of */
-    int64_t left;   /* samples of that batch yet to come */
+    int64_t left;   /* samples of that batch yet to come; 0 after an error */
     /* the loader's own: */
     tl_model *model;
     char name[TL_NAME_MAX];
     tl_loader_options o;
     tl_array array[TL_LOADER_MAX];
     int n;
-    int64_t samples, ordered;
+    int64_t samples, ordered, last[2];
     uint64_t seed;
-    tl_tensor place, order;
+    tl_tensor place, how, order;
 } tl_loader;
 /* Data as that dtype, row-major in that shape. If its C type does not fit, no loader takes it. */
 #define tl_samples(dtype, shape, data) tl_samples_as(dtype, shape, data, TL_C_TYPE(data))
@@ -49,7 +50,9 @@ tl_loader tl_loader_new_at(tl_at at, const char *name, const tl_array *arrays, i
                            tl_loader_options o);
 /* The next samples, as tensors of t in in[0 .. n). Returns the number of samples, which is the size
  * of dim 0: at most `most`, a micro-batch, and no more than are left of a batch. 0 on an error,
- * which goes to t; TL_EFORMAT: a checkpoint has brought the place of other data or batches. */
+ * which goes to t; TL_EFORMAT: a checkpoint has brought the place of other data, batches or
+ * options; TL_EUSAGE: it was saved within a batch, and without the gradients
+ * (tl_checkpoint_save_tape). */
 #define tl_loader_next(t, l, most, in) tl_loader_next_at(TL_AT(t), l, most, in)
 int64_t tl_loader_next_at(tl_at at, tl_loader *l, int64_t most, tl_tensor *in);
 TL_END

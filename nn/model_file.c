@@ -1,7 +1,6 @@
 /* model_file.c: saves and loads a model's parameters, and the buffers of its layers, as
  * safetensors; counts and hashes the parameters. And what all files of models share: messages that
  * begin with the file's path, JSON from a file. */
-#include <fnmatch.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -147,14 +146,12 @@ static tl_st_entry *entries(tl_model *m, tl_part part, int *n)
         tl_free_raw(l);
         return NULL;
     }
-    tl_textenv saved = tl_textenv_enter(); /* ? is a byte in any locale */
     for (int i = 0; i < most; i++) {
         const tl_named x = tl_model_at(m, i);
         if ((x.param || (tl_dtype_is_float(x.array.dtype) && of_a_layer(x.name, l, n_layers))) &&
-            (part.only == NULL || fnmatch(part.only, x.name, 0) == 0))
+            (part.only == NULL || tl_name_fits(part.only, x.name)))
             e[(*n)++] = (tl_st_entry){x.name, x.array};
     }
-    tl_textenv_leave(saved);
     tl_free_raw(l);
     if (*n > 0 || part.only == NULL)
         return e;

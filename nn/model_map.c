@@ -91,7 +91,9 @@ static tl_status check_reals(const tl_decoder_numbers *n, const tl_source *file)
         if (!(real[i].x >= 0 && real[i].x <= 1e15))
             return tl_file_fail(file, TL_EDOMAIN, "a model of %s %g; 0 to 1e15 are possible",
                                 real[i].name, real[i].x);
-    if (s->original >= 1 && s->original != (double)(int64_t)s->original) /* below 1: linear */
+    /* Below 1 it is linear, if it slows every wave: none is shorter than 2 pi. */
+    if (s->original >= 1 ? s->original != (double)(int64_t)s->original
+                         : s->original > 6 * s->low_freq_factor)
         return tl_file_fail(
             file, TL_EDOMAIN,
             "rotary scaling from %.17g original positions; a whole number is needed", s->original);
@@ -134,6 +136,10 @@ tl_status tl_map_check(const tl_decoder_config *c, const tl_source *file)
     if (c->stops < 0 || c->stops > TL_STOPS_MAX)
         return tl_file_fail(file, TL_EDOMAIN, "%d tokens that end a text; 0 to %d are possible",
                             c->stops, (int)TL_STOPS_MAX);
+    for (int i = 0; i < c->stops; i++)
+        if (c->stop[i] < 0 || c->stop[i] > INT32_MAX)
+            return tl_file_fail(file, TL_EDOMAIN, "token %lld ends a text; 0 to %d are possible",
+                                (long long)c->stop[i], INT32_MAX);
     return check_reals(n, file);
 }
 
@@ -249,8 +255,26 @@ tl_status tl_map_take(tl_model *m, const tl_map *map, tl_dtype d, tl_err *err)
     return s;
 }
 
-tl_status tl_map_give(tl_model *m, tl_map *map, tl_err *err)
+/* The model has no parameter of a decoder of the same kind that the config says nothing of. */
+static tl_status check_left_out(tl_model *m, const tl_decoder_config *c, tl_err *err)
 {
+    const tl_decoder_numbers size = numbers_of(c);
+    for (const row *r = size.llama ? llama : gpt2; r->theirs != NULL; r++) {
+        char name[TL_NAME_MAX];
+        const bool layered = strchr(r->theirs, '%') != NULL;
+        numbered(name, r->ours, size.layers); /* the layer after the last */
+        if ((layered || (r->untied && size.tied)) && tl_model_named(m, name).param)
+            return tl_fail(err, TL_ENAME,
+                           "the model has a parameter '%s', which a config of %lld layers%s does "
+                           "not ask for",
+                           name, (long long)size.layers, size.tied ? ", tied," : "");
+    }
+    return TL_OK;
+}
+
+tl_status tl_map_give(tl_model *m, const tl_decoder_config *c, tl_map *map, tl_err *err)
+{
+    TL_TRY(check_left_out(m, c, err));
     for (tl_map_entry *e = map->e; e < map->e + map->n; e++) {
         char want[TL_SHAPE_TEXT], have[TL_SHAPE_TEXT];
         const tl_named x = tl_model_named(m, e->ours);

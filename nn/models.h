@@ -33,7 +33,8 @@ tl_kv_cache tl_decoder_cache(tl_model *m, const tl_decoder_config *c, int64_t b,
  * another kind), TL_EIO, TL_ENOMEM. */
 
 typedef struct {
-    tl_dtype dtype;      /* of the parameters, each rounded once; default: the file's */
+    tl_dtype dtype;      /* of the parameters, each rounded once; default: the file's, of several
+                          * one that holds them all */
     int64_t shard_bytes; /* saving: most bytes of a file, unless one tensor has more; 0: one file */
 } tl_model_files;
 /* Loads a folder of config.json and model.safetensors, or the shards that
@@ -48,8 +49,9 @@ tl_status tl_hf_load_with(tl_model *m, const char *folder, tl_decoder_config *c,
  * old files are kept until the last has, so a save that fails leaves the model that was there. If
  * the process is killed in between, config.json is missing, and the old files are config.json.old
  * and so on (or .old1, ...: nothing else is overwritten, nor removed by a later save). If the
- * rotary pairs of a model are interleaved, the rows of q and k are reordered. A GPT-2 of rotary
- * positions is TL_EDOMAIN, here and below, because other programs know only learned ones. */
+ * rotary pairs of a model are interleaved, the rows of q and k are reordered. Dropout is not kept;
+ * .max_positions 0 becomes 2048. A GPT-2 of rotary positions is TL_EDOMAIN, here and below, because
+ * other programs know only learned ones; TL_ENAME: a decoder that has more than the config says. */
 #define tl_hf_save(m, folder, c, ...) \
     tl_hf_save_with(m, folder, c, TL_MAKE(tl_model_files){__VA_ARGS__})
 tl_status tl_hf_save_with(tl_model *m, const char *folder, const tl_decoder_config *c,

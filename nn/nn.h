@@ -276,7 +276,7 @@ tl_opt *tl_sgd_new_at(tl_model *m, tl_opt_options o, const char *file, int line)
 tl_opt *tl_adam_new_at(tl_model *m, tl_opt_options o, const char *file, int line);
 tl_opt *tl_adamw_new_at(tl_model *m, tl_opt_options o, const char *file, int line);
 
-/* Parameters whose names match the pattern (* any bytes, ? one byte, in any locale) have lr times
+/* Parameters whose names match the pattern (* any bytes, ? one byte, no other signs) have lr times
  * lr_scale, and this weight decay. The last match wins; if none matches, tl_step is TL_ENAME. */
 tl_status tl_opt_group(tl_opt *o, const char *pattern, double lr_scale, double weight_decay);
 

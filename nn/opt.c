@@ -2,7 +2,6 @@
  * step.c has a step. */
 #include "nn/opt.h"
 
-#include <fnmatch.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

@@ -3,7 +3,6 @@
  * Updates are ops, so that a step can be part of a graph. */
 #include "nn/opt.h"
 
-#include <fnmatch.h>
 #include <math.h>
 #include <string.h>
 
@@ -11,6 +10,7 @@
 #include "autograd/log/log.h"
 #include "autograd/observer.h"
 #include "nn/layers.h"
+#include "tensor/files/bytes.h"
 #include "tensor/memory.h"
 #include "tensor/threads.h"
 
@@ -20,16 +20,14 @@ static void set_factors(tl_opt *o, tl_opt_param *p)
 {
     p->lr_scale = 1;
     p->decay = o->o.weight_decay;
-    tl_textenv saved = tl_textenv_enter(); /* ? is a byte in any locale */
     for (int i = 0; i < o->n_groups; i++) {
         tl_opt_group_t *g = &o->group[i];
-        if (fnmatch(g->pattern, p->param.name, 0) == 0) {
+        if (tl_name_fits(g->pattern, p->param.name)) {
             p->lr_scale = g->lr_scale;
             p->decay = g->weight_decay;
             g->met = true;
         }
     }
-    tl_textenv_leave(saved);
 }
 
 /* Looks up the trained parameters, unless the model is as it was at the last look. Another thread

@@ -64,13 +64,34 @@ tl_shape tl_array_shape(const tl_array *a)
     return s;
 }
 
-tl_status tl_view_check(const tl_array *a, tl_err *err)
+/* Whether the elements of a lie in `bytes` bytes, of which its first one is number `at`. */
+static bool lies_in(const tl_array *a, int64_t at, size_t bytes)
+{
+    const int64_t size = (int64_t)dtypes[a->dtype].size;
+    int64_t low = at, high = at + size, way;
+    bool fits = true, empty = false;
+    for (int i = 0; i < a->ndim; i++) {
+        empty |= a->dim[i] == 0;
+        fits &= !__builtin_mul_overflow(a->dim[i] - 1, a->stride[i], &way) &&
+                !__builtin_mul_overflow(way, size, &way) &&
+                !__builtin_add_overflow(way < 0 ? low : high, way, way < 0 ? &low : &high);
+    }
+    return empty || (fits && low >= 0 && high <= (int64_t)bytes);
+}
+
+tl_status tl_view_check(const tl_array *a, const tl_storage *st, tl_err *err)
 {
     bool fits = a->ndim >= 0 && a->ndim <= TL_MAX_DIMS;
     for (int i = 0; fits && i < a->ndim; i++)
         fits = a->dim[i] >= 0;
     const tl_shape s = fits ? TL_SCALAR : tl_array_shape(a);
-    return fits ? TL_OK : tl_shape_check(&s, a->dtype, err);
+    if (!fits)
+        return tl_shape_check(&s, a->dtype, err);
+    if (st == NULL || lies_in(a, (char *)a->data - (char *)st->data, st->bytes))
+        return TL_OK;
+    char text[TL_SHAPE_TEXT];
+    return tl_fail(err, TL_EUSAGE, "shows %s of %s that do not lie in the %zu bytes of its input",
+                   tl_array_shape_text(text, a), dtypes[a->dtype].name, st->bytes);
 }
 
 int64_t tl_shape_count(const tl_shape *s)
@@ -382,6 +403,8 @@ static tl_status lay(tl_array *a, bool strided, size_t *bytes, tl_err *err)
     }
     a->data = NULL;
     *bytes = empty ? 0 : (size_t)span;
+    if (strided && !lies_in(a, 0, *bytes))
+        return tl_fail(err, TL_EUSAGE, "strides that leave the %zu bytes of an output", *bytes);
     return TL_OK;
 }
 

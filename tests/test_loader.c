@@ -292,6 +292,52 @@ static void what_is_refused(void **unused)
     tl_free(t, t2, m, other);
 }
 
+/* A place goes on with the options and the seed that it was taken with; within a batch, only where
+ * its gradients are. An error ends a loop over a batch. */
+static void what_a_place_needs(void **unused)
+{
+    (void)unused;
+    char path[1024];
+    temp_dir dir;
+    tl_tensor in[2];
+    int64_t want[N], got[N];
+    assert_true(temp_dir_make(&dir));
+    temp_dir_file(path, &dir, "saved");
+    of_seed(3, (tl_loader_options){.batch = BATCH}, 2, N, want);
+    tl_model *m = tl_model_new(.seed = 3), *n = tl_model_new(.seed = 4);
+    tl_tape *t = tl_tape_new(m), *u = tl_tape_new(n);
+    tl_loader l = tl_loader_new(t, "it", data, 2, .batch = BATCH);
+    tl_param(t, m, "w", TL_F32, TL_DIMS(2), TL_INIT_ZEROS, 0);
+    tl_param(u, n, "w", TL_F32, TL_DIMS(2), TL_INIT_ZEROS, 0);
+    labels(t, &l, 2, 7, got);
+    assert_int_equal(tl_checkpoint_save(m, NULL, path, NULL, 0), TL_OK); /* within a batch */
+    tl_model_reseed(m, 9);
+    labels(t, &l, 2, N - 7, got + 7);
+    assert_memory_equal(got, want, sizeof want);
+
+    const tl_loader_options o[] = {{.batch = BATCH},
+                                   {.batch = BATCH, .in_order = true},
+                                   {.batch = BATCH, .drop_last = true}};
+    const char *const says[] = {"'loader.it' is at sample 7 of epoch 0, within a batch of 5",
+                                "of .in_order 0 and .drop_last 0, the loader has 1 and 0",
+                                "of .in_order 0 and .drop_last 0, the loader has 0 and 1"};
+    for (int i = 0; i < 3; i++) {
+        tl_loader k = tl_loader_new_at(TL_AT(u), "it", data, 2, o[i]);
+        assert_int_equal(tl_checkpoint_load(n, NULL, path, NULL, NULL, 0), TL_OK);
+        k.left = 1;
+        assert_int_equal(tl_loader_next(u, &k, 2, in), 0);
+        assert_int_equal(k.left, 0);
+        refused(u, i == 0 ? TL_EUSAGE : TL_EFORMAT, says[i], __LINE__);
+    }
+    tl_exp(t, TL_NONE);
+    l.left = 1;
+    assert_int_equal(tl_loader_next(t, &l, 2, in), 0);
+    assert_int_equal(l.left, 0);
+    tl_error_clear(t);
+    tl_free(t, u, m, n);
+    temp_dir_remove(&dir);
+}
+
 /* What tl_save writes is of the model alone, even where a layer has the loaders' name. */
 static void a_place_is_no_part_of_a_layer(void **unused)
 {
@@ -321,5 +367,6 @@ const struct CMUnitTest tl_tests_loader[] = {
     cmocka_unit_test_setup(a_resumed_run_goes_on_with_the_next_sample, begin),
     cmocka_unit_test_setup(what_is_refused, begin),
     cmocka_unit_test_setup(a_place_is_no_part_of_a_layer, begin),
+    cmocka_unit_test_setup(what_a_place_needs, begin),
 };
 const size_t tl_tests_loader_count = sizeof tl_tests_loader / sizeof *tl_tests_loader;

@@ -179,6 +179,7 @@ static void dtypes_may_differ_in_a_folder(void **unused)
     tl_decoder_config c = small(TL_FAMILY_LLAMA, 1, TL_BF16), back;
     tl_model *m = tl_model_new(.seed = 3), *wide = tl_model_new(.seed = 4);
     tl_model *n = tl_model_new(.seed = 5), *of_wide = tl_model_new(.seed = 6);
+    tl_model *again = tl_model_new(.seed = 7), *narrow = tl_model_new(.seed = 8);
     tl_tape *t = tl_tape_new(wide);
     char folder[1024];
     (void)unused;
@@ -198,9 +199,15 @@ static void dtypes_may_differ_in_a_folder(void **unused)
     FINE(m, tl_hf_save(m, temp_dir_file(folder, &dir, "alike"), &c));
     FINE(n, tl_hf_load(n, folder, &back));
     FINE(wide, tl_hf_save(wide, temp_dir_file(folder, &dir, "mixed"), &c));
-    FINE(of_wide, tl_hf_load(of_wide, folder, &back));
+    FINE(of_wide, tl_hf_load(of_wide, folder, &back, .dtype = TL_BF16));
     same_hash(n, of_wide);
-    tl_free(t, m, wide, n, of_wide);
+    FINE(again, tl_hf_load(again, folder, &back)); /* rounded nowhere */
+    assert_int_equal(back.llama.dtype, TL_F64);
+    FINE(again, tl_hf_save(again, temp_dir_file(folder, &dir, "narrow"), &back, .dtype = TL_BF16));
+    FINE(narrow, tl_hf_load(narrow, folder, &back));
+    assert_int_equal(back.llama.dtype, TL_BF16);
+    same_hash(n, narrow);
+    tl_free(t, m, wide, n, of_wide, again, narrow);
 }
 
 static void checkpoints_of_llmc_come_back(void **unused)
@@ -507,6 +514,41 @@ static void configs_that_no_file_can_hold_are_not_saved(void **unused)
             FINE(n, k ? tl_llmc_load(n, path, &back) : tl_hf_load(n, path, &back));
             tl_free(m, n);
         }
+}
+
+/* Nor a config that says less than the model has, or what no reader takes. */
+static void a_config_of_another_model_is_not_saved(void **unused)
+{
+    static double logits[B * S * VOCAB];
+    tl_decoder_config c = small(TL_FAMILY_LLAMA, 1, TL_F32), odd[5];
+    const char *const says[] = {"'layers.1.", "token -5 ends a text", "token 1099511627776",
+                                "0.5 original positions", "'output.proj.weight'"};
+    tl_model *m = tl_model_new(.seed = 3);
+    char path[1024];
+    (void)unused;
+    temp_dir_file(path, &dir, "other");
+    c.llama.tied = false;
+    c.llama.layers = 2;
+    logits_of(m, &c, logits);
+    for (int i = 0; i < 5; i++)
+        odd[i] = c;
+    odd[0].llama.layers = 1;
+    odd[1].stops = odd[2].stops = 1;
+    odd[1].stop[0] = -5;
+    odd[2].stop[0] = INT64_C(1) << 40;
+    odd[3].llama.scaling = (tl_rotary_scaling){2, .01, .02, .5};
+    odd[4].llama.tied = true;
+    for (int i = 0; i < 5; i++) {
+        tl_hf_save(m, path, &odd[i]);
+        if (strstr(tl_error(m), says[i]) == NULL)
+            fail_msg("%d: %s", i, tl_error(m));
+        tl_error_clear(m);
+        assert_int_equal(access(path, F_OK), -1);
+    }
+    assert_int_equal(tl_hf_save(m, path, &c, .shard_bytes = -1), TL_EDOMAIN);
+    tl_error_clear(m);
+    FINE(m, tl_hf_save(m, path, &c));
+    tl_free(m);
 }
 
 static int files_in(const char *folder)
@@ -1246,6 +1288,7 @@ const struct CMUnitTest tl_tests_models[] = {
     TEST(configs_that_no_file_can_hold_are_not_saved),
     TEST(a_save_follows_links),
     TEST(rotary_positions_are_not_saved_as_learned),
+    TEST(a_config_of_another_model_is_not_saved),
     TEST(a_save_that_fails_leaves_the_old_model),
     TEST(a_save_that_fails_in_between_shows_no_mixture),
     TEST(an_old_config_that_cannot_come_back_is_named),

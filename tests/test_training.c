@@ -115,7 +115,7 @@ static void optimizer_case(const trial *c)
                          : tl_sgd_new_at(m, c->o, __FILE__, __LINE__);
     if (c->groups) {
         tl_opt_group(o, "*norm", 0.5, 0);
-        tl_opt_group(o, "[AB]", 7, 7);
+        tl_opt_group(o, "B*", 7, 7);
         tl_opt_group(o, "?", 3, 0.25);
     }
     for (int i = 0; i < PARAMS; i++) {

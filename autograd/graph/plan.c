@@ -313,6 +313,8 @@ static void share_places(tl_graph *g)
         const tl_node *n = &g->t->node[g->step[i]->node];
         if (n->kernel != NULL && n->kernel->tile == NULL)
             continue; /* a user's forward is not bound to read before it writes */
+        if (n->mode & TL_WATCHED_MODES)
+            continue; /* an observer may look at the operands when the step has run */
         if (n->op->traits & (TL_POINTWISE | TL_ELEMENTWISE | TL_STORES))
             for (int j = 0; j < g->step[i]->n_out; j++)
                 share_place(g, i, j);

@@ -441,13 +441,19 @@ tl_group *tl_group_new(tl_tape *t, tl_link link)
 {
     const bool model = t != NULL && tl_tape_model(t) != NULL,
                other = t != NULL && tl_observed(t, &watches) != NULL;
-    tl_group *g = model && !other ? calloc(1, sizeof *g) : NULL;
+    const bool whole = link.rank >= 0 && link.rank < link.size && link.end != NULL &&
+                       (link.size == 1 ||
+                        (link.send != NULL && link.receive != NULL && link.settle != NULL));
+    tl_group *g = model && !other && whole ? calloc(1, sizeof *g) : NULL;
     if (g == NULL) {
-        if (t != NULL && link.size > 1) /* NULL would be a process that trains alone */
-            tl_tape_fail(tl_nowhere(t), model && !other ? TL_ENOMEM : TL_EUSAGE, "tl_group_new: %s",
-                         !model  ? "a tape without a model"
-                         : other ? "the tape has a group already"
-                                 : "no memory");
+        if (t != NULL && link.size != 1) /* NULL would be a process that trains alone */
+            tl_tape_fail(tl_nowhere(t), model && !other && whole ? TL_ENOMEM : TL_EUSAGE,
+                         !model  ? "tl_group_new: a tape without a model"
+                         : other ? "tl_group_new: the tape has a group already"
+                         : !whole
+                             ? "tl_group_new: a link of rank %d of %d, or without its functions"
+                             : "tl_group_new: no memory",
+                         link.rank, link.size);
         return NULL;
     }
     g->t = t;

@@ -2,7 +2,7 @@
  * libtally_group.a, beside libtally, which knows nothing of it.
  *
  *     tl_link link;
- *     tl_link_mpi(&link, 0, &err);
+ *     tl_link_mpi(&link, 0, &err);               on an error no group takes the link
  *     tl_group *g = tl_group_new(t, link);
  *     tl_group_total(g, total);                  if the loss is given a .total
  *     for each step:
@@ -53,8 +53,9 @@ tl_status tl_link_mpi(tl_link *out, double timeout, tl_err *e);
 
 typedef struct tl_group tl_group;
 /* The group of a tape over a model. It borrows the tape and owns the link. NULL without memory,
- * without a model, or if the tape has a group already; then the link stays the caller's, and with
- * several processes it is an error of the tape. */
+ * without a model, if the tape has a group already, or if the link is none (no rank of its size, or
+ * a function missing); then the link stays the caller's, and it is an error of the tape, but for a
+ * process alone. */
 tl_group *tl_group_new(tl_tape *t, tl_link link);
 /* Called by all ranks, before the tape ends. A rank that hangs or has failed is the tape's error.
  */
@@ -123,7 +124,8 @@ tl_status tl_group_cut(tl_group *g, tl_opt *opt);
 tl_status tl_group_weights(tl_group *g);
 /* tl_checkpoint_save by rank 0, of the state of all ranks, cut or not. Rank 0 keeps room for all of
  * it from then on. Path and notes are rank 0's. tl_checkpoint_load takes the file, for any number
- * of ranks. TL_EUSAGE: opt's state is cut, and rank 0 has that of another optimizer, too. */
+ * of ranks. TL_EUSAGE: opt's state is cut, and a rank has that of another optimizer, too. With no
+ * opt it is the state of all optimizers. */
 tl_status tl_group_save(tl_group *g, tl_model *m, tl_opt *opt, const char *path,
                         const tl_note *notes, int n);
 

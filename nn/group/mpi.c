@@ -46,8 +46,9 @@ static tl_status started_alone(const char *but, tl_err *e)
 tl_status tl_link_mpi(tl_link *out, double timeout, tl_err *e)
 {
     (void)timeout;
-    *out = of_one;
-    return started_alone("made without MPI: make TL_MPI=1", e);
+    const tl_status s = started_alone("made without MPI: make TL_MPI=1", e);
+    *out = s == TL_OK ? of_one : (tl_link){0};
+    return s;
 }
 #else
 
@@ -277,10 +278,12 @@ tl_status tl_link_mpi(tl_link *out, double timeout, tl_err *e)
 {
     const char *text = getenv("TL_MPI_TIMEOUT");
     int there = 0;
-    *out = of_one;
+    *out = (tl_link){0};
     MPI_Initialized(&there);
-    if (!there && !launched())
+    if (!there && !launched()) {
+        *out = of_one;
         return TL_OK;
+    }
     if (!(timeout > 0) && !seconds_of(text, &timeout))
         return tl_fail(e, TL_EUSAGE, "TL_MPI_TIMEOUT=%.40s: a number of seconds above 0 is needed",
                        text);

@@ -309,6 +309,22 @@ static tl_status gather(tl_group *g)
     return tl_group_settle(g, NULL);
 }
 
+/* The state of this rank is opt's: whose state came to rank 0 could not be told there. */
+static tl_status check_owners(tl_group *g, tl_model *m, const tl_opt *opt)
+{
+    for (int i = 0; i < tl_model_count(m); i++) {
+        const tl_named x = tl_model_at(m, i);
+        const char *name = x.name;
+        const void *whose = tl_group_is_state(m, &x) ? tl_buffer_take(m, name, NULL) : NULL;
+        if (whose != NULL && whose != opt)
+            return tl_group_fail(g, TL_EUSAGE,
+                                 "tl_group_save: '%.100s' is the state of another optimizer; of "
+                                 "several, none can be saved whose state is cut over ranks",
+                                 name);
+    }
+    return TL_OK;
+}
+
 tl_status tl_group_save(tl_group *g, tl_model *m, tl_opt *opt, const char *path,
                         const tl_note *notes, int n)
 {
@@ -319,7 +335,10 @@ tl_status tl_group_save(tl_group *g, tl_model *m, tl_opt *opt, const char *path,
         tl_group_fail(g, TL_EUSAGE,
                       "tl_group_save: the optimizer of rank %d of %d updates part %d of %d",
                       g->link.rank, g->link.size, opt->o.part, parts);
-    if (!tl_failed(g->t) && (parts <= 1 || gather(g) == TL_OK) && g->link.rank == 0) {
+    else if (parts > 1)
+        check_owners(g, m, opt);
+    const bool gathers = parts > 1 || (opt == NULL && g->sharded);
+    if (!tl_failed(g->t) && (!gathers || gather(g) == TL_OK) && g->link.rank == 0) {
         if (parts > 1)
             opt->gathered = true;
         if (tl_checkpoint_save(m, opt, path, notes, n) != TL_OK)

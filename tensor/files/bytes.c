@@ -128,6 +128,23 @@ static int by_name(const void *a, const void *b)
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
+bool tl_name_fits(const char *pattern, const char *name)
+{
+    const char *star = NULL, *from = name; /* the last *, and what comes after the bytes it takes */
+    while (*name != '\0')
+        if (*pattern == '*')
+            star = ++pattern, from = name;
+        else if (*pattern == '?' || *pattern == *name)
+            pattern++, name++;
+        else if (star != NULL)
+            pattern = star, name = ++from;
+        else
+            return false;
+    while (*pattern == '*')
+        pattern++;
+    return *pattern == '\0';
+}
+
 const void *tl_names_find(const void *items, int n, size_t size, const char *name)
 {
     return n == 0 || name == NULL ? NULL : bsearch(&name, items, (size_t)n, size, by_name);
