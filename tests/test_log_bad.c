@@ -420,7 +420,7 @@ static void escapes_are_printed_escaped(void **unused)
     logged_says("another version (%1b[2J");
     logged_says_not("\x1b");
     f = fopen(logged_file("a"), "w");
-    fputs("tally-log\t2\nd\tf1\ttanh\tF32\t4\t\t\t\tw%1b[2J \xc3\xa9\t\t\nstep\t1\tfull\n", f);
+    fputs("tally-log\t2\nd\tf1\ttanh\tF32\t4\t\t\t\tw%1b[2J%0a \xc3\xa9\t\t\nstep\t1\tfull\n", f);
     fprintf(f, "f1\t%s\nend\t1\n", digits_of(hex, 1));
     fclose(f);
     cut("a", "b", 1 << 20);
@@ -428,7 +428,7 @@ static void escapes_are_printed_escaped(void **unused)
     fprintf(f, "step\t1\tfull\nf1\t%s\nend\t1\n", digits_of(hex, 2));
     fclose(f);
     assert_int_equal(logged_diff("a", "b"), 1);
-    logged_says("w%1b[2J \xc3\xa9");
+    logged_says("w%1b[2J%0a \xc3\xa9");
 }
 
 /* ---- what goes wrong while a log is written ---- */
