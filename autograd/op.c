@@ -123,9 +123,10 @@ tl_status tl_op_check(tl_at at, const tl_op *op, const void *attrs, const tl_ten
         return tl_tape_need(at, "tl_apply", "op", false, 1);
     if (op->n_out < 0 || (out == NULL && op->n_out > 0))
         return tl_tape_need(at, "tl_apply", "out", out != NULL, op->n_out);
-    if (op->name == NULL || op->shape == NULL)
+    const bool named = op->name != NULL && *op->name != '\0';
+    if (!named || op->shape == NULL)
         return tl_tape_fail(at, TL_EUSAGE, "%s: an op needs a name and a shape rule",
-                            op->name == NULL ? "(no name)" : op->name);
+                            named ? op->name : "(no name)");
     if (attrs == NULL && op->attr_size > 0)
         return tl_tape_need(at, op->name, "its attributes", false, 1);
     if (n_in < 0 || (in == NULL && n_in > 0))

@@ -4,7 +4,7 @@
  * A tape with a recorder runs no ops: calls are checked, shaped and recorded as nodes (TL_TRACE).
  * Whatever would need contents goes to the recorder, which answers with values that stand for them.
  * graph/trace.c is one; another might record programs for a machine of your own. Every callback
- * gets the context that was given to tl_record_with. */
+ * must be there, and gets the context that was given to tl_record_with. */
 #ifndef TL_RECORDER_H
 #define TL_RECORDER_H
 
@@ -46,7 +46,7 @@ typedef struct {
     uint64_t (*constant)(void *ctx, tl_tape *t, tl_tensor x);
 } tl_recorder;
 
-/* The fresh tape t records for r from now on; r must outlive it. */
+/* The fresh tape t records for r from now on; r must outlive it. TL_EUSAGE: r lacks a callback. */
 void tl_record_with(tl_tape *t, const tl_recorder *r, void *ctx);
 TL_END
 #endif

@@ -25,6 +25,10 @@ tl_status tl_source_object(json_t **out, const tl_source *file, size_t most);
 
 /* ---- hugging_face_config.c ---- */
 
+/* TL_EFORMAT unless v, the value of that key, is missing, null, or of the kind needed, which `is`
+ * tells. */
+tl_status tl_of_kind(const json_t *v, bool is, const char *key, const char *needed,
+                     const tl_source *file);
 enum { TL_CONFIG_MAX = 1 << 20 }; /* bytes of a config.json */
 /* Reads a config. */
 tl_status tl_hf_config(const json_t *j, tl_decoder_config *c, const tl_source *file);

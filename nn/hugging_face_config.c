@@ -56,9 +56,8 @@ static const char *kind_of(const json_t *v)
     return v == NULL ? "missing" : kind[json_typeof(v)];
 }
 
-/* Fails unless v is missing, null, or of the kind needed, which `is` tells. */
-static tl_status of_kind(const json_t *v, bool is, const char *key, const char *needed,
-                         const tl_source *file)
+tl_status tl_of_kind(const json_t *v, bool is, const char *key, const char *needed,
+                     const tl_source *file)
 {
     if (v == NULL || json_is_null(v) || is)
         return TL_OK;
@@ -110,8 +109,8 @@ static tl_status read_rope(const json_t *j, tl_llama_config *c, const tl_source 
                  *old = json_object_get(j, "rope_scaling"), *r = json_is_object(now) ? now : old;
     const char *type = json_string_value(json_object_get(r, "rope_type"));
     tl_rotary_scaling *s = &c->scaling;
-    TL_TRY(of_kind(now, json_is_object(now), "rope_parameters", "an object", file));
-    TL_TRY(of_kind(old, json_is_object(old), "rope_scaling", "an object", file));
+    TL_TRY(tl_of_kind(now, json_is_object(now), "rope_parameters", "an object", file));
+    TL_TRY(tl_of_kind(old, json_is_object(old), "rope_scaling", "an object", file));
     TL_TRY(number(json_object_get(now, "rope_theta") != NULL ? now : j, "rope_theta", true, 10000,
                   &c->rope_base, file));
     if (type == NULL)
@@ -198,7 +197,7 @@ tl_status tl_hf_config(const json_t *j, tl_decoder_config *c, const tl_source *f
                             type == NULL ? kind_of(json_object_get(j, "model_type")) : type,
                             type == NULL ? "" : "\"");
     TL_TRY(check_fixed(j, c->family, file));
-    TL_TRY(of_kind(tied, json_is_boolean(tied), "tie_word_embeddings", "a boolean", file));
+    TL_TRY(tl_of_kind(tied, json_is_boolean(tied), "tie_word_embeddings", "a boolean", file));
     TL_TRY(read_stops(json_object_get(j, "eos_token_id"), c, file));
     if (c->family == TL_FAMILY_GPT2)
         return read_fields(j, gpt2_fields, c, file);

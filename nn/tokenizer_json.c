@@ -45,6 +45,14 @@ static int64_t unmapped(const reader *r, const char *s, size_t n, char *to)
     return count;
 }
 
+/* A key that may be missing or null, which is false. */
+static tl_status read_flag(const reader *r, const json_t *object, const char *key, bool *out)
+{
+    const json_t *v = json_object_get(object, key);
+    *out = json_is_true(v);
+    return tl_of_kind(v, json_is_boolean(v), key, "a boolean", &r->file);
+}
+
 static tl_status read_token(tl_tokenizer *k, const reader *r, const char *s, size_t n,
                             const json_t *id, bool added)
 {
@@ -83,6 +91,7 @@ static tl_status read_token(tl_tokenizer *k, const reader *r, const char *s, siz
 
 static tl_status read_added(tl_tokenizer *k, const reader *r, const json_t *list)
 {
+    TL_TRY(tl_of_kind(list, json_is_array(list), "added_tokens", "an array", &r->file));
     k->added = tl_calloc(json_array_size(list) + 1, sizeof *k->added);
     if (k->added == NULL)
         return tl_file_fail(&r->file, TL_ENOMEM, "no memory for %zu added tokens",
@@ -90,17 +99,21 @@ static tl_status read_added(tl_tokenizer *k, const reader *r, const json_t *list
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *x = json_array_get(list, i), *content = json_object_get(x, "content");
         static const char *const unknown[] = {"single_word", "lstrip", "rstrip"};
-        for (size_t u = 0; u < sizeof unknown / sizeof *unknown; u++)
-            if (json_is_true(json_object_get(x, unknown[u])))
+        bool is = false, normalized;
+        for (size_t u = 0; u < sizeof unknown / sizeof *unknown; u++) {
+            TL_TRY(read_flag(r, x, unknown[u], &is));
+            if (is)
                 return tl_file_fail(&r->file, TL_EDOMAIN,
                                     "added token %zu has \"%s\", which is not known here", i,
                                     unknown[u]);
+        }
+        TL_TRY(read_flag(r, x, "normalized", &normalized));
         if (!json_is_string(content))
             return tl_file_fail(&r->file, TL_EFORMAT, "added token %zu has no content", i);
         const char *s = json_string_value(content);
         TL_TRY(read_token(k, r, s, json_string_length(content), json_object_get(x, "id"), true));
         tl_token *t = &k->token[json_integer_value(json_object_get(x, "id"))];
-        t->normalized = json_is_true(json_object_get(x, "normalized"));
+        t->normalized = normalized;
         k->added[k->n_added++] = json_integer_value(json_object_get(x, "id"));
         if (t->n > 0)
             k->begins[t->normalized][(unsigned char)*s] = true;
@@ -162,42 +175,62 @@ static tl_status read_split(tl_tokenizer *k, const reader *r, const json_t *pre)
         split = json_array_get(list, 0), bytes = json_array_get(list, 1);
     const json_t *pattern = json_object_get(split, "pattern"),
                  *by_itself = json_object_get(bytes, "use_regex");
-    if (!is(bytes, "type", "ByteLevel") || json_is_true(json_object_get(bytes, "add_prefix_space")))
+    bool prefix, invert;
+    TL_TRY(read_flag(r, bytes, "add_prefix_space", &prefix));
+    TL_TRY(read_flag(r, split, "invert", &invert));
+    TL_TRY(tl_of_kind(by_itself, json_is_boolean(by_itself), "use_regex", "a boolean", &r->file));
+    if (!is(bytes, "type", "ByteLevel") || prefix)
         return unknown(r, "its pre_tokenizer is not ByteLevel without add_prefix_space");
     k->llama3 = is(pattern, "Regex", llama3);
     if (split == NULL ? json_is_false(by_itself)
                       : !json_is_false(by_itself) || !is(split, "type", "Split") ||
-                            !is(split, "behavior", "Isolated") ||
-                            json_is_true(json_object_get(split, "invert")) ||
+                            !is(split, "behavior", "Isolated") || invert ||
                             !(k->llama3 || is(pattern, "Regex", gpt2)))
         return unknown(r, "its pre_tokenizer splits by another pattern");
     return TL_OK;
 }
 
-/* Reads the tokens that a TemplateProcessing puts before and after a text. */
+/* Reads the tokens that a TemplateProcessing puts before and after a text. Those of a second one in
+ * the file would not simply be added. */
 static tl_status read_around(tl_tokenizer *k, const reader *r, const json_t *post)
 {
-    const json_t *list = json_object_get(post, "processors"), *of = post;
+    const json_t *list = json_object_get(post, "processors");
+    if (is(post, "type", "Sequence") && !json_is_array(list))
+        return tl_file_fail(&r->file, TL_EFORMAT, "the post_processor has no array of processors");
     for (size_t i = 0; i < json_array_size(list); i++)
         TL_TRY(read_around(k, r, json_array_get(list, i)));
     if (post == NULL || json_is_null(post) || is(post, "type", "ByteLevel") ||
         is(post, "type", "Sequence"))
         return TL_OK;
-    if (!is(post, "type", "TemplateProcessing"))
-        return unknown(r, "its post_processor is of another type");
+    if (!is(post, "type", "TemplateProcessing") || k->n_before + k->n_after > 0)
+        return unknown(r, "its post_processor is of another type, or has two templates");
     bool text = false;
     const json_t *single = json_object_get(post, "single");
+    if (!json_is_array(single))
+        return tl_file_fail(&r->file, TL_EFORMAT, "the post_processor has no array \"single\"");
     for (size_t i = 0; i < json_array_size(single); i++) {
-        const json_t *special = json_object_get(json_array_get(single, i), "SpecialToken");
-        const char *name = json_string_value(json_object_get(special, "id"));
+        const json_t *piece = json_array_get(single, i),
+                     *special = json_object_get(piece, "SpecialToken");
+        if (json_object_size(piece) != 1 ||
+            (special == NULL && (text || !is(json_object_get(piece, "Sequence"), "id", "A"))))
+            return unknown(r, "its post_processor puts together more than tokens and one text");
         text |= special == NULL;
         if (special == NULL)
             continue;
-        of = json_object_get(json_object_get(post, "special_tokens"), name != NULL ? name : "");
-        const json_t *ids = json_object_get(of, "ids");
+        const char *name = json_string_value(json_object_get(special, "id"));
+        const json_t *of = json_object_get(post, "special_tokens"),
+                     *ids = json_object_get(json_object_get(of, name != NULL ? name : ""), "ids");
+        if (!json_is_array(ids))
+            return tl_file_fail(&r->file, TL_EFORMAT,
+                                "the post_processor's special_tokens have no ids of '%.60s'",
+                                name != NULL ? name : "");
         for (size_t j = 0; j < json_array_size(ids); j++) {
             int *n = text ? &k->n_after : &k->n_before;
             int64_t id = json_integer_value(json_array_get(ids, j));
+            if (!json_is_integer(json_array_get(ids, j)))
+                return tl_file_fail(&r->file, TL_EFORMAT,
+                                    "an id of the post_processor's '%.60s' is no whole number",
+                                    name);
             if (*n == TL_AROUND_MAX || id < 0 || id >= k->size || k->token[id].bytes == NULL)
                 return tl_file_fail(
                     &r->file, TL_EFORMAT,
@@ -206,7 +239,7 @@ static tl_status read_around(tl_tokenizer *k, const reader *r, const json_t *pos
             (text ? k->after : k->before)[(*n)++] = id;
         }
     }
-    return TL_OK;
+    return text ? TL_OK : unknown(r, "its post_processor leaves the text out");
 }
 
 /* Sizes the tables by the largest id, but by no id that the file is too short for. */
@@ -242,15 +275,27 @@ static tl_status read_model(tl_tokenizer *k, reader *r, const json_t *j)
     json_t *model = json_object_get(j, "model"), *vocab = json_object_get(model, "vocab"), *value;
     const json_t *merges = json_object_get(model, "merges"),
                  *added = json_object_get(j, "added_tokens"),
-                 *drop = json_object_get(model, "dropout");
+                 *drop = json_object_get(model, "dropout"), *cut = json_object_get(j, "truncation"),
+                 *pad = json_object_get(j, "padding"),
+                 *normalizer = json_object_get(j, "normalizer");
+    static const char *const marks[] = {"continuing_subword_prefix", "end_of_word_suffix"};
+    bool fallback, marked = false;
     const char *key;
     if (json_object_get(model, "type") != NULL && !is(model, "type", "BPE"))
         return unknown(r, "its model is of another type");
-    if (json_is_object(json_object_get(j, "normalizer")))
+    if (normalizer != NULL && !json_is_null(normalizer))
         return unknown(r, "it has a normalizer");
-    if (json_number_value(drop) != 0 || json_is_true(json_object_get(model, "byte_fallback")) ||
-        json_string_length(json_object_get(model, "continuing_subword_prefix")) > 0 ||
-        json_string_length(json_object_get(model, "end_of_word_suffix")) > 0)
+    if ((cut != NULL && !json_is_null(cut)) || (pad != NULL && !json_is_null(pad)))
+        return unknown(r, "it has truncation or padding");
+    for (int i = 0; i < 2; i++) {
+        const json_t *mark = json_object_get(model, marks[i]);
+        TL_TRY(tl_of_kind(mark, json_is_string(mark), marks[i], "a string", &r->file));
+        marked |= json_string_length(mark) > 0;
+    }
+    TL_TRY(tl_of_kind(drop, json_is_number(drop), "dropout", "a number", &r->file));
+    TL_TRY(read_flag(r, model, "byte_fallback", &fallback));
+    TL_TRY(read_flag(r, model, "ignore_merges", &k->whole_words));
+    if (json_number_value(drop) != 0 || fallback || marked)
         return unknown(r, "its model has dropout, byte_fallback, or parts of words marked");
     if (!json_is_object(vocab) || !json_is_array(merges))
         return tl_file_fail(&r->file, TL_EFORMAT, "the model has no vocab, or no merges");
@@ -266,7 +311,6 @@ static tl_status read_model(tl_tokenizer *k, reader *r, const json_t *j)
         if (k->byte[b] < 0)
             return tl_file_fail(&r->file, TL_EDOMAIN, "has no token for the byte %d", b);
     }
-    k->whole_words = json_is_true(json_object_get(model, "ignore_merges"));
     return read_added(k, r, added);
 }
 

@@ -109,6 +109,17 @@ char *tl_strdup(const char *s)
     return p;
 }
 
+bool tl_text_close(FILE *f, char **text)
+{
+    bool whole = f != NULL && !ferror(f);
+    whole = f != NULL && fclose(f) == 0 && whole;
+    if (f != NULL && tl_alloc_fails()) { /* as a close whose realloc fails */
+        free(*text);
+        *text = NULL;
+    }
+    return whole && *text != NULL;
+}
+
 bool tl_same_text(const char *a, const char *b)
 {
     return a == b || (a != NULL && b != NULL && strcmp(a, b) == 0);

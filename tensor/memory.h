@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 void *tl_calloc(size_t n, size_t size);
 void *tl_realloc(void *p, size_t bytes);
@@ -16,6 +17,10 @@ bool tl_grow(void *list, int *cap, int n, size_t size);
 /* Makes a table of *cap elements reach element i; the new ones are zero. False as above. */
 bool tl_grow_to(void *table, uint32_t *cap, uint32_t i, size_t size);
 char *tl_strdup(const char *s);
+/* Closes f, which open_memstream made and which sets *text, for free(). False: the text is not
+ * whole, or not there: a close that finds no memory for it may say nothing of that. f may be NULL.
+ */
+bool tl_text_close(FILE *f, char **text);
 bool tl_same_text(const char *a, const char *b); /* or both are NULL */
 
 /* Bump memory: a reset takes all of it back at once and keeps the blocks for the next step. */

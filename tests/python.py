@@ -1,7 +1,9 @@
 """The Python package (examples/python) against this build. usage: python.py BUILD"""
+import copy
 import gc
 import hashlib
 import os
+import pickle
 import re
 import subprocess
 import sys
@@ -85,6 +87,11 @@ def test_ops_agree_with_numpy():
     near(x.sum(), a.sum())
     near(x.sum(1, True), a.sum(1, keepdims=True))
     near(tally.sum(x, dims=[0, 1]), a.sum())
+    for one in "sum", "mean", "max":
+        for y in (getattr(x, one)(*dims) for dims in [(), (None,), (None, False), ([0, 1],)]):
+            assert y.shape == ()
+            near(y, getattr(a, one)())
+    assert x.sum(dims=None, keepdims=True).shape == (1, 1) and x.sum([]).shape == (3, 4)
     near(tally.concat([x, x], 0), np.concatenate([a, a]))
     near(x.transpose(0, 1).tanh(), np.tanh(a.T))
     near(x.slice(1, 1, 4, 2), a[:, 1:4:2])
@@ -106,7 +113,13 @@ def test_ops_agree_with_numpy():
     assert nearest == (3, 5, 5, 2)
     image = t.data(rng.normal(size=(1, 2, 5, 5)))
     assert image.conv2d(image, padding=[1, 1]).shape == (1, 1, 3, 3)
-    assert image.max_pool2d([2, 2]).shape == (1, 2, 2, 2)
+    assert image.max_pool2d([2, 2]).shape == image.max_pool2d(2).shape == (1, 2, 2, 2)
+    assert image.conv2d(image, stride=2, padding=2).shape == (1, 1, 3, 3)
+    row = t.data(rng.normal(size=(1, 2, 5)))
+    assert row.conv1d(row, stride=2, padding=1).shape == (1, 1, 2)
+    assert row.max_pool1d(2).shape == row.max_pool1d([2]).shape == (1, 2, 2)
+    fails(ValueError, ["stride: 3 are too many: at most 2"], image.conv2d, image, stride=[1] * 3)
+    fails(TypeError, ["stride: a whole number is wanted, not 2.5"], image.conv2d, image, stride=2.5)
     assert image.rms_norm(None, 1e-5, None).shape == image.rms_norm(None, 1e-5).shape
 
 
@@ -217,6 +230,28 @@ def test_errors_are_exceptions_with_the_place_and_the_tape_goes_on():
     fails(TypeError, ["returned None"], tally.gradcheck, lambda t, x: None, x)
     fails(TypeError, ["tape=t"], tally.gradcheck, lambda t: x)
     fails(TypeError, ["an input, not 3"], tally.gradcheck, lambda t, x: x, 3)
+
+
+def test_what_owns_memory_of_c_is_not_copied():
+    m = tally.Model()
+    t = tally.Tape(m)
+    for one in m, t, m.sgd(lr=1), t.compile(lambda t, x: x):
+        for f in copy.copy, copy.deepcopy, pickle.dumps:
+            fails(TypeError, ["%s owns memory of C" % type(one).__name__], f, one)
+    fails(TypeError, ["Tape owns"], copy.deepcopy, t.data([1.0]))
+
+
+def test_a_call_that_fails_says_so_itself():
+    t = tally.Tape()
+    fails(tally.Error, ["tl_compile: -1 is not a count", "python.py:"], t.compile, lambda t: None,
+          -1)
+    with t.under(tally.NO_GRAD):
+        def under():
+            with t.under(0x8000):
+                raise AssertionError("under no mode")
+        fails(tally.Error, ["no mode 0x8000"], under)
+        assert t.mode() == tally.NO_GRAD
+    assert t.data([1.0]).item() == 1 and t.mode() == 0
 
 
 def test_operators_take_numbers_and_tensors_and_no_arrays():

@@ -286,6 +286,8 @@ static void keys_that_meet(FILE *f, int which, int n)
     fprintf(f, "step\t1\tfull\nf1\t%s\nend\t1\n", digits_of(hex, (uint64_t)which));
 }
 
+static int64_t fails; /* the allocation of a report that fails; 0: none */
+
 /* What tally-diff does with the logs a and b, to f. */
 static void compare_logs(FILE *f)
 {
@@ -301,7 +303,9 @@ static void compare_logs(FILE *f)
         assert_int_equal(tl_log_compare(&c, tl_log_step_at(p.file[0], i),
                                         tl_log_step_at(p.file[1], i)),
                          TL_OK);
+        tl_alloc_fail_after(fails);
         tl_log_report(f, &p, &c);
+        tl_alloc_fail_after(0);
         tl_log_comparison_free(&c);
     }
     for (int i = 0; i < 2; i++)
@@ -416,7 +420,7 @@ static void escapes_are_printed_escaped(void **unused)
     logged_says("another version (%1b[2J");
     logged_says_not("\x1b");
     f = fopen(logged_file("a"), "w");
-    fputs("tally-log\t2\nd\tf1\ttanh\tF32\t4\t\t\t\tw%1b[2J \xc3\xa9\t\t\nstep\t1\tfull\n", f);
+    fputs("tally-log\t2\nd\tf1\ttanh\tF32\t4\t\t\t\tw%1b[2J%0a \xc3\xa9\t\t\nstep\t1\tfull\n", f);
     fprintf(f, "f1\t%s\nend\t1\n", digits_of(hex, 1));
     fclose(f);
     cut("a", "b", 1 << 20);
@@ -424,7 +428,7 @@ static void escapes_are_printed_escaped(void **unused)
     fprintf(f, "step\t1\tfull\nf1\t%s\nend\t1\n", digits_of(hex, 2));
     fclose(f);
     assert_int_equal(logged_diff("a", "b"), 1);
-    logged_says("w%1b[2J \xc3\xa9");
+    logged_says("w%1b[2J%0a \xc3\xa9");
 }
 
 /* ---- what goes wrong while a log is written ---- */
@@ -578,6 +582,31 @@ static void out_of_memory(void **unused)
     assert_true(whole > 10); /* the last ones have all the memory they want */
 }
 
+/* The last allocation of a report cuts its text to size. */
+static void no_memory_to_say_how_they_differ(void **unused)
+{
+    int told = 0;
+    (void)unused;
+    for (int64_t n = 1; n < 40; n++) { /* far more than a report makes */
+        char hex[65], *said = NULL;
+        size_t bytes;
+        for (int i = 0; i < 2; i++) {
+            FILE *f = fopen(logged_file(i == 0 ? "a" : "b"), "w");
+            fputs("tally-log\t2\nd\tf1\ttanh\tF32\t4\t\t\t\tw\t\t\nstep\t1\tfull\n", f);
+            fprintf(f, "f1\t%s\nend\t1\n", digits_of(hex, (uint64_t)i));
+            fclose(f);
+        }
+        FILE *f = open_memstream(&said, &bytes);
+        fails = n;
+        compare_logs(f);
+        fails = 0;
+        fclose(f);
+        told += strcmp(said, "\nNo memory to say how they differ.\n") == 0;
+        free(said);
+    }
+    assert_int_equal(told, 1);
+}
+
 const struct CMUnitTest tl_tests_log_bad[] = {
     cmocka_unit_test_setup_teardown(unreadable_logs, logged_begin, logged_end),
     cmocka_unit_test_setup_teardown(logs_of_two_hashes, logged_begin, logged_end),
@@ -591,5 +620,6 @@ const struct CMUnitTest tl_tests_log_bad[] = {
                                     logged_end),
     cmocka_unit_test_setup_teardown(wrong_use_is_refused, logged_begin, logged_end),
     cmocka_unit_test_setup_teardown(out_of_memory, logged_begin, logged_end),
+    cmocka_unit_test_setup_teardown(no_memory_to_say_how_they_differ, logged_begin, logged_end),
 };
 const size_t tl_tests_log_bad_count = sizeof tl_tests_log_bad / sizeof *tl_tests_log_bad;

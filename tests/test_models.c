@@ -987,6 +987,103 @@ static void any_bytes_come_back(void **unused)
     tl_tokenizer_close(k);
 }
 
+/* Sets what lies at a path of keys, which may be numbers in arrays, or, without a value, takes it
+ * away. */
+static void put(json_t *j, const char *path, const char *value)
+{
+    char copy[128], *rest = NULL;
+    snprintf(copy, sizeof copy, "%s", path);
+    char *key = strtok_r(copy, "/", &rest), *next = strtok_r(NULL, "/", &rest);
+    for (; next != NULL; key = next, next = strtok_r(NULL, "/", &rest))
+        j = json_is_array(j) ? json_array_get(j, (size_t)atoi(key)) : json_object_get(j, key);
+    assert_non_null(j);
+    if (value == NULL)
+        assert_int_equal(json_object_del(j, key), 0);
+    else if (json_is_array(j))
+        json_array_set_new(j, (size_t)atoi(key), json_loads(value, JSON_DECODE_ANY, NULL));
+    else
+        json_object_set_new(j, key, json_loads(value, JSON_DECODE_ANY, NULL));
+}
+
+/* What a tokenizer.json asks for is done or refused, whatever kind of value asks for it. */
+static void what_a_tokenizer_may_not_ask_for(void **unused)
+{
+#define TEMPLATE "post_processor/processors/1"
+#define TOKEN "{\"SpecialToken\": {\"id\": \"<|begin|>\", \"type_id\": 0}}"
+#define PIECE(id) "{\"Sequence\": {\"id\": \"" id "\", \"type_id\": 0}}"
+    static const struct {
+        const char *path, *value;
+        tl_status status; /* TL_OK: it is fine */
+        const char *says;
+    } other[] = {
+        {"truncation", "null", TL_OK, ""},
+        {"truncation", NULL, TL_OK, ""},
+        {"added_tokens/0/lstrip", "null", TL_OK, ""},
+        {"model/dropout", "0.0", TL_OK, ""},
+        {"model/end_of_word_suffix", "\"\"", TL_OK, ""},
+        {TEMPLATE "/single", "[" PIECE("A") ", " TOKEN "]", TL_OK, ""},
+        {TEMPLATE "/special_tokens/<|begin|>/ids", "[\"5\"]", TL_EFORMAT,
+         "'<|begin|>' is no whole"},
+        {TEMPLATE "/special_tokens/<|begin|>/ids", "[5.5]", TL_EFORMAT, "'<|begin|>' is no whole"},
+        {TEMPLATE "/special_tokens/<|begin|>/ids", "5", TL_EFORMAT, "no ids of '<|begin|>'"},
+        {TEMPLATE "/special_tokens/<|begin|>/ids", "[-1]", TL_EFORMAT, "token -1 is none of"},
+        {TEMPLATE "/special_tokens/<|begin|>", NULL, TL_EFORMAT, "no ids of '<|begin|>'"},
+        {TEMPLATE "/special_tokens", NULL, TL_EFORMAT, "no ids of '<|begin|>'"},
+        {TEMPLATE "/single", NULL, TL_EFORMAT, "no array \"single\""},
+        {TEMPLATE "/single", "\"$A\"", TL_EFORMAT, "no array \"single\""},
+        {TEMPLATE "/single", "[]", TL_EDOMAIN, "leaves the text out"},
+        {TEMPLATE "/single", "[" TOKEN "]", TL_EDOMAIN, "leaves the text out"},
+        {TEMPLATE "/single", "[" PIECE("A") ", " PIECE("A") "]", TL_EDOMAIN, "one text"},
+        {TEMPLATE "/single/1", PIECE("B"), TL_EDOMAIN, "one text"},
+        {TEMPLATE "/single/0", "{\"Junk\": 1}", TL_EDOMAIN, "one text"},
+        {TEMPLATE "/single/0", "\"$A\"", TL_EDOMAIN, "one text"},
+        {TEMPLATE "/single/0/SpecialToken/id", "7", TL_EFORMAT, "no ids of ''"},
+        {"post_processor/processors", "{}", TL_EFORMAT, "no array of processors"},
+        {"post_processor/processors/0",
+         "{\"type\": \"TemplateProcessing\", \"single\": [" TOKEN
+         ", " PIECE("A") "], \"special_tokens\": {\"<|begin|>\": {\"ids\": [5]}}}",
+         TL_EDOMAIN, "two templates"},
+        {"truncation", "{\"max_length\": 2}", TL_EDOMAIN, "truncation or padding"},
+        {"padding", "{\"strategy\": \"BatchLongest\"}", TL_EDOMAIN, "truncation or padding"},
+        {"normalizer", "\"NFC\"", TL_EDOMAIN, "normalizer"},
+        {"normalizer", "{\"type\": \"NFC\"}", TL_EDOMAIN, "normalizer"},
+        {"model/dropout", "\"0.5\"", TL_EFORMAT, "\"dropout\" is a string; a number"},
+        {"model/dropout", "0.5", TL_EDOMAIN, "dropout"},
+        {"model/byte_fallback", "1", TL_EFORMAT, "\"byte_fallback\" is a number; a boolean"},
+        {"model/byte_fallback", "true", TL_EDOMAIN, "byte_fallback"},
+        {"model/ignore_merges", "\"yes\"", TL_EFORMAT, "\"ignore_merges\" is a string"},
+        {"model/end_of_word_suffix", "1", TL_EFORMAT, "\"end_of_word_suffix\" is a number"},
+        {"model/continuing_subword_prefix", "\"##\"", TL_EDOMAIN, "parts of words"},
+        {"added_tokens", "\"x\"", TL_EFORMAT, "\"added_tokens\" is a string; an array"},
+        {"added_tokens/0/lstrip", "1", TL_EFORMAT, "\"lstrip\" is a number"},
+        {"added_tokens/0/rstrip", "true", TL_EDOMAIN, "token 0 has \"rstrip\""},
+        {"added_tokens/0/single_word", "\"no\"", TL_EFORMAT, "\"single_word\" is a string"},
+        {"added_tokens/0/normalized", "0", TL_EFORMAT, "\"normalized\" is a number"},
+        {"pre_tokenizer/pretokenizers/0/invert", "1", TL_EFORMAT, "\"invert\" is a number"},
+        {"pre_tokenizer/pretokenizers/1/use_regex", "\"no\"", TL_EFORMAT, "\"use_regex\""},
+        {"pre_tokenizer/pretokenizers/1/add_prefix_space", "1", TL_EFORMAT, "\"add_prefix_space\""},
+    };
+    (void)unused;
+    for (size_t i = 0; i < sizeof other / sizeof *other; i++) {
+        json_t *j = json_load_file(TL_ROOT "/tests/corpus/llama3.tokenizer.json", 0, NULL);
+        assert_non_null(j);
+        put(j, other[i].path, other[i].value);
+        char *text = json_dumps(j, 0);
+        tl_tokenizer *k;
+        tl_err err = {.status = TL_OK};
+        tl_tokenizer_open_memory(&k, text, strlen(text), "it", &err);
+        if (err.status != other[i].status || strstr(err.message, other[i].says) == NULL)
+            fail_msg("%s as %s is status %d: '%s'", other[i].path, other[i].value, (int)err.status,
+                     err.message);
+        tl_tokenizer_close(k);
+        free(text);
+        json_decref(j);
+    }
+#undef TEMPLATE
+#undef TOKEN
+#undef PIECE
+}
+
 /* ---- the program generate ---- */
 
 static char out[1 << 16];
@@ -1275,6 +1372,7 @@ const struct CMUnitTest tl_tests_models[] = {
     TEST(tokens_of_llmc_come_back),
     TEST(tokens_are_those_that_are_written_down),
     TEST(any_bytes_come_back),
+    TEST(what_a_tokenizer_may_not_ask_for),
     TEST(a_text_is_the_same_alone_and_in_a_batch),
     TEST(a_text_ends_with_the_stop),
     TEST(what_generate_refuses),

@@ -180,6 +180,7 @@ static void bad_input_to_registration_is_a_clear_error(void **state)
                                  .extra_check = own_check};
     tl_replacement r = good;
     r.name = NULL, refused(r, TL_ENAME, "it needs a name");
+    r.name = "all", refused(r, TL_ENAME, "that name stands for all replacements");
     r.name = "a,b", refused(r, TL_ENAME, "without a comma");
     r.name = "add_rms_norm", refused(r, TL_ENAME, "the name is taken");
     r = good, r.replace = NULL, refused(r, TL_EUSAGE, "a search and a replace are needed");

@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -447,7 +448,39 @@ static void gradients_that_nobody_asked_for(void **unused)
     tl_free(t);
 }
 
+/* ---- recorders ---- */
+
+static void never(void) { fail(); }
+
+/* The first callback that is missing is named; a tape stays without that recorder. */
+static void a_recorder_has_every_callback(void **unused)
+{
+    static const char *const name[] = {"source",      "read",           "watch",       "host",
+                                       "hold",        "backward",       "grad",        "grad_clear",
+                                       "accumulator", "accumulator_of", "last_change", "origin",
+                                       "constant"};
+    enum { CALLBACKS = sizeof name / sizeof *name };
+    void (*callback[CALLBACKS + 1])(void) = {NULL};
+    tl_recorder r;
+    char says[64];
+    (void)unused;
+    for (int i = 0; i <= CALLBACKS; callback[i++] = never) {
+        tl_tape *t = tl_tape_new(NULL);
+        memcpy(&r, callback, sizeof r);
+        tl_record_with(t, &r, NULL);
+        assert_int_equal(tl_traced(t), i == CALLBACKS);
+        if (i < CALLBACKS) {
+            snprintf(says, sizeof says, "tl_record_with: no callback '%s'", name[i]);
+            expect_failure(t, TL_EUSAGE, says);
+            assert_int_equal(tl_mode(t) & TL_TRACE, 0);
+            assert_true(tl_item(t, total(t, marked(t))) == 6);
+        }
+        tl_free(t);
+    }
+}
+
 const struct CMUnitTest tl_tests_refusals[] = {
+    cmocka_unit_test(a_recorder_has_every_callback),
     cmocka_unit_test(an_unreached_parameter_is_named),
     cmocka_unit_test(a_step_without_gradients),
     cmocka_unit_test(a_saved_value_changed_in_place),

@@ -269,6 +269,12 @@ static void a_users_rules_that_make_no_sense(void **unused)
     tl_apply1(TL_AT(t), &op, NULL, &x, 1);
     expect_failure(t, TL_EUSAGE, "mine: an op needs a name and a shape rule");
     op.shape = own_shape;
+    for (int i = 0; i < 2; i++) {
+        op.name = i == 0 ? NULL : "";
+        tl_apply1(TL_AT(t), &op, NULL, &x, 1);
+        expect_failure(t, TL_EUSAGE, "(no name): an op needs a name and a shape rule");
+    }
+    op.name = "mine";
     for (claimed = -128; claimed < 128; claimed++) {
         const tl_tensor y = tl_apply1(TL_AT(t), &op, NULL, &x, 1);
         assert_int_equal(tl_batch_of(t, y),

@@ -132,8 +132,7 @@ static bool put_step(tl_run_log *l, char **text, size_t *n)
     for (uint32_t i = 0; i < l->n; i++)
         put_result(f, &l->entry[i]);
     fprintf(f, "end\t%" PRId64 "\n", l->step);
-    room &= !ferror(f);
-    return fclose(f) == 0 && room;
+    return tl_text_close(f, text) && room;
 }
 
 static void stop_writing(tl_run_log *l)

@@ -42,6 +42,8 @@ static tl_status check_options(const tl_replacement *o, tl_err *err)
                  {"forms", o->forms, 0, TL_PATTERN_FORMS}};
     if (o->name == NULL || o->name[0] == 0 || strchr(o->name, ',') != NULL)
         return tl_fail(err, TL_ENAME, "it needs a name, without a comma");
+    if (strcmp(o->name, "all") == 0) /* TL_WITHOUT takes it for every one */
+        return tl_fail(err, TL_ENAME, "that name stands for all replacements");
     if (o->search == NULL || o->replace == NULL)
         return tl_fail(err, TL_EUSAGE, "a search and a replace are needed");
     for (size_t i = 0; i < sizeof range / sizeof *range; i++)

@@ -133,7 +133,7 @@ tl_status tl_group_agree(tl_group *g, const tl_note *notes, int n)
         FILE *list = open_memstream(&text, &bytes);
         const tl_status s = list == NULL ? TL_OK : write_list(g, notes, n, list);
         const bool whole = list != NULL && !ferror(list);
-        if ((list != NULL && fclose(list) != 0) || !whole)
+        if ((list != NULL && fclose(list) != 0) || !whole || text == NULL)
             tl_group_fail(g, TL_ENOMEM, "tl_group_agree: no memory");
         else if (s == TL_OK)
             agree(g, text, bytes);

@@ -74,12 +74,14 @@ static int hex_value(char c)
     return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
-/* %XX back into bytes, in place. */
+/* %XX back into bytes, in place. The end of a line stays as it is: printed, it would pass for one
+ * of the report's. */
 static void decode(char *s)
 {
     char *to = s;
     for (; *s != '\0'; s++, to++) {
-        bool coded = *s == '%' && hex_value(s[1]) >= 0 && hex_value(s[2]) >= 0;
+        bool coded = *s == '%' && hex_value(s[1]) >= 0 && hex_value(s[2]) >= 0 &&
+                     strncmp(s, "%0a", 3) != 0;
         *to = coded ? (char)(16 * hex_value(s[1]) + hex_value(s[2])) : *s;
         s += coded ? 2 : 0;
     }

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tensor/memory.h"
 #include "tensor/files/safetensors.h"
 #include "tensor/files/bytes.h"
 
@@ -408,8 +409,6 @@ void tl_log_report(FILE *f, const tl_log_pair *p, const tl_log_comparison *c)
     FILE *whole = open_memstream(&text, &n);
     if (whole != NULL)
         report(whole, p, c);
-    bool done = whole != NULL && !ferror(whole);
-    done = (whole != NULL && fclose(whole) == 0) && done;
-    tl_log_print(f, done ? text : "\nNo memory to say how they differ.\n");
+    tl_log_print(f, tl_text_close(whole, &text) ? text : "\nNo memory to say how they differ.\n");
     free(text);
 }

@@ -2,7 +2,8 @@
 
   Calls      tl_f(t, x, ...) is t.f(x, ...), x.f(...) and tally.f(x, ...); options are keywords.
              Layers find the model on the tape: tl_linear(t, m, "l1", x, 16) is
-             t.linear("l1", x, 16). A pointer for a further result may be left out.
+             t.linear("l1", x, 16). A pointer for a further result may be left out. A number for an
+             option that has one for each dim stands for all: stride=2.
              All come from the library's own declarations: help(tally.Tape.linear) shows C's.
   Errors     are exceptions, tally.Error, with Tally's message and the place of the call in Python.
              The object is then cleared, so that it can be used again.

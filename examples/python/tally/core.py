@@ -55,6 +55,10 @@ class _Object:
                 lib.tl_error_clear(self._p)
             raise error
 
+    def __reduce_ex__(self, protocol):  # a copy would free what it does not own
+        raise TypeError("%s owns memory of C: it is neither copied nor pickled"
+                        % type(self).__name__)
+
     def __del__(self):
         if self._owned and self._p and lib is not None:
             lib.tl_free_objects((C.c_void_p * 1)(self._p), 1)
@@ -158,6 +162,7 @@ class Tape(_Object):
     def under(self, *modes):
         """with t.under(tally.NO_GRAD): ..."""
         depth = lib.tl_mode_push(self._p, functools.reduce(operator.or_, modes, 0))
+        self._check()
         try:
             yield self
         finally:
@@ -272,8 +277,8 @@ def _struct(ctype, value):
                                                                ", ".join(fields)))
         try:
             setattr(out, name, _c(fields[name], v, out.__dict__.setdefault("kept", [])))
-        except TypeError as e:
-            raise TypeError("%s: %s" % (name, e)) from None
+        except (TypeError, ValueError) as e:
+            raise type(e)("%s: %s" % (name, e)) from None
     return out
 
 
@@ -282,12 +287,12 @@ _WHOLE = {C.c_int, C.c_uint, C.c_int64, C.c_uint64, C.c_int32, C.c_uint32, C.c_s
 
 def _c(ctype, value, keep):
     """value as ctype; what must live as long as the call goes into keep."""
+    if ctype is _T["tl_shape"]:
+        return shape_of(value)
     if value is None:
         return ctype() if is_struct(ctype) else ctype() if ctype in (C.c_bool,) else None
     if ctype is C.c_int and isinstance(value, (str, type, np.dtype)):
         return dtype_of(value)
-    if ctype is _T["tl_shape"]:
-        return shape_of(value)
     if ctype is _T["tl_tensor"]:
         if isinstance(value, ctype):  # a model's: of no tape
             return value
@@ -318,7 +323,10 @@ def _c(ctype, value, keep):
             raise ValueError("%d is no double, which C takes here; float() makes it %d"
                              % (value, float(value)))
     if isinstance(ctype, type) and issubclass(ctype, C.Array):
-        value = value if isinstance(value, (list, tuple)) else [value]
+        if not isinstance(value, (list, tuple)):
+            value = [value] * ctype._length_  # one number for all dims
+        if len(value) > ctype._length_:
+            raise ValueError("%d are too many: at most %d" % (len(value), ctype._length_))
         return ctype(*[_c(ctype._type_, v, keep) for v in value])
     if isinstance(ctype, type) and issubclass(ctype, C._Pointer):
         of = ctype._type_

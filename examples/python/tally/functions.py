@@ -84,7 +84,10 @@ class Compiled(_Object):
         self.tape, self.n_out, self.raised, self.kept = tape, n_out, [], []
         self.f = _callback(_T["tl_program"], tape, f, self.raised, n_out, self.kept)
         options = _struct(_T["tl_graph_options"], options)
-        self._own(lib.tl_compile_at(tape._at("compile"), self.f, n_out, None, options), tape)
+        p = lib.tl_compile_at(tape._at("compile"), self.f, n_out, None, options)
+        if not p:
+            tape._check()  # says what is the matter
+        self._own(p, tape)
 
     def __call__(self, *inputs):
         for x in inputs:
