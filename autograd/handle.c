@@ -450,18 +450,15 @@ bool tl_look_up(tl_at at, const char *who, tl_look *l)
     return true;
 }
 
-tl_value *tl_deref(tl_at at, tl_tensor x, const char *who)
+static tl_value *deref(tl_at at, tl_tensor x, const char *who, bool view)
 {
     tl_value *v;
-    return tl_look_up(at, who, &(tl_look){.in = &x, .n_in = 1, .found = &v}) ? v : NULL;
-}
-
-tl_value *tl_deref_view(tl_at at, tl_tensor x, const char *who)
-{
-    tl_value *v;
-    tl_look l = {.in = &x, .n_in = 1, .found = &v, .view = true};
+    tl_look l = {.in = &x, .n_in = 1, .found = &v, .view = view};
     return tl_look_up(at, who, &l) ? v : NULL;
 }
+
+tl_value *tl_deref(tl_at at, tl_tensor x, const char *w) { return deref(at, x, w, false); }
+tl_value *tl_deref_view(tl_at at, tl_tensor x, const char *w) { return deref(at, x, w, true); }
 
 tl_tensor tl_tape_value(tl_tape *t, const tl_array *a, tl_storage *st)
 {

@@ -33,10 +33,8 @@ const char *tl_attrs_text(const tl_op *op, const void *attrs, char buf[TL_ATTRS_
     return buf;
 }
 
-static const size_t attr_bytes[] = {
-    [TL_ATTR_I64] = sizeof(int64_t),    [TL_ATTR_INT] = sizeof(int),
-    [TL_ATTR_F64] = sizeof(double),     [TL_ATTR_BOOL] = sizeof(bool),
-    [TL_ATTR_SHAPE] = sizeof(tl_shape), [TL_ATTR_DTYPE] = sizeof(tl_dtype)};
+static const size_t attr_bytes[] = {sizeof(int64_t), sizeof(int),      sizeof(double), /* by kind */
+                                    sizeof(bool),    sizeof(tl_shape), sizeof(tl_dtype)};
 
 double tl_attr_number(const tl_attr *f, const void *attrs)
 {
@@ -97,8 +95,6 @@ uint64_t tl_mix_attrs(uint64_t h, const tl_op *op, const void *attrs)
     return h;
 }
 
-enum { ATTRS_MAX = 1 << 16 };
-
 /* What an op says of itself and cannot be; NULL: nothing. */
 static const char *oddity(const tl_op *op, int n_in)
 {
@@ -156,7 +152,7 @@ tl_status tl_op_check(tl_at at, const tl_op *op, const void *attrs, const tl_ten
               : op->forward == NULL && !(op->traits & TL_VIEW) && !noted)
         return tl_tape_fail(at, TL_EUSAGE, "%s: has neither a forward nor a kernel%s", op->name,
                             tiles ? " for tiles, as a pointwise op" : "");
-    if (op->attr_size > ATTRS_MAX ||
+    if (op->attr_size > 1 << 16 ||
         (op->row_dims != 0 && op->row_dims + sizeof(int64_t) > op->attr_size))
         return tl_tape_fail(at, TL_EUSAGE,
                             "%s: an .attr_size of %zu bytes, and .row_dims at %zu of them",

@@ -210,6 +210,30 @@ static void nothing_is_recorded_of_the_guilty_op(void **unused)
     assert_false(tl_is_none(tl_log(t, x)));
 }
 
+static void powers(tl_tape *of, const tl_tensor *in, int n, tl_tensor *out, int n_out, void *ctx)
+{
+    (void)n, (void)n_out, (void)ctx;
+    out[0] = tl_sum(of, tl_exp(of, tl_scale(of, in[0], 100)), TL_ALL, false);
+}
+
+/* A result would take the place of an operand: then the operand could not be looked at any more. */
+static void a_graph_blames_alike(void **unused)
+{
+    (void)unused;
+    tl_tensor x = leaf(TL_F32, 0, 1, 2), y;
+    for (int plain = 0; plain < 2; plain++) {
+        int depth = tl_mode_push(t, TL_ANOMALY);
+        tl_compiled *c = tl_compile(t, powers, 1, NULL, .no_fuse = plain);
+        assert_int_equal(tl_run(c, &x, 1, &y), TL_EDOMAIN);
+        if (strncmp(tl_error(t), "exp: made inf at element 1", 26) != 0)
+            fail_msg("%s", tl_error(t));
+        tl_error_clear(t);
+        tl_mode_pop(t, depth);
+        assert_int_equal(tl_run(c, &x, 1, &y), TL_OK);
+        tl_free(c);
+    }
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
 const struct CMUnitTest tl_tests_anomaly[] = {
     TEST(the_first_op_is_named_and_no_later_one),
@@ -219,6 +243,7 @@ const struct CMUnitTest tl_tests_anomaly[] = {
     TEST(backward_names_the_forward_ops_place),
     TEST(gradients_name_the_forward_ops_place),
     TEST(a_module_is_blamed_at_its_callers_place),
+    TEST(a_graph_blames_alike),
     TEST(off_by_default),
     TEST(nothing_is_recorded_of_the_guilty_op),
 };

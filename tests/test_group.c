@@ -369,7 +369,18 @@ static void a_group_that_cannot_be_is_an_error(void **unused)
     assert_null(tl_group_new(t, (tl_link){.rank = 1, .size = 2}));
     assert_int_equal(tl_error_status(t), TL_EUSAGE);
     assert_non_null(strstr(tl_error(t), "tl_group_new: a tape without a model"));
-    tl_free(t);
+    tl_model *m = tl_model_new(.seed = 1);
+    const int odd[][2] = {{0, 0}, {3, 2}, {-1, 2}, {0, -1}, {0, 2}};
+    const char *const says[] = {"rank 0 of 0", "rank 3 of 2", "rank -1 of 2", "rank 0 of -1",
+                                "rank 0 of 2, or without its functions"};
+    for (int i = 0; i < 5; i++) {
+        tl_free(t);
+        t = tl_tape_new(m);
+        assert_null(tl_group_new(t, (tl_link){.rank = odd[i][0], .size = odd[i][1]}));
+        assert_int_equal(tl_error_status(t), TL_EUSAGE);
+        assert_non_null(strstr(tl_error(t), says[i]));
+    }
+    tl_free(t, m);
 }
 
 /* A second group's totals and early folds would not be heard of. */

@@ -316,9 +316,18 @@ static void a_part_of_a_model(void **unused)
         tl_sha256(t, tl_model_find(b, name[k]), got);
         assert_string_equal(got, hex[k == 0][k]); /* the weight is its own, the others a's */
     }
+    tl_free(t);
+    t = tl_tape_new(b);
+    tl_param(t, b, "w0", TL_F32, TL_DIMS(3), TL_INIT_ZEROS, 0); /* which w[0] would be elsewhere */
+    assert_int_equal(tl_save(b, path, .only = "w[0]"), TL_ENAME);
+    tl_error_clear(b);
+    assert_int_equal(tl_save(b, path, .only = "\\w0"), TL_ENAME);
+    tl_error_clear(b);
+    assert_int_equal(tl_save(b, path, .only = "**w?*"), TL_OK);
+    tl_free(t);
     assert_int_equal(tl_save(a, path, .only = "*.none"), TL_ENAME);
     assert_non_null(strstr(tl_error(a), "name like '*.none'"));
-    tl_free(t, a, b);
+    tl_free(a, b);
 }
 
 /* An é is a character of C.UTF-8, and two bytes. */

@@ -39,6 +39,9 @@ static void doubles(const tl_tile *t)
         ((float *)t->out)[i] = 2 * ((const float *)t->in[0])[i];
 }
 
+static const tl_attr beyond[] = {{"far", TL_ATTR_F64, 4}, {NULL, 0, 0}},
+                     no_kind[] = {{"none", (tl_attr_kind)77, 0}, {NULL, 0, 0}};
+
 static void odd_ops_are_refused(void **unused)
 {
     static const struct {
@@ -66,7 +69,14 @@ static void odd_ops_are_refused(void **unused)
           .forward = copies},
          "further inputs"},
         {{.n_in = 1, .n_out = 0, .forward = copies}, "has an output"},
+        {{.n_in = 1, .n_out = 1, .forward = copies, .attr = beyond}, "attribute far is of no kind"},
+        {{.n_in = 1, .n_out = 1, .forward = copies, .attr = beyond, .attr_size = 8}, "far is"},
+        {{.n_in = 1, .n_out = 1, .forward = copies, .attr = no_kind, .attr_size = 8}, "none is"},
+        {{.n_in = 1, .n_out = 1, .forward = copies, .attr_size = (size_t)-8}, ".attr_size of 18"},
+        {{.n_in = 1, .n_out = 1, .forward = copies, .attr_size = 16, .row_dims = 9},
+         ".row_dims at 9"},
     };
+    static const char attrs[64];
     (void)unused;
     for (size_t i = 0; i < sizeof odd / sizeof *odd; i++) {
         tl_op op = odd[i].op;
@@ -76,7 +86,7 @@ static void odd_ops_are_refused(void **unused)
             in[k] = x;
         op.name = "odd";
         op.shape = like;
-        tl_apply(TL_AT(t), &op, NULL, in, op.n_in, out);
+        tl_apply(TL_AT(t), &op, op.attr_size > 0 ? attrs : NULL, in, op.n_in, out);
         expect_failure(t, TL_EUSAGE, odd[i].says);
         tl_free(t);
     }
@@ -93,6 +103,49 @@ static tl_status longer(tl_call *c)
 {
     c->out[0] = tl_array_make(TL_F32, &TL_DIMS(6), NULL);
     return TL_OK;
+}
+
+static tl_status repeats(tl_call *c)
+{
+    c->out[0] = tl_array_make(TL_F32, &TL_DIMS(2000), c->in[0]->data);
+    return TL_OK;
+}
+
+static tl_status shows_nothing(tl_call *c)
+{
+    c->out[0] = tl_array_make(TL_F32, &TL_DIMS(3), NULL);
+    return TL_OK;
+}
+
+static tl_status backwards(tl_call *c)
+{
+    c->out[0] = *c->in[0];
+    c->out[0].stride[0] = -1;
+    c->strided = true;
+    return TL_OK;
+}
+
+/* A view shows what lies in its input's memory, and a new output lies in its own. */
+static void memory_that_is_not_there(void **unused)
+{
+    static const tl_op
+        more = {.name = "more", .n_in = 1, .n_out = 1, .traits = TL_VIEW, .shape = repeats},
+        nothing = {.name = "nothing",
+                   .n_in = 1,
+                   .n_out = 1,
+                   .traits = TL_VIEW,
+                   .shape = shows_nothing},
+        before = {.name = "before", .n_in = 1, .n_out = 1, .shape = backwards, .forward = copies};
+    (void)unused;
+    tl_tape *t = tl_tape_new(NULL);
+    tl_tensor x = row(t);
+    tl_apply1(TL_AT(t), &more, NULL, &x, 1);
+    expect_failure(t, TL_EUSAGE, "more: shows [2000] of F32 that do not lie in the 12 bytes");
+    tl_apply1(TL_AT(t), &nothing, NULL, &x, 1);
+    expect_failure(t, TL_EUSAGE, "nothing: shows [3] of F32 that do not lie");
+    tl_apply1(TL_AT(t), &before, NULL, &x, 1);
+    expect_failure(t, TL_EUSAGE, "before: strides that leave the 12 bytes");
+    tl_free(t);
 }
 
 static void shapes_that_cannot_be(void **unused)
@@ -140,6 +193,39 @@ static tl_status forward_says(tl_call *c)
 {
     tl_call_fail(c, TL_EDOMAIN, "said, and gone on");
     return copies(c);
+}
+
+static tl_status forward_is_silent(tl_call *c)
+{
+    (void)c;
+    return TL_EDOMAIN;
+}
+
+static void fails(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int n_out, void *op)
+{
+    (void)n, (void)n_out;
+    out[0] = tl_apply1(TL_AT(t), op, NULL, in, 1);
+}
+
+/* A run of a graph fails as the call does, by the same words. */
+static void what_is_said_counts_compiled(void **unused)
+{
+    static tl_op op[2] = {
+        {.name = "f", .n_in = 1, .n_out = 1, .shape = like, .forward = forward_says},
+        {.name = "g", .n_in = 1, .n_out = 1, .shape = like, .forward = forward_is_silent}};
+    const char *const says[] = {"f: said, and gone on",
+                                "g: its forward failed and does not say why (tl_call_fail)"};
+    (void)unused;
+    for (int i = 0; i < 2; i++) {
+        tl_tape *t = tl_tape_new(NULL);
+        tl_tensor x = row(t), y;
+        fails(t, &x, 1, &y, 1, &op[i]);
+        expect_failure(t, TL_EDOMAIN, says[i]);
+        tl_compiled *c = tl_compile(t, fails, 1, &op[i]);
+        assert_int_equal(tl_run(c, &x, 1, &y), TL_EDOMAIN);
+        expect_failure(t, TL_EDOMAIN, says[i]);
+        tl_free(c, t);
+    }
 }
 
 static void what_is_said_counts(void **unused)
@@ -383,7 +469,9 @@ static void an_accumulator_is_zero_however_it_is_read(void **unused)
 const struct CMUnitTest tl_tests_user_ops[] = {
     cmocka_unit_test(odd_ops_are_refused),
     cmocka_unit_test(shapes_that_cannot_be),
+    cmocka_unit_test(memory_that_is_not_there),
     cmocka_unit_test(what_is_said_counts),
+    cmocka_unit_test(what_is_said_counts_compiled),
     cmocka_unit_test(a_long_message_keeps_its_place),
     cmocka_unit_test(a_check_says_that_it_computes_in_f64),
     cmocka_unit_test(a_kernel_that_fails_half_way_spoils_its_operand),

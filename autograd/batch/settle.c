@@ -79,9 +79,9 @@ static tl_status send_back(tl_at at, tl_tensor of)
     if (tl_is_none(leaf))
         return tl_tape_fail(at, TL_EUSAGE,
                             "a gradient waits in a value made of parameters that no backward has "
-                            "reached since it was loaded: a run cannot resume from a checkpoint "
-                            "made after a step's last micro-batch; save before that micro-batch, "
-                            "or after tl_step");
+                            "reached since it came, from a checkpoint or from another rank: save "
+                            "before the last micro-batch that uses the value, or after tl_step, "
+                            "and of several ranks let each use it");
     TL_TRY(reach_below(t, of));
     tl_tensor dy = tl_leaf_grad_sum(at, tl_leaf_grad_find(t, of), tl_peek(t, leaf)->a.dtype);
     t->now.mode &= ~(unsigned)(TL_NO_GRAD | TL_FAST);
