@@ -123,6 +123,21 @@ PROGRAM(first_alone)
     out[0] = tl_reshape(t, in[0], tl_shape_of(t, in[0]));
 }
 
+PROGRAM(reads_constant)
+{
+    static const float c[8] = {1, 2, 3, 4, 5, 6, 7, 8};
+    UNUSED;
+    out[0] = tl_mul(t, tl_mul(t, in[0], in[1]), tl_constant(t, c, TL_F32, TL_DIMS(2, 4)));
+}
+
+PROGRAM(makes_constant)
+{
+    static const float c[2] = {1, 2};
+    UNUSED;
+    tl_constant(t, c, TL_F32, TL_DIMS(2));
+    out[0] = tl_sin(t, tl_tanh(t, in[0]));
+}
+
 /* A check that no other rule has, so that no rule is the same as another. */
 static bool own_check(const tl_match *m, void *ctx)
 {
@@ -204,6 +219,9 @@ static void bad_input_to_registration_is_a_clear_error(void **state)
     refused(r, TL_EUSAGE, "its search has parts that share nothing");
     r = good, r.search = r.replace = second_only, r.n_out = 2,
     refused(r, TL_EUSAGE, "its search computes nothing as output 0");
+    r = good, r.search = reads_constant,
+    refused(r, TL_EUSAGE,
+            "its search reads a tensor that is no argument (a constant, or detached)");
     r = good, r.replace = nothing, refused(r, TL_EUSAGE, "its replacement sets no output 0");
     r = good, r.replace = near, r.exact_forward = TL_BIT(TL_F32),
     refused(r, TL_EDOMAIN, "by its replacement (seed"); /* a claim that is not true */
@@ -218,6 +236,27 @@ static void bad_input_to_registration_is_a_clear_error(void **state)
     tl_err e = {.status = TL_OK};
     a_pattern_may_be_given_twice();
     assert_int_equal(tl_replacement_check("no such name", 1, 1, &e), TL_ENAME);
+}
+
+/* Constants lie in the arena of the tape on which a program is traced. */
+static void a_search_may_make_what_it_does_not_use(void **state)
+{
+    (void)state;
+    static const tl_replacement rule = {.name = "test_unused_constant",
+                                        .search = makes_constant,
+                                        .replace = makes_constant,
+                                        .example_inputs = rule_one_arg,
+                                        .n_in = 1,
+                                        .n_out = 1,
+                                        .exact = TL_BIT(TL_F32)};
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tensor in = both_data(m, TL_F32, TL_DIMS(3, 8), 1);
+    rule_on(&rule);
+    both_result r = both_ways(m, makes_constant, &in, 1, 1, m, (tl_graph_options){0});
+    assert_true(r.same);
+    expect_text(r.replaced, "test_unused_constant: replaced 1 time, exact");
+    rule_off(&rule);
+    tl_free(m);
 }
 
 /* ---- forms ---- */
@@ -333,6 +372,7 @@ static void threads_register_at_the_same_time(void **state)
 }
 
 const struct CMUnitTest tl_tests_pattern_registration[] = {
+    cmocka_unit_test(a_search_may_make_what_it_does_not_use),
     cmocka_unit_test(bad_input_to_registration_is_a_clear_error),
     cmocka_unit_test(forms_share_a_name_and_a_claim_but_for_some),
     cmocka_unit_test(threads_register_at_the_same_time),
