@@ -90,6 +90,25 @@ static void second_derivatives_by_check(void **unused)
         fail_msg("%s", tl_error(t));
 }
 
+FUNCTION(f_first, tl_sum(on, tl_sin(on, in[0]), TL_ALL, false))
+FUNCTION(f_second, tl_scale(on, in[1], 2))
+FUNCTION(f_neither, tl_detach(on, in[0]))
+
+static void second_derivatives_by_what_is_used(void **unused)
+{
+    static tl_function *const f[] = {f_first, f_second, f_neither};
+    tl_gradcheck_report r;
+    (void)unused;
+    for (int k = 0; k < 3; k++) {
+        tl_tensor in[] = {random_leaf(TL_F64, TL_DIMS(3)), random_leaf(TL_F64, TL_DIMS(3))};
+        tl_verdict v = tl_gradgradcheck_with(t, f[k], in, 2, NULL, &r, .seed = 0);
+        if (v != (k < 2 ? TL_RIGHT : TL_NO_SIGNAL))
+            fail_msg("function %d: %s", k, r.text);
+        tl_error_clear(t);
+    }
+    assert_non_null(strstr(r.text, "no floating input to differentiate by"));
+}
+
 /* A sine whose second derivative alone is wrong: its vjp treats x as a constant. */
 static tl_status like_first(tl_call *c)
 {
@@ -725,6 +744,7 @@ const struct CMUnitTest tl_tests_gradients_checker[] = {
     TEST(integers_are_held),
     TEST(the_identity_is_right),
     TEST(second_derivatives_by_check),
+    TEST(second_derivatives_by_what_is_used),
     TEST(a_wrong_second_derivative_is_caught),
     TEST(a_vjp_that_loses_bits_is_caught),
     TEST(a_kink_shows_both_sides),

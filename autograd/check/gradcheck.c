@@ -428,8 +428,8 @@ static void describe(tl_checker *c)
     if (c->s.err.status != TL_OK)
         snprintf(r->text, sizeof r->text, "%s: %.900s", name, c->s.err.message);
     else if (r->leaves == 0)
-        snprintf(r->text, sizeof r->text,
-                 "%s: no signal: nothing to check, no input or parameter takes a gradient", name);
+        snprintf(r->text, sizeof r->text, "%s: no signal: nothing to check, %s", name,
+                 c->why != NULL ? c->why : "no input or parameter takes a gradient");
     else if (r->verdict == TL_NO_SIGNAL)
         snprintf(r->text, sizeof r->text,
                  "%s: no signal: the gradient of %s is zero on both sides everywhere", name,
