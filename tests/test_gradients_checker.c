@@ -90,6 +90,25 @@ static void second_derivatives_by_check(void **unused)
         fail_msg("%s", tl_error(t));
 }
 
+FUNCTION(f_first, tl_sum(on, tl_sin(on, in[0]), TL_ALL, false))
+FUNCTION(f_second, tl_scale(on, in[1], 2))
+FUNCTION(f_neither, tl_detach(on, in[0]))
+
+static void second_derivatives_by_what_is_used(void **unused)
+{
+    static tl_function *const f[] = {f_first, f_second, f_neither};
+    tl_gradcheck_report r;
+    (void)unused;
+    for (int k = 0; k < 3; k++) {
+        tl_tensor in[] = {random_leaf(TL_F64, TL_DIMS(3)), random_leaf(TL_F64, TL_DIMS(3))};
+        tl_verdict v = tl_gradgradcheck_with(t, f[k], in, 2, NULL, &r, .seed = 0);
+        if (v != (k < 2 ? TL_RIGHT : TL_NO_SIGNAL))
+            fail_msg("function %d: %s", k, r.text);
+        tl_error_clear(t);
+    }
+    assert_non_null(strstr(r.text, "no floating input to differentiate by"));
+}
+
 /* A sine whose second derivative alone is wrong: its vjp treats x as a constant. */
 static tl_status like_first(tl_call *c)
 {
@@ -452,6 +471,54 @@ static void a_gradient_of_roundings_alone_is_not_wrong(void **unused)
     }
 }
 
+/* Constants of their input, whose gradients are nothing beside the terms that cancel there. */
+static tl_tensor f_cancels(tl_tape *on, const tl_tensor *in, int n, void *ctx)
+{
+    const int kind = *(const int *)ctx;
+    tl_tensor x = in[0];
+    (void)n;
+    if (kind == 0)
+        return tl_sub(on, tl_sub(on, tl_scale(on, x, 1.5), x), tl_scale(on, x, 0.5));
+    if (kind == 1)
+        return tl_sum(on, tl_layer_norm(on, x, TL_NONE, TL_NONE, 1e-3), TL_DIMS(-1), true);
+    x = tl_exp(on, tl_log_softmax(on, x, -1));
+    return tl_log(on, tl_sum(on, x, TL_DIMS(-1), true));
+}
+
+static void terms_that_cancel_are_neither_wrong_nor_a_kink(void **unused)
+{
+    static const double x[] = {0.3, -1.2, 0.7, 1.1, 0.9, -0.4};
+    (void)unused;
+    for (int kind = 0; kind < 3; kind++)
+        for (int d = 0; d < 2; d++) {
+            tl_gradcheck_report r;
+            tl_tensor in = tl_data(t, x, TL_F64, TL_DIMS(2, 3));
+            in = d ? tl_cast(t, in, TL_F32) : in;
+            tl_gradcheck_with(t, f_cancels, &in, 1, &kind, &r, .seed = 0);
+            if (r.verdict != (d ? TL_PRECISION_LIMITED : TL_NO_SIGNAL))
+                fail_msg("%d in %s: %s", kind, d ? "F32" : "F64", r.text);
+            tl_error_clear(t);
+        }
+}
+
+/* A term of three lacks a thousandth: that is no cancellation. */
+static void terms_that_cancel_excuse_no_wrong_one(void **unused)
+{
+    (void)unused;
+    for (int d = 0; d < 2; d++) {
+        const int kind = 0;
+        tl_mutation factor = {&tl_op_sub, 1, TL_MUTATE_FACTOR, 0, 0};
+        tl_gradcheck_report r;
+        tl_tensor in = random_leaf(d ? TL_F32 : TL_F64, TL_DIMS(2, 3));
+        tl_observe(t, &tl_mutator, &factor);
+        tl_gradcheck_with(t, f_cancels, &in, 1, (void *)&kind, &r, .seed = 0);
+        tl_observe_end(t, &tl_mutator);
+        if (r.verdict != TL_WRONG || r.culprit.op == NULL || strcmp(r.culprit.op, "sub") != 0)
+            fail_msg("%s: %s", d ? "F32" : "F64", r.text);
+        tl_error_clear(t);
+    }
+}
+
 /* ---- what cannot be looked at ---- */
 
 enum { FIRST, SECOND, CURVE, CHECKS };
@@ -725,6 +792,7 @@ const struct CMUnitTest tl_tests_gradients_checker[] = {
     TEST(integers_are_held),
     TEST(the_identity_is_right),
     TEST(second_derivatives_by_check),
+    TEST(second_derivatives_by_what_is_used),
     TEST(a_wrong_second_derivative_is_caught),
     TEST(a_vjp_that_loses_bits_is_caught),
     TEST(a_kink_shows_both_sides),
@@ -736,6 +804,8 @@ const struct CMUnitTest tl_tests_gradients_checker[] = {
     TEST(many_bends_are_not_wrong),
     TEST(jumps_excuse_no_missing_gradient),
     TEST(a_gradient_of_roundings_alone_is_not_wrong),
+    TEST(terms_that_cancel_are_neither_wrong_nor_a_kink),
+    TEST(terms_that_cancel_excuse_no_wrong_one),
     TEST(inputs_that_a_segment_dropped),
     TEST(inputs_that_are_gone),
     TEST(inputs_that_a_trace_made),

@@ -371,7 +371,72 @@ static void a_replacement_may_be_an_argument_of_its_own(void **state)
     tl_free(m);
 }
 
+/* ---- values made of parameters alone ---- */
+
+PROGRAM(search_difference)
+{
+    UNUSED;
+    out[0] = tl_sub(t, in[0], in[1]);
+}
+
+PROGRAM(put_difference)
+{
+    UNUSED;
+    out[0] = tl_add(t, in[0], tl_neg(t, in[1]));
+}
+
+/* -gamma would have accumulators of its own, and the two uses of gamma would be added apart. */
+PROGRAM(parameter_subtracted)
+{
+    tl_model *m = ctx;
+    (void)n_in, (void)n_out;
+    tl_tensor gamma = rule_gamma(t, m, "gamma"), x = tl_matmul(t, in[0], rule_weight(t, m));
+    rule_trained(t, m, tl_mul(t, tl_tanh(t, tl_sub(t, x, gamma)), gamma), out);
+}
+
+PROGRAM(value_subtracted)
+{
+    tl_model *m = ctx;
+    (void)n_in, (void)n_out;
+    tl_tensor gamma = rule_gamma(t, m, "gamma"), x = tl_matmul(t, in[0], rule_weight(t, m));
+    rule_trained(t, m, tl_sub(t, in[0], tl_mul(t, x, gamma)), out);
+}
+
+PROGRAM(parameter_subtracted_forward)
+{
+    (void)n_in, (void)n_out;
+    out[0] = tl_detach(t, tl_sub(t, in[0], rule_gamma(t, ctx, "gamma")));
+}
+
+static void a_replacement_makes_no_weight_that_takes_a_gradient(void **state)
+{
+    (void)state;
+    static const tl_pattern_arg args[] = {TL_ARG("x", TL_F32, TL_DIMS(3, 8)),
+                                          TL_ARG("y", TL_F32, TL_DIMS(3, 8))};
+    static const tl_replacement rule = {.name = "test_difference",
+                                        .search = search_difference,
+                                        .replace = put_difference,
+                                        .example_inputs = args,
+                                        .n_in = 2,
+                                        .n_out = 1,
+                                        .exact = TL_ALL_FLOATS};
+    tl_program *const made[] = {value_subtracted, parameter_subtracted_forward};
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tensor in = both_data(m, TL_F32, TL_DIMS(3, 8), 1);
+    rule_on(&rule);
+    expect_refused(m, parameter_subtracted, &in, 1, 3,
+                   "it would make a weight, which has a gradient of its own (1 time)");
+    for (int i = 0; i < 2; i++) {
+        both_result r = both_ways(m, made[i], &in, 1, i == 0 ? 3 : 1, m, (tl_graph_options){0});
+        assert_true(r.same);
+        expect_text(r.replaced, "test_difference: replaced 1 time, exact");
+    }
+    rule_off(&rule);
+    tl_free(m);
+}
+
 const struct CMUnitTest tl_tests_pattern_places[] = {
+    cmocka_unit_test(a_replacement_makes_no_weight_that_takes_a_gradient),
     cmocka_unit_test(a_replacement_may_be_an_argument_of_its_own),
     cmocka_unit_test(a_match_does_not_reach_across_a_change_of_memory),
     cmocka_unit_test(outputs_that_lead_back_are_refused_and_late_inputs_are_pulled),

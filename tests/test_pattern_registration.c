@@ -123,6 +123,21 @@ PROGRAM(first_alone)
     out[0] = tl_reshape(t, in[0], tl_shape_of(t, in[0]));
 }
 
+PROGRAM(reads_constant)
+{
+    static const float c[8] = {1, 2, 3, 4, 5, 6, 7, 8};
+    UNUSED;
+    out[0] = tl_mul(t, tl_mul(t, in[0], in[1]), tl_constant(t, c, TL_F32, TL_DIMS(2, 4)));
+}
+
+PROGRAM(makes_constant)
+{
+    static const float c[2] = {1, 2};
+    UNUSED;
+    tl_constant(t, c, TL_F32, TL_DIMS(2));
+    out[0] = tl_sin(t, tl_tanh(t, in[0]));
+}
+
 /* A check that no other rule has, so that no rule is the same as another. */
 static bool own_check(const tl_match *m, void *ctx)
 {
@@ -205,6 +220,9 @@ static void bad_input_to_registration_is_a_clear_error(void **state)
     refused(r, TL_EUSAGE, "its search has parts that share nothing");
     r = good, r.search = r.replace = second_only, r.n_out = 2,
     refused(r, TL_EUSAGE, "its search computes nothing as output 0");
+    r = good, r.search = reads_constant,
+    refused(r, TL_EUSAGE,
+            "its search reads a tensor that is no argument (a constant, or detached)");
     r = good, r.replace = nothing, refused(r, TL_EUSAGE, "its replacement sets no output 0");
     r = good, r.replace = near, r.exact_forward = TL_BIT(TL_F32),
     refused(r, TL_EDOMAIN, "by its replacement (seed"); /* a claim that is not true */
@@ -219,6 +237,71 @@ static void bad_input_to_registration_is_a_clear_error(void **state)
     tl_err e = {.status = TL_OK};
     a_pattern_may_be_given_twice();
     assert_int_equal(tl_replacement_check("no such name", 1, 1, &e), TL_ENAME);
+}
+
+PROGRAM(sum_of_rows)
+{
+    UNUSED;
+    out[0] = tl_sum(t, in[0], TL_DIMS(-1), true);
+}
+
+PROGRAM(first_two_of_rows)
+{
+    UNUSED;
+    out[0] = tl_add(t, tl_slice(t, in[0], -1, 0, 1, 1), tl_slice(t, in[0], -1, 1, 2, 1));
+}
+
+static bool rows_of_two(const tl_match *m, void *ctx)
+{
+    (void)ctx;
+    return tl_match_input(m, "x")->dim[1] == 2;
+}
+
+/* What is exact at the example's width alone is refused, unless a check says where it is made. */
+static void a_claim_holds_at_other_sizes(void **state)
+{
+    (void)state;
+    static const tl_pattern_arg args[] = {TL_ARG("x", TL_F32, TL_DIMS(4, 2))};
+    tl_replacement r = {.name = "test_sizes",
+                        .search = sum_of_rows,
+                        .replace = first_two_of_rows,
+                        .example_inputs = args,
+                        .n_in = 1,
+                        .n_out = 1,
+                        .exact_forward = TL_BIT(TL_F32)};
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tensor two = both_data(m, TL_F32, TL_DIMS(3, 2), 1),
+              six = both_data(m, TL_F32, TL_DIMS(3, 6), 2);
+    refused(r, TL_EDOMAIN, "'test_sizes' in F32, x being [5, 3]: element ");
+    r.extra_check = rows_of_two;
+    rule_on(&r);
+    both_result b = both_ways(m, sum_of_rows, &two, 1, 1, m, (tl_graph_options){0});
+    assert_true(b.same);
+    expect_text(b.replaced, "test_sizes: replaced 1 time, exact");
+    expect_refused(m, sum_of_rows, &six, 1, 1, "extra_check says no");
+    rule_off(&r);
+    tl_free(m);
+}
+
+/* Constants lie in the arena of the tape on which a program is traced. */
+static void a_search_may_make_what_it_does_not_use(void **state)
+{
+    (void)state;
+    static const tl_replacement rule = {.name = "test_unused_constant",
+                                        .search = makes_constant,
+                                        .replace = makes_constant,
+                                        .example_inputs = rule_one_arg,
+                                        .n_in = 1,
+                                        .n_out = 1,
+                                        .exact = TL_BIT(TL_F32)};
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tensor in = both_data(m, TL_F32, TL_DIMS(3, 8), 1);
+    rule_on(&rule);
+    both_result r = both_ways(m, makes_constant, &in, 1, 1, m, (tl_graph_options){0});
+    assert_true(r.same);
+    expect_text(r.replaced, "test_unused_constant: replaced 1 time, exact");
+    rule_off(&rule);
+    tl_free(m);
 }
 
 /* ---- forms ---- */
@@ -334,6 +417,8 @@ static void threads_register_at_the_same_time(void **state)
 }
 
 const struct CMUnitTest tl_tests_pattern_registration[] = {
+    cmocka_unit_test(a_claim_holds_at_other_sizes),
+    cmocka_unit_test(a_search_may_make_what_it_does_not_use),
     cmocka_unit_test(bad_input_to_registration_is_a_clear_error),
     cmocka_unit_test(forms_share_a_name_and_a_claim_but_for_some),
     cmocka_unit_test(threads_register_at_the_same_time),

@@ -113,7 +113,8 @@ tl_status tl_check_record(tl_checker *c, const tl_subject *f)
     TL_TRY(find_unit(c));
     TL_TRY(make_cotangent(c));
     TL_TRY(tl_shadow_analytic(s));
-    return tl_shadow_sway(s, c->unit);
+    TL_TRY(tl_shadow_sway(s, c->unit));
+    return tl_shadow_terms(s);
 }
 
 /* ---- judging ---- */
@@ -132,7 +133,8 @@ typedef struct {
     tl_path path;
     tl_numeric num;
     double g[2];     /* by the analytic gradients */
-    double scale;    /* its size, and that of its terms */
+    double scale;    /* its size */
+    double terms;    /* and that of its terms, which may cancel */
     double sway;     /* how far a rounding of the leaves moves it */
     const char *why; /* what is to be said of it where every op is right by itself */
 } derivative;
@@ -161,15 +163,15 @@ static void note(tl_checker *c, tl_verdict v, const derivative *d, double excess
     snprintf(r->leaf, sizeof r->leaf, "%s", l == NULL ? "all leaves at once" : l->name);
 }
 
-/* What roundings, all in one direction, may amount to, as a part of the terms. 2000 units of f16
- * would be the whole gradient, and of bf16 8 times it, so that nothing could be wrong there. 64 are
- * 3% and 25%. */
+/* What roundings, all in one direction, may amount to, as a part of the gradient. 2000 units of f16
+ * would be all of it, and of bf16 8 times as much, so that nothing could be wrong there. 64 are 3%
+ * and 25%. */
 static double roundings(double unit) { return (unit > 0x1p-20 ? 64 : 2000) * unit; }
 
 /* How far the numeric derivative is from each analytic one, in tolerances. */
 static void compare(const tl_checker *c, const derivative *d, double tolerance[2], double over[2])
 {
-    tolerance[0] = 4 * d->num.error + 1e-9 * d->scale;
+    tolerance[0] = 4 * d->num.error + 1e-9 * d->terms;
     tolerance[1] = tolerance[0] + roundings(c->unit) * d->scale +
                    fmin(32 * d->sway, 0.25 * d->scale);
     for (int own = 0; own < 2; own++)
@@ -196,20 +198,20 @@ static double noise_at(tl_checker *c, const tl_path *p, bool own)
 
 /* Both are within their tolerances but for what roundings are seen to do. Ridders' estimate is no
  * bound, because the jumps of the value may be more. But a function that asks whether x == 1 jumps
- * as well, by any amount. So in f64, where few digits are ever lost, no more than 1e-6 of the terms
- * is excused. */
+ * as well, by any amount. So in f64, where few digits are ever lost, no more than 1e-6 of the
+ * gradient is excused. */
 static bool is_lost(tl_checker *c, derivative d)
 {
     double tolerance[2], over[2], noise[2] = {0, 0};
     compare(c, &d, tolerance, over);
     if (over[0] > 1) {
         noise[0] = fmin(32 * noise_at(c, &d.path, false), 1e-6 * d.scale);
-        double jump = fmin(2 * c->s.jumps / d.num.step, 2.5e-7 * d.scale);
-        d.num.error = fmax(d.num.error, jump);
+        d.num.error = fmax(d.num.error, fmin(2 * c->s.jumps / d.num.step, 2.5e-7 * d.scale));
         compare(c, &d, tolerance, over);
     }
     if (over[1] > 1)
-        noise[1] = noise[0] + 32 * (noise_at(c, &d.path, true) + d.sway);
+        noise[1] = noise[0] + 32 * (noise_at(c, &d.path, true) + d.sway +
+                                    c->unit * (d.terms - d.scale)); /* of terms that cancel */
     for (int own = 0; own < 2; own++)
         if (!((over[own] - 1) * tolerance[own] <= noise[own]))
             return false;
@@ -221,17 +223,20 @@ static derivative take(tl_checker *c, tl_path path)
 {
     const tl_shadow *s = &c->s;
     derivative d = {.path = path, .num = tl_shadow_derivative(&c->s, &path)};
-    double terms = 0, sway = 0;
+    double size = 0, sway = 0, terms = 0;
     for (int64_t k = 0; k < s->n; k++) {
         if (s->dir[k] == 0)
             continue;
         d.g[1] += s->g[1][k] * s->dir[k];
         d.g[0] += s->g[0][k] * s->dir[k];
-        terms += s->g[0][k] * s->dir[k] * s->g[0][k] * s->dir[k];
+        size += s->g[0][k] * s->dir[k] * s->g[0][k] * s->dir[k];
+        terms += s->terms[k] * s->dir[k] * s->terms[k] * s->dir[k];
         sway += s->sway[k] * s->dir[k] * s->sway[k] * s->dir[k];
     }
-    double size = path.element >= 0 ? rms(s->g[0], path.leaf) : sqrt(terms);
+    size = path.element >= 0 ? rms(s->g[0], path.leaf) : sqrt(size);
+    terms = path.element >= 0 ? rms(s->terms, path.leaf) : sqrt(terms);
     d.scale = fmax(fmax(fabs(d.num.value), fabs(d.g[0])), fmax(size, 1e-6 * c->largest));
+    d.terms = fmax(d.scale, terms);
     d.sway = sqrt(sway);
     return d;
 }
@@ -268,7 +273,7 @@ static bool judge(tl_checker *c, tl_path path)
     derivative d = take(c, path);
     look_closer(c, &d);
     const tl_numeric num = d.num;
-    double tolerance[2], over[2];
+    double tolerance[2], over[2], large = fmax(1e-4 * d.scale, 1e-9 * d.terms);
     const bool finite = isfinite(num.value) && isfinite(d.g[1]) && isfinite(d.g[0]);
     tl_verdict v = TL_RIGHT;
     compare(c, &d, tolerance, over);
@@ -276,12 +281,12 @@ static bool judge(tl_checker *c, tl_path path)
     d.why = "and in f64 so is the whole; in %s it is off by more than roundings";
     if (!finite) {
         v = TL_WRONG;
-    } else if (fabs(num.bend) > 1e-4 * d.scale) {
+    } else if (fabs(num.bend) > large) {
         v = TL_KINK;
         d.why = "but the whole has a bend there";
     } else if (d.g[1] == 0 && d.g[0] == 0 && fabs(num.value) <= num.error) {
         v = TL_RIGHT; /* nothing on either side: no signal, if it is so everywhere */
-    } else if (num.error > 1e-4 * d.scale) {
+    } else if (num.error > large) {
         v = TL_PRECISION_LIMITED;
         d.why = "but differences of the whole are not exact enough to compare with";
     } else if ((over[0] > 1 || over[1] > 1) && is_lost(c, d)) {
@@ -300,8 +305,8 @@ static bool judge(tl_checker *c, tl_path path)
                                              .analytic = d.g[fine64],
                                              .wrong = v == TL_WRONG};
     note(c, v, &d, finite ? fmax(over[0], over[1]) : HUGE_VAL);
-    return finite && (fabs(num.value) > 1e-9 * c->largest || fabs(d.g[0]) > 1e-9 * c->largest ||
-                      fabs(d.g[1]) > 1e-6 * c->largest);
+    return finite && fmax(fmax(fabs(num.value), fabs(d.g[0])), 1e-3 * fabs(d.g[1])) >
+                         1e-9 * fmax(c->largest, d.terms);
 }
 
 /* ---- what is compared ---- */
@@ -428,8 +433,8 @@ static void describe(tl_checker *c)
     if (c->s.err.status != TL_OK)
         snprintf(r->text, sizeof r->text, "%s: %.900s", name, c->s.err.message);
     else if (r->leaves == 0)
-        snprintf(r->text, sizeof r->text,
-                 "%s: no signal: nothing to check, no input or parameter takes a gradient", name);
+        snprintf(r->text, sizeof r->text, "%s: no signal: nothing to check, %s", name,
+                 c->why != NULL ? c->why : "no input or parameter takes a gradient");
     else if (r->verdict == TL_NO_SIGNAL)
         snprintf(r->text, sizeof r->text,
                  "%s: no signal: the gradient of %s is zero on both sides everywhere", name,

@@ -21,9 +21,23 @@ static tl_tensor gradient_of_f(tl_tape *t, const tl_tensor *in, int n, void *ctx
     return dx;
 }
 
+/* used[i]: y, on tape t, is made of x[i], one of n. */
+static tl_status find_used(tl_tape *t, tl_tensor y, const tl_tensor *x, int n, bool *used)
+{
+    uint32_t *order, n_order;
+    TL_TRY(tl_canonical_order(t, y, TL_TO_GRAD, &order, &n_order));
+    for (int i = 0; i < n; i++) {
+        used[i] = tl_same_handle(x[i], y);
+        for (uint32_t at = 0; at < n_order && !used[i]; at++)
+            for (int k = 0; k < t->node[order[at]].n_in; k++)
+                used[i] |= tl_same_handle(x[i], t->node[order[at]].in[k]);
+    }
+    return TL_OK;
+}
+
 /* all[n] becomes c: a random tensor on the caller's tape, with the dtype and shape of f's output,
- * which is run to know them. all[0 .. n-1] are scratch. */
-static tl_status cotangent(tl_checker *c, const tl_subject *f, tl_tensor *all)
+ * which is run to know them, and which inputs it is made of. all[0 .. n-1] are scratch. */
+static tl_status cotangent(tl_checker *c, const tl_subject *f, tl_tensor *all, bool *used)
 {
     const int n = f->n;
     tl_tape *t = f->at.tape, *on = tl_tape_new(t->model);
@@ -31,7 +45,9 @@ static tl_status cotangent(tl_checker *c, const tl_subject *f, tl_tensor *all)
     tl_tensor y = TL_NONE;
     if (on == NULL)
         return tl_fail(&c->s.err, TL_ENOMEM, "no memory for a tape");
-    tl_status s = tl_shadow_record(f, c->who, false, on, all, &y, &c->s.err);
+    tl_status s = tl_shadow_record(f, c->who, true, on, all, &y, &c->s.err);
+    if (s == TL_OK && find_used(on, y, all, n, used) != TL_OK)
+        s = tl_fail(&c->s.err, TL_ENOMEM, "no memory to order the nodes");
     const tl_array *a = s == TL_OK ? &tl_peek(on, y)->a : NULL;
     if (a != NULL && !tl_dtype_is_float(a->dtype)) {
         s = tl_fail(&c->s.err, TL_ENOGRAD, "the function does not give a floating tensor");
@@ -47,15 +63,17 @@ static tl_status cotangent(tl_checker *c, const tl_subject *f, tl_tensor *all)
     return s;
 }
 
-/* One check for each floating input. Each begins with a fresh checker. */
-static tl_status check_each(tl_checker *c, const tl_subject *f, const tl_tensor *all, int *by)
+/* One check for each floating input that f uses. Each begins with a fresh checker. */
+static tl_status check_each(tl_checker *c, const tl_subject *f, const tl_tensor *all,
+                            const bool *used, int *by)
 {
     const tl_checker fresh = {.o = c->o, .r = c->r, .who = c->who, .only = c->only};
     const int asked = *by;
     inner k = {f, 0};
     const tl_subject gradient = {f->at, gradient_of_f, all, f->n + 1, &k};
     for (int i = 0; i < f->n; i++) {
-        if (!tl_dtype_is_float(tl_dtype_of(f->at.tape, all[i])) || (asked >= 0 && i != asked))
+        if (!tl_dtype_is_float(tl_dtype_of(f->at.tape, all[i])) || !used[i] ||
+            (asked >= 0 && i != asked))
             continue;
         tl_shadow_free(&c->s);
         *c = fresh;
@@ -64,9 +82,9 @@ static tl_status check_each(tl_checker *c, const tl_subject *f, const tl_tensor 
         if (c->r->verdict != TL_RIGHT)
             return TL_OK;
     }
-    return c->r->leaves > 0
-               ? TL_OK
-               : tl_fail(&c->s.err, TL_ENOGRAD, "no signal: no floating input to differentiate by");
+    if (c->r->leaves == 0)
+        c->why = "the function uses no floating input to differentiate by";
+    return TL_OK;
 }
 
 tl_status tl_check_second(tl_checker *c, const tl_subject *f, int *by)
@@ -74,13 +92,15 @@ tl_status tl_check_second(tl_checker *c, const tl_subject *f, int *by)
     *c->r = (tl_gradcheck_report){.verdict = TL_NO_SIGNAL};
     c->o.constant_ok = true;
     tl_tensor *all = tl_calloc((size_t)f->n + 1, sizeof *all);
-    if (all == NULL)
-        return tl_fail(&c->s.err, TL_ENOMEM, "no memory for %d inputs", f->n);
-    tl_status s = cotangent(c, f, all);
-    if (f->n > 0)
+    bool *used = tl_calloc((size_t)f->n + 1, sizeof *used);
+    tl_status s = all == NULL || used == NULL
+                      ? tl_fail(&c->s.err, TL_ENOMEM, "no memory for %d inputs", f->n)
+                      : cotangent(c, f, all, used);
+    if (s == TL_OK && f->n > 0)
         memcpy(all, f->in, (size_t)f->n * sizeof *all);
     if (s == TL_OK)
-        s = check_each(c, f, all, by);
+        s = check_each(c, f, all, used, by);
+    tl_free_raw(used);
     tl_free_raw(all);
     return s;
 }

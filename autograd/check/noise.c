@@ -5,6 +5,8 @@
  * cancel there, so they are seen another way: the error of the user's gradients is taken at points
  * in a row. An error of rounding jumps from point to point, which its fourth differences show; a
  * wrong gradient changes as smoothly as the function does.
+ * Terms that cancel: the cotangents on the way move, and the gradient, which is linear in them, by
+ * as much as its terms.
  * Sources: Vignes 1993, "A stochastic arithmetic for reliable scientific computation"; Moré and
  * Wild 2011, "Estimating computational noise". */
 #include <math.h>
@@ -50,6 +52,46 @@ tl_status tl_shadow_sway(tl_shadow *s, double unit)
     for (int64_t k = 0; k < s->n; k++)
         s->sway[k] = size_or_0(s->found[0][k] - s->g[0][k]);
     return TL_OK;
+}
+
+/* Multiplies every element of what a vjp gives by 1 + MOVE * u, -1 <= u < 1 at random. What an
+ * accumulator has taken stays. */
+#define MOVE 0x1p-20
+
+typedef struct {
+    tl_rng_key key;
+    uint64_t n; /* numbers drawn */
+} mover;
+
+static void move_given(void *ctx, tl_tape *t, const tl_given *g)
+{
+    mover *m = ctx;
+    for (int i = 0; i < g->n_in; i++) {
+        const tl_value *v = g->wants[i] ? tl_peek(t, g->dx[i]) : NULL;
+        if (v == NULL || v->st == NULL || v->st->arena == t->grad_arena)
+            continue;
+        const tl_tensor moved = tl_shadow_copy(t, &v->a);
+        const tl_array *a = tl_is_none(moved) ? NULL : &tl_peek(t, moved)->a;
+        for (int64_t k = 0; a != NULL && k < tl_array_count(a); k++) {
+            const double u = 2 * tl_rng_uniform64(m->key, 0, m->n++) - 1;
+            tl_array_put(a, k, tl_array_get(a, k) * (1 + MOVE * u));
+        }
+        g->dx[i] = moved;
+    }
+}
+
+static const tl_observer move_cotangents = {.gave = move_given};
+
+tl_status tl_shadow_terms(tl_shadow *s)
+{
+    mover m = {tl_rng_stream(1, "cotangents"), 0};
+    if (tl_observe(s->run, &move_cotangents, &m) != TL_OK)
+        return tl_shadow_failed(s, s->run);
+    for (int i = 0; i < ROLLS && tl_shadow_gradients(s, false, 0) == TL_OK; i++)
+        for (int64_t k = 0; k < s->n; k++)
+            s->terms[k] = fmax(s->terms[k], size_or_0(s->found[0][k] - s->g[0][k]) / MOVE);
+    tl_observe_end(s->run, &move_cotangents);
+    return s->err.status;
 }
 
 /* Point p of a row of points that are `by` of the leaves apart, with x0 in the middle. */

@@ -102,8 +102,8 @@ static tl_status add_leaf(tl_shadow *s, tl_tensor x, bool checked, const char *n
 
 static tl_status make_arrays(tl_shadow *s)
 {
-    double **arrays[] = {&s->x0,   &s->x,    &s->dir,      &s->found[0], &s->found[1], &s->g[0],
-                         &s->g[1], &s->sway, &s->noise[0], &s->noise[1], &s->diff};
+    double **arrays[] = {&s->x0,   &s->x,    &s->dir,   &s->found[0], &s->found[1], &s->g[0],
+                         &s->g[1], &s->sway, &s->terms, &s->noise[0], &s->noise[1], &s->diff};
     const size_t n_arrays = sizeof arrays / sizeof *arrays;
     s->x0 = tl_calloc((size_t)s->n * (n_arrays - 1 + 2 * TL_NOISE_WINDOWS), sizeof *s->x0);
     if (s->x0 == NULL)

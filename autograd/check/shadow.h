@@ -51,6 +51,7 @@ typedef struct {
     double *found[2]; /* the gradients that the last re-run gave; 0 where none is in question */
     double *g[2];     /* the analytic gradients at x0 */
     double *sway;     /* change of g[0] when all leaves move by a rounding unit of the user's */
+    double *terms;    /* size of what adds up to g[0], which may cancel */
     double *noise[2]; /* what the roundings of its run do to g, once measured */
     double *diff;     /* scratch of noise.c: 2 * TL_NOISE_WINDOWS arrays */
     double jumps;     /* noise of tl_shadow_value, once measured */
@@ -114,6 +115,8 @@ tl_numeric tl_shadow_derivative_near(tl_shadow *s, const tl_path *p, double part
 double tl_unit_of(tl_dtype d); /* half the distance from 1 to the next number */
 /* Fills sway: the f64 gradients are taken once more with every leaf times 1 +- unit. */
 tl_status tl_shadow_sway(tl_shadow *s, double unit);
+/* Fills terms: the f64 gradients are taken once more with every cotangent on the way moved. */
+tl_status tl_shadow_terms(tl_shadow *s);
 /* Fills noise[own] and, in f64, s->jumps. */
 tl_status tl_shadow_noise(tl_shadow *s, bool own);
 

@@ -164,7 +164,7 @@ static bool add_term(tl_pass *p, bool now, sum *x, uint32_t node, int k, const t
     char kind[TL_ATTRS_TEXT] = "";
     const uint32_t from = now ? p->from[node] : node;
     tl_match *m = p->owner[from];
-    if (m != NULL && m == own) {
+    if (m != NULL && m == own && !x->leaf) {
         x->own_at = x->n;
         x->n_own++;
         return true;
@@ -190,7 +190,8 @@ static bool add_term(tl_pass *p, bool now, sum *x, uint32_t node, int k, const t
     return true;
 }
 
-/* The gradients of the backward from y, by slot. A leaf's view is the leaf. NULL: no memory. */
+/* The gradients of the backward from y, by slot. A leaf's view is the leaf, and a value made of
+ * parameters alone is one where anything else is made of it. NULL: no memory. */
 static sum *sums_of(tl_pass *p, bool now, tl_tensor y)
 {
     tl_tape *t = now ? p->now : p->t;
@@ -203,12 +204,12 @@ static sum *sums_of(tl_pass *p, bool now, tl_tensor y)
         for (int k = 0; k < node->n_in && !tl_walk_skips(&w, node); k++) {
             if (tl_is_none(node->in[k]) || !tl_peek(t, node->in[k])->needs_grad)
                 continue;
-            const tl_tensor leaf = tl_leaf_under(t, node->in[k]),
+            const tl_tensor leaf = tl_accumulates(t, node, k),
                             x = tl_is_none(leaf) ? node->in[k] : leaf;
             const uint32_t slot = x.owner != t->values.owner ? x.index
                                   : now                      ? p->was[x.index]
                                                              : tl_pass_slot(p, x);
-            all[slot].leaf = !tl_is_none(leaf);
+            all[slot].leaf |= !tl_is_none(leaf);
             ok &= add_term(p, now, &all[slot], order[i], k, maker_of(p, slot));
         }
     }
@@ -252,6 +253,8 @@ static bool same_sum(tl_pass *p, const sum *a, const sum *b, uint32_t slot)
     if (known || (m->rounds = p->g->opt.rounds))
         return true;
     const char *of = maker_of(p, slot) == m ? "an output" : "a value further up";
+    if (b->leaf && maker_of(p, slot) == m)
+        tl_refuse(p, NULL, "it would make a weight, which has a gradient of its own");
     for (int i = 0; i < m->rule->o.n_in; i++)
         if (tl_pass_slot(p, m->b.arg[i]) == slot)
             of = m->rule->o.example_inputs[i].name;

@@ -139,8 +139,12 @@ bool tl_pattern_same(const tl_pattern *a, const tl_pattern *b);
 void tl_pattern_run(tl_at at, const tl_pattern *p, const tl_tensor *arg, tl_tensor *out);
 bool tl_rule_grad(const tl_rule *r, int i); /* argument i takes a gradient */
 
-/* rule.c: the call at the examples; seeded: with all outputs differentiated. */
-tl_status tl_rule_example(const tl_rule *r, bool seeded, tl_rule_call *c, tl_err *err);
+/* rule.c: the call at the examples, of these shapes (NULL: their own); seeded: with all outputs
+ * differentiated. */
+tl_status tl_rule_example(const tl_rule *r, const tl_shape *shapes, bool seeded, tl_rule_call *c,
+                          tl_err *err);
+/* The shape of example i. */
+tl_shape tl_rule_shape(const tl_rule *r, int i);
 /* The n rules of that kind that are on for g; TL_ENAME if a name to be left out is unknown. */
 tl_status tl_rules_on(tl_graph *g, bool joint, const tl_rule ***list, int *n);
 tl_rule *tl_rule_find(const char *name, int form, tl_err *err); /* NULL: there is none */
@@ -157,8 +161,8 @@ bool tl_refuse(tl_pass *p, const tl_node *n, const char *fmt, ...) TL_PRINTF(3, 
 /* Lays m->search over the graph in every way, with its first output at m->root and those arguments
  * (NULL: any), until one is good by itself. */
 bool tl_match_at(tl_match *m, const tl_tensor *arg);
-/* The rule is found in its own example. */
-tl_status tl_rule_found(const tl_rule *r, tl_err *err);
+/* The rule is found in its own example or, with shapes, in one that has these. */
+tl_status tl_rule_found(const tl_rule *r, const tl_shape *shapes, tl_err *err);
 
 /* compare.c: collects what matching and comparing need to know; false: out of memory. */
 bool tl_pass_index(tl_pass *p);

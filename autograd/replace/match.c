@@ -321,7 +321,7 @@ static bool try_place(tl_match *m, const tl_binding *b)
     return false;
 }
 
-tl_status tl_rule_found(const tl_rule *r, tl_err *err)
+tl_status tl_rule_found(const tl_rule *r, const tl_shape *shapes, tl_err *err)
 {
     tl_tape *t = tl_rule_tape(), *scratch = tl_rule_tape();
     tl_graph g = {.t = t, .tracing = t == NULL ? NULL : tl_tracing_of(t)};
@@ -330,7 +330,8 @@ tl_status tl_rule_found(const tl_rule *r, tl_err *err)
     p.joint = r->o.trace == TL_TRACE_JOINT;
     if (t == NULL || scratch == NULL)
         tl_fail(&p.why, TL_ENOMEM, "no memory for two tapes");
-    bool found = p.why.status == TL_OK && tl_rule_example(r, p.joint, &c, &p.why) == TL_OK &&
+    bool found = p.why.status == TL_OK &&
+                 tl_rule_example(r, shapes, p.joint, &c, &p.why) == TL_OK &&
                  tl_rule_trace(&c, true, t, &p.bump, &p.why) != NULL && tl_pass_index(&p);
     tl_match m = {r, &p, r->pattern, .root = found ? (uint32_t)tl_maker_at(t, c.out[0]) : 0};
     if (!(found = found && tl_match_at(&m, NULL)))

@@ -85,16 +85,15 @@ tl_tape *tl_rule_tape(void)
     tl_tracing *s = t == NULL ? NULL : tl_tracing_new(t->arena);
     if (s != NULL && tl_trace_on(t, s))
         return t;
-    tl_object_end(t);
     tl_tracing_free(s);
+    tl_object_end(t);
     return NULL;
 }
 
 void tl_rule_tape_end(tl_tape *t)
 {
-    tl_tracing *s = t == NULL ? NULL : tl_tracing_of(t);
+    tl_tracing_free(t == NULL ? NULL : tl_tracing_of(t)); /* its constants lie in t's arena */
     tl_object_end(t);
-    tl_tracing_free(s);
 }
 
 /* ---- a traced program as data ---- */

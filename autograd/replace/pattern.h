@@ -80,7 +80,7 @@ typedef struct {
  * does not use an argument or scalar, draws random numbers, or changes something in place; or it is
  * a duplicate (same pattern, same extra_check). TL_ENAME: the name is taken. TL_ESHAPE, TL_EDTYPE:
  * outputs of replace have another shape or dtype. TL_EDOMAIN: exact or exact_forward does not hold;
- * both are tested on random inputs here. A replacement is not made again in what it has put. */
+ * both are tested here, at two sizes. A replacement is not made again in what it has put. */
 #define tl_register_replacement(err, ...) \
     tl_register_replacement_with(err, TL_MAKE(tl_replacement){__VA_ARGS__})
 tl_status tl_register_replacement_with(tl_err *err, tl_replacement r);

@@ -13,13 +13,19 @@ bool tl_rule_claims(const tl_rule *r, tl_dtype d, bool gradients)
            (r->o.exact | (gradients ? 0 : r->o.exact_forward)) & TL_BIT(d);
 }
 
-tl_status tl_rule_example(const tl_rule *r, bool seeded, tl_rule_call *c, tl_err *err)
+tl_shape tl_rule_shape(const tl_rule *r, int i)
+{
+    return r->o.form_shapes == NULL ? r->o.example_inputs[i].shape
+                                    : r->o.form_shapes[r->form * r->o.n_in + i];
+}
+
+tl_status tl_rule_example(const tl_rule *r, const tl_shape *shapes, bool seeded, tl_rule_call *c,
+                          tl_err *err)
 {
     const tl_pattern_arg *arg = r->o.example_inputs;
     *c = (tl_rule_call){.rule = r, .seeded = seeded ? TL_BIT(r->o.n_out) - 1 : 0};
     for (int i = 0; i < r->o.n_in; i++) {
-        const tl_shape shape = r->o.form_shapes == NULL ? arg[i].shape
-                                                        : r->o.form_shapes[r->form * r->o.n_in + i];
+        const tl_shape shape = shapes != NULL ? shapes[i] : tl_rule_shape(r, i);
         TL_TRY(tl_shape_check(&shape, arg[i].dtype, err));
         c->array[i] = tl_array_make(arg[i].dtype, &shape, NULL);
         c->grad[i] = tl_rule_grad(r, i);
@@ -110,7 +116,7 @@ static tl_rule *make_rules(tl_replacement o, bool shipped, tl_err *err)
         r[i].form = i;
         r[i].shipped = shipped;
         atomic_store(&r[i].on, true);
-        if (tl_rule_example(&r[i], false, &c, err) == TL_OK)
+        if (tl_rule_example(&r[i], NULL, false, &c, err) == TL_OK)
             r[i].pattern = tl_rule_trace(&c, true, t, &r->bump, err);
         if (err->status == TL_OK && !shipped) /* the test suite verifies those */
             tl_rule_verify(&r[i], 1, 8, err);

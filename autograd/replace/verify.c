@@ -1,10 +1,12 @@
 /* verify.c: tests that a replacement keeps the bits that it claims to keep. Search and replacement
  * are computed directly on the same inputs: random ones of several kinds, then extremes of the
- * dtype. Compared bit for bit (all NaNs are one) are the outputs, the gradients as values, and the
- * accumulators after two backwards. Accumulators whose uses differ in number or kind are not
- * compared: graphs refuse such a replacement (compare.c). */
+ * dtype, in the shapes of the examples and in others. Compared bit for bit (all NaNs are one) are
+ * the outputs, the gradients as values, and the accumulators after two backwards. Accumulators
+ * whose uses differ in number or kind are not compared: graphs refuse such a replacement
+ * (compare.c). */
 #include <float.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "autograd/replace/internal.h"
@@ -102,10 +104,10 @@ static void draw_place(trial *k, const tl_shape *shapes, bool backward)
 {
     const bool all = k->round < EXTREME || k->round >= k->rounds;
     tl_rule_call *c = &k->c[0];
-    tl_rule_example(c->rule, false, c, NULL);
+    tl_rule_example(c->rule, shapes, false, c, NULL);
     for (int i = 0; i < k->o->n_in; i++) {
         const tl_pattern_arg *a = &k->o->example_inputs[i];
-        const tl_shape shape = shapes != NULL ? shapes[i] : tl_array_shape(&c->array[i]);
+        const tl_shape shape = tl_array_shape(&c->array[i]);
         const bool f32 = a->or_f32 && tl_dtype_compute(k->dtype) == TL_F32 && toss(k);
         const tl_dtype d = a->fixed ? a->dtype : f32 ? TL_F32 : k->dtype;
         c->array[i] = tl_array_make(d, &shape, NULL);
@@ -224,17 +226,44 @@ static tl_status check(const tl_rule *r, tl_dtype d, const tl_shape *shapes, boo
     tl_fpenv_leave(saved);
     tl_object_end(k.t[0]);
     tl_object_end(k.t[1]);
-    return e.status == TL_OK
-               ? TL_OK
-               : tl_fail(err, e.status, "'%s' in %s: %s", k.o->name, tl_dtype_name(d), e.message);
+    char at[TL_SHAPE_TEXT + 48] = "", text[TL_SHAPE_TEXT];
+    if (shapes != NULL)
+        snprintf(at, sizeof at, ", %.40s being %s", k.o->example_inputs[0].name,
+                 tl_shape_text(text, &shapes[0]));
+    return e.status == TL_OK ? TL_OK
+                             : tl_fail(err, e.status, "'%s' in %s%s: %s", k.o->name,
+                                       tl_dtype_name(d), at, e.message);
+}
+
+/* Sizes at which the rule is found, too: each of the examples' but 1 is one more or, where the
+ * programs do not allow that, twice as large. False: there are none, or an extra_check decides. */
+static bool other_sizes(const tl_rule *r, tl_shape *shapes)
+{
+    for (int twice = 0; twice < 2 && r->o.extra_check == NULL; twice++) {
+        bool other = false;
+        for (int i = 0; i < r->o.n_in; i++) {
+            shapes[i] = tl_rule_shape(r, i);
+            for (int d = 0; d < shapes[i].ndim; d++) {
+                const int64_t size = shapes[i].dim[d];
+                shapes[i].dim[d] += size <= 1 ? 0 : twice ? size : 1;
+                other |= size > 1;
+            }
+        }
+        if (other && tl_rule_found(r, shapes, NULL) == TL_OK)
+            return true;
+    }
+    return false;
 }
 
 tl_status tl_rule_verify(const tl_rule *r, uint64_t seed, int rounds, tl_err *err)
 {
-    TL_TRY(tl_rule_found(r, err));
-    for (tl_dtype d = TL_F64; d < TL_DTYPE_COUNT; d++)
-        if (tl_rule_claims(r, d, false))
-            TL_TRY(check(r, d, NULL, tl_rule_claims(r, d, true), seed, rounds, err));
+    tl_shape other[TL_PATTERN_ARGS];
+    TL_TRY(tl_rule_found(r, NULL, err));
+    const tl_shape *const shapes[] = {NULL, other_sizes(r, other) ? other : NULL};
+    for (int i = 0; i < 2 && (i == 0 || shapes[i] != NULL); i++)
+        for (tl_dtype d = TL_F64; d < TL_DTYPE_COUNT; d++)
+            if (tl_rule_claims(r, d, false))
+                TL_TRY(check(r, d, shapes[i], tl_rule_claims(r, d, true), seed, rounds, err));
     return TL_OK;
 }
 
