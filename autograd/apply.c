@@ -206,9 +206,7 @@ static tl_status allocate(making *k, tl_tensor *out)
     if (first && !k->earlier)
         before[0] = k->mutates ? operand : k->value[0];
     tl_arena *fresh = !room || k->earlier || c->mode & TL_TRACE ? NULL : t->arena;
-    const bool views = op->traits & TL_VIEW;
-    if ((views &&
-         tl_view_check(&c->out[0], fresh == NULL ? NULL : k->value[0]->st, c->err) != TL_OK) ||
+    if ((op->traits & TL_VIEW && tl_view_check(&c->out[0], c->in[0], c->err) != TL_OK) ||
         tl_arrays_new(fresh, c->out + first, c->n_out - first, c->strided, st + first, c->err) !=
             TL_OK)
         return tl_tape_fail(k->at, c->err->status, "%s: %s", op->name, c->err->message);

@@ -332,7 +332,7 @@ tl_status tl_op_run(tl_call *c)
     const tl_fpenv saved = tl_fpenv_enter();
     tl_status s = way(c);
     tl_fpenv_leave(saved);
-    s = s == TL_OK && c->err != NULL ? c->err->status : s;
+    s = s == TL_OK ? c->err->status : s;
     if (s != TL_OK && c->err->message[0] == '\0')
         s = tl_fail(c->err, s, "%s: %.60s failed and does not say why (tl_call_fail)", c->op->name,
                     c->kernel == NULL ? "its forward" : c->kernel->name);

@@ -38,7 +38,7 @@ enum { TL_NAME_MAX = 192, TL_PARAM_NAME_MAX = 180 };
  * another shape or dtype, or dtype is not a float. TL_ENAME: no file can hold the name (empty, too
  * long, not UTF-8, "__metadata__"); a buffer has it; or, in this recording, another layer looked it
  * up, or the same one called at another line, and neither is shared (.shared = true). At the same
- * line (a loop over time) the layer is used again. Outside layers and under TL_NO_GRAD any may. */
+ * line (a loop over time) it is used again. Outside layers and under TL_NO_GRAD any code may. */
 #define tl_param(t, m, name, dtype, shape, ...) \
     tl_param_at(TL_AT(t), m, name, dtype, shape, TL_MAKE(tl_init){__VA_ARGS__})
 tl_tensor tl_param_at(tl_at at, tl_model *m, const char *name, tl_dtype dtype, tl_shape shape,

@@ -152,8 +152,9 @@ tl_status tl_op_check(tl_at at, const tl_op *op, const void *attrs, const tl_ten
               : op->forward == NULL && !(op->traits & TL_VIEW) && !noted)
         return tl_tape_fail(at, TL_EUSAGE, "%s: has neither a forward nor a kernel%s", op->name,
                             tiles ? " for tiles, as a pointwise op" : "");
-    if (op->attr_size > 1 << 16 ||
-        (op->row_dims != 0 && op->row_dims + sizeof(int64_t) > op->attr_size))
+    if (op->attr_size > INT32_MAX ||
+        (op->row_dims != 0 &&
+         (op->attr_size < sizeof(int64_t) || op->row_dims > op->attr_size - sizeof(int64_t))))
         return tl_tape_fail(at, TL_EUSAGE,
                             "%s: an .attr_size of %zu bytes, and .row_dims at %zu of them",
                             op->name, op->attr_size, op->row_dims);

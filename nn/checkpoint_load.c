@@ -81,7 +81,7 @@ static tl_status read_seed(loading *l)
     return TL_OK;
 }
 
-/* What the name grad.CALL.TL_GRADIENT_KIND.NAME says. */
+/* What the name grad.CALL.KIND.NAME says. */
 typedef struct {
     const char *param;
     int call;

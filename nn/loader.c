@@ -9,7 +9,7 @@
 #include "tensor/rng.h"
 
 enum { EPOCH, AT, SAMPLES, BATCH, PLACE };
-enum { OPTIONS, SEED, HOW }; /* zeros before the first sample, and in files that have none */
+enum { OPTIONS, SEED, OF_EPOCH, OF_AT, HOW }; /* how the place OF_EPOCH, OF_AT was reached */
 
 /* The stride of an array without dims whose data is the name of a C type that does not fit. */
 static const char other_type;
@@ -143,10 +143,16 @@ static tl_status usable(tl_at at, const tl_loader *l, int64_t most)
     return TL_OK;
 }
 
+/* Samples have been taken, and how says how. A checkpoint may bring a place without it. */
+static bool is_of(const int64_t *how, const int64_t *place)
+{
+    return place[SAMPLES] != 0 && how[OF_EPOCH] == place[EPOCH] && how[OF_AT] == place[AT];
+}
+
 /* The place, or a checkpoint's, is one of these data, batches and options. */
 static tl_status check_place(tl_at at, const tl_loader *l, const int64_t *place, const int64_t *how)
 {
-    const int64_t options = 1 + l->o.in_order + 2 * l->o.drop_last;
+    const int64_t options = l->o.in_order + 2 * l->o.drop_last;
     const int64_t epoch = place[EPOCH], first = place[AT];
     if ((place[SAMPLES] != 0 && (place[SAMPLES] != l->samples || place[BATCH] != l->o.batch)) ||
         epoch < 0 || epoch >= INT64_MAX / l->samples - 1 || first < 0 || first > l->samples)
@@ -155,12 +161,12 @@ static tl_status check_place(tl_at at, const tl_loader *l, const int64_t *place,
                             " of %" PRId64 " in batches of %" PRId64 ", but there are %" PRId64
                             " in batches of %" PRId64,
                             epoch, first, place[SAMPLES], place[BATCH], l->samples, l->o.batch);
-    if (how[OPTIONS] != 0 && how[OPTIONS] != options)
+    if (is_of(how, place) && how[OPTIONS] != options)
         return tl_tape_fail(at, TL_EFORMAT,
                             "tl_loader_next: the place is one of .in_order %d and .drop_last %d, "
                             "the loader has %d and %d",
-                            (int)(how[OPTIONS] - 1) & 1, (int)(how[OPTIONS] - 1) >> 1 & 1,
-                            l->o.in_order, l->o.drop_last);
+                            (int)how[OPTIONS] & 1, (int)how[OPTIONS] >> 1 & 1, l->o.in_order,
+                            l->o.drop_last);
     return TL_OK;
 }
 
@@ -174,22 +180,12 @@ static int64_t next(tl_at at, tl_loader *l, int64_t most, tl_tensor *in)
     const int64_t *place = a.data, *how = b.data;
     const int64_t kept = l->samples - (l->o.drop_last ? l->samples % l->o.batch : 0);
     int64_t epoch = place[EPOCH], first = place[AT];
-    uint64_t seed = (uint64_t)how[SEED];
-    /* Another than this loader has left was loaded, or another loader's. */
-    if ((epoch != l->last[EPOCH] || first != l->last[AT]) && first < kept &&
-        first % l->o.batch != 0 && tl_accumulating_count(at.tape) == 0) {
-        tl_tape_fail(at, TL_EUSAGE,
-                     "tl_loader_next: '%.60s' is at sample %" PRId64 " of epoch %" PRId64
-                     ", within a batch of %" PRId64 ", and the gradients of those before are not "
-                     "here; tl_checkpoint_save_tape saves them",
-                     l->name, first, epoch, l->o.batch);
-        return 0;
-    }
+    uint64_t seed = is_of(how, place) ? (uint64_t)how[SEED] : tl_model_seed(l->model);
     if (first >= kept) {
         epoch++;
         first = 0;
     }
-    if (first == 0 || how[OPTIONS] == 0)
+    if (first == 0)
         seed = tl_model_seed(l->model);
     int64_t begin = first - first % l->o.batch,
             end = kept - begin < l->o.batch ? kept : begin + l->o.batch;
@@ -199,11 +195,11 @@ static int64_t next(tl_at at, tl_loader *l, int64_t most, tl_tensor *in)
     for (int i = 0; i < l->n; i++)
         in[i] = gathered(at, l, &l->array[i], first, rows);
     const int64_t now[PLACE] = {epoch, first + rows, l->samples, l->o.batch},
-                  with[HOW] = {1 + l->o.in_order + 2 * l->o.drop_last, (int64_t)seed};
+                  with[HOW] = {l->o.in_order + 2 * l->o.drop_last, (int64_t)seed, epoch,
+                               first + rows};
     if (tl_failed(at.tape) || tl_write(l->model, l->how, with, sizeof with) != TL_OK ||
         tl_write(l->model, l->place, now, sizeof now) != TL_OK)
         return 0;
-    memcpy(l->last, now, sizeof l->last);
     l->epoch = epoch;
     l->number = epoch * kept + first;
     l->size = end - begin;

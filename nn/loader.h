@@ -33,7 +33,7 @@ typedef struct {
     tl_loader_options o;
     tl_array array[TL_LOADER_MAX];
     int n;
-    int64_t samples, ordered, last[2];
+    int64_t samples, ordered;
     uint64_t seed;
     tl_tensor place, how, order;
 } tl_loader;
@@ -51,8 +51,8 @@ tl_loader tl_loader_new_at(tl_at at, const char *name, const tl_array *arrays, i
 /* The next samples, as tensors of t in in[0 .. n). Returns the number of samples, which is the size
  * of dim 0: at most `most`, a micro-batch, and no more than are left of a batch. 0 on an error,
  * which goes to t; TL_EFORMAT: a checkpoint has brought the place of other data, batches or
- * options; TL_EUSAGE: it was saved within a batch, and without the gradients
- * (tl_checkpoint_save_tape). */
+ * options. Within a batch, tl_checkpoint_save_tape saves the gradients of the samples before, too.
+ */
 #define tl_loader_next(t, l, most, in) tl_loader_next_at(TL_AT(t), l, most, in)
 int64_t tl_loader_next_at(tl_at at, tl_loader *l, int64_t most, tl_tensor *in);
 TL_END

@@ -137,8 +137,9 @@ tl_status tl_map_check(const tl_decoder_config *c, const tl_source *file)
         return tl_file_fail(file, TL_EDOMAIN, "%d tokens that end a text; 0 to %d are possible",
                             c->stops, (int)TL_STOPS_MAX);
     for (int i = 0; i < c->stops; i++)
-        if (c->stop[i] < 0 || c->stop[i] > INT32_MAX)
-            return tl_file_fail(file, TL_EDOMAIN, "token %lld ends a text; 0 to %d are possible",
+        if (c->stop[i] < -1 || c->stop[i] > INT32_MAX)
+            return tl_file_fail(file, TL_EDOMAIN,
+                                "token %lld ends a text; 0 to %d are possible, and -1 is none",
                                 (long long)c->stop[i], INT32_MAX);
     return check_reals(n, file);
 }
@@ -255,19 +256,18 @@ tl_status tl_map_take(tl_model *m, const tl_map *map, tl_dtype d, tl_err *err)
     return s;
 }
 
-/* The model has no parameter of a decoder of the same kind that the config says nothing of. */
+/* The model has no layer after the last of the config, and no output of its own if that is tied. */
 static tl_status check_left_out(tl_model *m, const tl_decoder_config *c, tl_err *err)
 {
     const tl_decoder_numbers size = numbers_of(c);
     for (const row *r = size.llama ? llama : gpt2; r->theirs != NULL; r++) {
         char name[TL_NAME_MAX];
-        const bool layered = strchr(r->theirs, '%') != NULL;
-        numbered(name, r->ours, size.layers); /* the layer after the last */
-        if ((layered || (r->untied && size.tied)) && tl_model_named(m, name).param)
+        const bool layered = strchr(r->theirs, '%') != NULL, tied = r->untied && size.tied;
+        numbered(name, r->ours, size.layers);
+        if ((layered || tied) && tl_model_named(m, name).param)
             return tl_fail(err, TL_ENAME,
-                           "the model has a parameter '%s', which a config of %lld layers%s does "
-                           "not ask for",
-                           name, (long long)size.layers, size.tied ? ", tied," : "");
+                           "the model has a parameter '%s'; its config is of %lld layers%s", name,
+                           (long long)size.layers, tied ? ", tied" : "");
     }
     return TL_OK;
 }

@@ -33,8 +33,9 @@ tl_kv_cache tl_decoder_cache(tl_model *m, const tl_decoder_config *c, int64_t b,
  * another kind), TL_EIO, TL_ENOMEM. */
 
 typedef struct {
-    tl_dtype dtype;      /* of the parameters, each rounded once; default: the file's, of several
-                          * one that holds them all */
+    /* Of the parameters, or of the file: each is rounded once. Default: the file's, of several one
+     * that holds them all; saving, each parameter's own. */
+    tl_dtype dtype;
     int64_t shard_bytes; /* saving: most bytes of a file, unless one tensor has more; 0: one file */
 } tl_model_files;
 /* Loads a folder of config.json and model.safetensors, or the shards that
@@ -76,8 +77,8 @@ tl_status tl_llmc_tokens_save(const char *path, const int64_t *ids, int64_t n, t
 /* ---- text as tokens ---- */
 
 /* Byte-level BPE from a tokenizer.json like those of GPT-2 and Llama 3: their two ways to split
- * text, merges, added tokens, and tokens put around a text. A tokenizer that has anything else - a
- * normalizer, another pattern, a byte without a token - is TL_EDOMAIN. */
+ * text, merges, added tokens, and tokens put around a text. Anything else - a normalizer, another
+ * pattern, a byte without a token - is TL_EDOMAIN; truncation and padding are the caller's. */
 typedef struct tl_tokenizer tl_tokenizer;
 tl_status tl_tokenizer_open(tl_tokenizer **out, const char *path, tl_err *err);
 /* The same from n bytes in memory, copied; name stands for the path in messages. */

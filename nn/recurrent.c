@@ -112,9 +112,6 @@ static tl_status check(const net *n, tl_tensor x)
                      who, tl_title(n->name), tl_shape_text(text, &s), (long long)n->hidden,
                      (long long)o->layers, (int)MOST);
     TL_TRY(tl_error_status(t));
-    if (!(o->dropout >= 0 && o->dropout <= 1))
-        tl_tape_fail(TL_AT(t), TL_EDOMAIN, "%s: '%.100s': dropout %g; 0 to 1 are possible", who,
-                     tl_title(n->name), o->dropout);
     if (o->dropout != 0 && o->layers > 1 && !(tl_mode(t) & TL_EVAL) && tl_is_none(o->sample))
         tl_tape_fail(
             TL_AT(t), TL_EUSAGE,

@@ -258,6 +258,7 @@ static tl_status make_tables(tl_tokenizer *k, reader *r, json_t *vocab, const js
         last = id > last ? id : last;
     }
     k->size = last < most ? last + 1 : most;
+    k->merge.salt = tl_mix(1, (uintptr_t)k); /* a file chooses the pairs */
     for (k->places = 4; k->places < 2 * json_object_size(vocab) + 2;)
         k->places *= 2;
     k->token = tl_calloc((size_t)k->size + 1, sizeof *k->token);
@@ -275,8 +276,7 @@ static tl_status read_model(tl_tokenizer *k, reader *r, const json_t *j)
     json_t *model = json_object_get(j, "model"), *vocab = json_object_get(model, "vocab"), *value;
     const json_t *merges = json_object_get(model, "merges"),
                  *added = json_object_get(j, "added_tokens"),
-                 *drop = json_object_get(model, "dropout"), *cut = json_object_get(j, "truncation"),
-                 *pad = json_object_get(j, "padding"),
+                 *drop = json_object_get(model, "dropout"),
                  *normalizer = json_object_get(j, "normalizer");
     static const char *const marks[] = {"continuing_subword_prefix", "end_of_word_suffix"};
     bool fallback, marked = false;
@@ -285,8 +285,6 @@ static tl_status read_model(tl_tokenizer *k, reader *r, const json_t *j)
         return unknown(r, "its model is of another type");
     if (normalizer != NULL && !json_is_null(normalizer))
         return unknown(r, "it has a normalizer");
-    if ((cut != NULL && !json_is_null(cut)) || (pad != NULL && !json_is_null(pad)))
-        return unknown(r, "it has truncation or padding");
     for (int i = 0; i < 2; i++) {
         const json_t *mark = json_object_get(model, marks[i]);
         TL_TRY(tl_of_kind(mark, json_is_string(mark), marks[i], "a string", &r->file));

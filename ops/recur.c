@@ -10,7 +10,7 @@
  *         (NUMERICS 6.18)
  * VJP:    recur_grad, which computes no gate again; w by the chain over (sample, step) of matmul.
  *         Its own is in primitives (recur_twice.c).   Saves w, h0, c0, ranges, y, c, a.
- * Errors: TL_ESHAPE TL_EDTYPE TL_EDOMAIN (cell) TL_EINDEX (steps that are not there)
+ * Errors: TL_ESHAPE TL_EDTYPE TL_EDOMAIN (cell)
  * Source: Hochreiter & Schmidhuber 1997, Cho et al. 2014; gates in the order that PyTorch has
  */
 #include "ops/build.h"
@@ -219,12 +219,6 @@ static tl_status run(tl_call *c, const tl_array *y, int w, bool transposed, int 
              .start = c->in[start],
              .end = c->in[start + 1]};
     const double work = (double)j.s * (double)j.n * (double)j.n;
-    for (int64_t i = 0; i < j.b; i++) {
-        const int64_t from = bound(j.start, i, 0), to = bound(j.end, i, j.s);
-        if (from < 0 || from > j.s || to < 0 || to > j.s)
-            return tl_call_fail(c, TL_EINDEX, "sample %lld has steps %lld to %lld of %lld",
-                                (long long)i, (long long)from, (long long)to, (long long)j.s);
-    }
     for (int i = 0; i < c->n_in; i++)
         if (c->in[i] != NULL && c->in[i]->dtype != TL_I64)
             TL_TRY(tl_as_compute(c, c->in[i], &j.x[i]));

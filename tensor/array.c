@@ -64,34 +64,45 @@ tl_shape tl_array_shape(const tl_array *a)
     return s;
 }
 
-/* Whether the elements of a lie in `bytes` bytes, of which its first one is number `at`. */
-static bool lies_in(const tl_array *a, int64_t at, size_t bytes)
+/* The bytes of a, from its first element on: *low .. *high - 1. False if they are too many. */
+static bool reach(const tl_array *a, int64_t *low, int64_t *high)
 {
-    const int64_t size = (int64_t)dtypes[a->dtype].size;
-    int64_t low = at, high = at + size, way;
+    const int64_t size = (int64_t)dtypes[a->dtype].size, most = INT64_MAX / 4;
     bool fits = true, empty = false;
+    *low = 0;
+    *high = size;
     for (int i = 0; i < a->ndim; i++) {
+        int64_t way;
         empty |= a->dim[i] == 0;
         fits &= !__builtin_mul_overflow(a->dim[i] - 1, a->stride[i], &way) &&
-                !__builtin_mul_overflow(way, size, &way) &&
-                !__builtin_add_overflow(way < 0 ? low : high, way, way < 0 ? &low : &high);
+                !__builtin_mul_overflow(way, size, &way) && way <= most && way >= -most;
+        if (fits)
+            *(way < 0 ? low : high) += way;
+        fits &= *low >= -most && *high <= most;
     }
-    return empty || (fits && low >= 0 && high <= (int64_t)bytes);
+    if (empty)
+        *low = *high = 0;
+    return fits || empty;
 }
 
-tl_status tl_view_check(const tl_array *a, const tl_storage *st, tl_err *err)
+tl_status tl_view_check(tl_array *a, const tl_array *of, tl_err *err)
 {
     bool fits = a->ndim >= 0 && a->ndim <= TL_MAX_DIMS;
+    a->dtype = of->dtype;
     for (int i = 0; fits && i < a->ndim; i++)
         fits = a->dim[i] >= 0;
     const tl_shape s = fits ? TL_SCALAR : tl_array_shape(a);
     if (!fits)
         return tl_shape_check(&s, a->dtype, err);
-    if (st == NULL || lies_in(a, (char *)a->data - (char *)st->data, st->bytes))
-        return TL_OK;
+    int64_t low, high, from, to;
+    const int64_t apart = (char *)a->data - (char *)of->data;
     char text[TL_SHAPE_TEXT];
-    return tl_fail(err, TL_EUSAGE, "shows %s of %s that do not lie in the %zu bytes of its input",
-                   tl_array_shape_text(text, a), dtypes[a->dtype].name, st->bytes);
+    if (of->data == NULL || !reach(of, &from, &to))
+        return TL_OK;
+    if (reach(a, &low, &high) && (low == high || (apart >= from - low && apart <= to - high)))
+        return TL_OK;
+    return tl_fail(err, TL_EUSAGE, "shows %s elements that do not lie in its input",
+                   tl_array_shape_text(text, a));
 }
 
 int64_t tl_shape_count(const tl_shape *s)
@@ -403,7 +414,8 @@ static tl_status lay(tl_array *a, bool strided, size_t *bytes, tl_err *err)
     }
     a->data = NULL;
     *bytes = empty ? 0 : (size_t)span;
-    if (strided && !lies_in(a, 0, *bytes))
+    int64_t low, high;
+    if (strided && (!reach(a, &low, &high) || low < 0 || (size_t)high > *bytes))
         return tl_fail(err, TL_EUSAGE, "strides that leave the %zu bytes of an output", *bytes);
     return TL_OK;
 }

@@ -84,9 +84,10 @@ tl_status tl_shape_lay(const tl_shape *s, tl_dtype d, tl_array *a, size_t *bytes
  * are set, and gives each a block st[i] with undefined contents. arena NULL: without blocks. */
 tl_status tl_arrays_new(tl_arena *arena, tl_array *a, int n, bool strided, tl_storage **st,
                         tl_err *err);
-/* Checks dims as tl_shape_check does, but not how many bytes they are: a view needs none. TL_EUSAGE
- * if it shows what does not lie in st, which may be NULL. */
-tl_status tl_view_check(const tl_array *a, const tl_storage *st, tl_err *err);
+/* Gives a view the dtype of what it shows, and checks its dims as tl_shape_check does, but not how
+ * many bytes they are: it needs none. TL_EUSAGE if it shows elements that `of` has not, which is
+ * seen where `of` has data. */
+tl_status tl_view_check(tl_array *a, const tl_array *of, tl_err *err);
 /* None of n arrays has an element. */
 bool tl_arrays_empty(const tl_array *a, int n);
 /* The bytes of all elements, stored side by side. */

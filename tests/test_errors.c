@@ -329,8 +329,6 @@ static void products(void **unused)
     tl_tensor v1 = tl_zeros(t, TL_F32, TL_DIMS(1)), two = tl_zeros(t, TL_I64, TL_DIMS(2));
     tl_tensor three = tl_data(t, ((int64_t[]){3}), TL_I64, TL_DIMS(1)),
               minus = tl_data(t, ((int64_t[]){-1}), TL_I64, TL_DIMS(1));
-    const tl_tensor g123 = tl_zeros(t, TL_F32, TL_DIMS(1, 2, 3)),
-                    w33 = tl_zeros(t, TL_F32, TL_DIMS(3, 3));
     before = tl_memory_stats(t);
     REFUSES(ESHAPE, "matmul", "[2, 3] @ [2, 3]", tl_matmul(t, a23, a23));
     REFUSES(EDTYPE, "matmul", "F32 @ F64", tl_matmul(t, a32, d23));
@@ -365,10 +363,6 @@ static void products(void **unused)
             tl_attention(t, x4, x4, x4, .key_end = three));
     REFUSES(EINDEX, "attention", "from -1 up to 2",
             tl_attention(t, x4, x4, x4, .key_start = minus));
-    REFUSES(EINDEX, "recur", "sample 0 has steps 0 to 3 of 2",
-            tl_recur(t, g123, w33, TL_RNN_TANH, .end = three));
-    REFUSES(EINDEX, "recur", "sample 0 has steps -1 to 2 of 2",
-            tl_recur(t, g123, w33, TL_RNN_TANH, .start = minus));
     REFUSES(ESHAPE, "causal_mask", "one I64 for each sample",
             tl_causal_mask(t, 2, 2, .key_start = two, .key_end = three));
 }

@@ -83,7 +83,8 @@ static tl_status check_each(tl_checker *c, const tl_subject *f, const tl_tensor 
             return TL_OK;
     }
     if (c->r->leaves == 0)
-        c->why = "the function uses no floating input to differentiate by";
+        c->why = asked >= 0 ? "the function does not use that floating input, if it is one"
+                            : "the function uses no floating input to differentiate by";
     return TL_OK;
 }
 

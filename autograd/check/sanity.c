@@ -1,5 +1,5 @@
-/* sanity.c: before gradients are compared, is it a function? Run twice it must give the same bits,
- * with inputs a little off it must do the same ops, and it must leave its inputs alone. */
+/* sanity.c: before gradients are compared, is it a function? Run twice it must give the same bits
+ * (all NaNs are one), with inputs a little off do the same ops, and leave its inputs alone. */
 #include "autograd/check/shadow.h"
 
 static bool same_ops(tl_tape *a, tl_tensor ya, tl_tape *b, tl_tensor yb)

@@ -115,10 +115,12 @@ static int64_t find_offset(tl_graph *g, tl_tensor x)
     const tl_array *ins = &in;
     in.data = somewhere;
     tl_call c = tl_graph_call(g, n, &ins, &out, &g->head.err);
+    tl_err e = {.status = TL_OK};
     const tl_status s = n->op->shape(&c);
-    if (s == TL_OK)
+    if (s == TL_OK && tl_view_check(&out, &in, &e) == TL_OK)
         return offset + (int64_t)((uintptr_t)out.data - (uintptr_t)somewhere);
-    tl_fail(&g->head.err, s, "%s: its shape rule fails when the graph is planned", n->op->name);
+    tl_fail(&g->head.err, s == TL_OK ? e.status : s, "%s: %s", n->op->name,
+            s == TL_OK ? e.message : "its shape rule fails when the graph is planned");
     return 0;
 }
 

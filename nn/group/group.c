@@ -446,7 +446,7 @@ tl_group *tl_group_new(tl_tape *t, tl_link link)
                         (link.send != NULL && link.receive != NULL && link.settle != NULL));
     tl_group *g = model && !other && whole ? calloc(1, sizeof *g) : NULL;
     if (g == NULL) {
-        if (t != NULL && link.size != 1) /* NULL would be a process that trains alone */
+        if (t != NULL && (link.size != 1 || !whole)) /* NULL would be a process alone */
             tl_tape_fail(tl_nowhere(t), model && !other && whole ? TL_ENOMEM : TL_EUSAGE,
                          !model  ? "tl_group_new: a tape without a model"
                          : other ? "tl_group_new: the tape has a group already"

@@ -129,12 +129,12 @@ static void r_grad(const tl_case *c, const ref_tensor *in, ref_tensor *out)
 
 const tl_case tl_cases_recur[] = {
     RECUR("lstm", "*[3,4,12] *[12,3] - - - - -", "bp-----", 4, "cc-----", TL_LSTM),
-    RECUR("lstm with all", "*[2,5,8] *[8,2] *[8] *[2,2] *[2,2] i64[2]:below3 i64[2]:from2",
+    RECUR("lstm with all", "*[2,5,8] *[8,2] *[8] *[2,2] *[2,2] i64[2]:below3 i64[2]:from3",
           "bppbbbb", 4, "ccdcc--", TL_LSTM),
-    RECUR("lstm reversed", "*[2,5,8] *[8,2] *[8] *[2] *[2] - i64[2]:from2", "bpppp-b", 4, "ccddd--",
+    RECUR("lstm reversed", "*[2,5,8] *[8,2] *[8] *[2] *[2] - i64[2]:from3", "bpppp-b", 4, "ccddd--",
           TL_LSTM, 1),
     RECUR("gru", "*[3,4,9] *[9,3] *[9] - - - -", "bpp----", 2, "ccd----", TL_GRU),
-    RECUR("gru with all", "*[2,5,6] *[6,2] *[6] *[2,2] - i64[2]:below3 i64[2]:from2", "bppb-bb", 2,
+    RECUR("gru with all", "*[2,5,6] *[6,2] *[6] *[2,2] - i64[2]:below3 i64[2]:from3", "bppb-bb", 2,
           "ccdc---", TL_GRU, 1),
     RECUR("tanh", "*[3,4,3] *[3,3] *[3] *[3,3] - - i64[3]:from2", "bppb--b", 2, "ccdc---",
           TL_RNN_TANH),
@@ -182,7 +182,7 @@ const tl_case tl_cases_recur[] = {
      .flags = CASE_NO_CHECK}, /* slow */
     {.op = "recur",
      "many",
-     "*[33,9,192] *[192,64] *[192] - - - i64[33]:from4",
+     "*[33,9,192] *[192,64] *[192] - - - i64[33]:from5",
      b_recur,
      r_recur,
      {TL_GRU},
@@ -191,7 +191,7 @@ const tl_case tl_cases_recur[] = {
      .flags = CASE_BIG},
     {.op = "recur",
      "lstm and its gates",
-     "*[2,3,8] *[8,2] - *[2,2] - i64[2]:below2 i64[2]:from1",
+     "*[2,3,8] *[8,2] - *[2,2] - i64[2]:below2 i64[2]:from2",
      b_all,
      r_all,
      {TL_LSTM},
@@ -199,7 +199,7 @@ const tl_case tl_cases_recur[] = {
      .rows = "bp-b-bb"},
     {.op = "recur",
      "gru and its gates",
-     "*[2,3,6] *[6,2] *[6] - - - i64[2]:from1",
+     "*[2,3,6] *[6,2] *[6] - - - i64[2]:from2",
      b_all,
      r_all,
      {TL_GRU, 1},
@@ -210,7 +210,7 @@ const tl_case tl_cases_recur[] = {
     GRAD("lstm with all",
          "*[2,4,2] *[2,4,2] c[2,4,8] *[2,4,2]:fixed *[2,4,2] c[2,4,8]:unit *[8,2] *[2,2]:fixed "
          "*[2,2] "
-         "- i64[2]:from2 *[2,2] *[2,2]",
+         "- i64[2]:from3 *[2,2] *[2,2]",
          "bbbbbbpbb-bbb", 3, TL_LSTM),
     GRAD("lstm reversed",
          "- *[2,3,2] - *[2,3,2]:fixed *[2,3,2] c[2,3,8]:unit *[8,2]:turned *[2,2]:fixed *[2,2] "
@@ -220,9 +220,9 @@ const tl_case tl_cases_recur[] = {
          TL_GRU),
     GRAD("gru with all",
          "*[2,4,2] - c[2,4,8] *[2,4,2] - c[2,4,8]:unit *[6,2] *[2,2] - i64[2]:below2 "
-         "i64[2]:from2 - -",
+         "i64[2]:from3 - -",
          "b-bb-bpb-bb--", 3, TL_GRU, 1),
-    GRAD("tanh", "*[2,3,2] - - *[2,3,2]:unit - - *[2,2] *[2,2]:fixed - - i64[2]:from1 *[2,2] -",
+    GRAD("tanh", "*[2,3,2] - - *[2,3,2]:unit - - *[2,2] *[2,2]:fixed - - i64[2]:from2 *[2,2] -",
          "b--b--pb--bb-", 2, TL_RNN_TANH),
     GRAD("relu", "*[2,3,2] - - *[2,3,2]:away:fixed - - *[2,2] - - i64[2]:below2 - - -",
          "b--b--p--b---", 1, TL_RNN_RELU, 1),

@@ -266,6 +266,9 @@ def _typed(kind, value):
     return value
 
 
+_OF_DIMS = {"kernel", "stride", "padding", "dilation"}
+
+
 def _struct(ctype, value):
     if isinstance(value, ctype):
         return value
@@ -275,10 +278,13 @@ def _struct(ctype, value):
         if name not in fields:
             raise TypeError("%s has no field %s; it has %s" % (ctype.__name__, name,
                                                                ", ".join(fields)))
+        if name in _OF_DIMS and not isinstance(v, (list, tuple)):
+            v = [v] * fields[name]._length_  # one number for all dims
         try:
             setattr(out, name, _c(fields[name], v, out.__dict__.setdefault("kept", [])))
         except (TypeError, ValueError) as e:
-            raise type(e)("%s: %s" % (name, e)) from None
+            kind = TypeError if isinstance(e, TypeError) else ValueError
+            raise kind("%s: %s" % (name, e)) from None
     return out
 
 
@@ -323,8 +329,7 @@ def _c(ctype, value, keep):
             raise ValueError("%d is no double, which C takes here; float() makes it %d"
                              % (value, float(value)))
     if isinstance(ctype, type) and issubclass(ctype, C.Array):
-        if not isinstance(value, (list, tuple)):
-            value = [value] * ctype._length_  # one number for all dims
+        value = value if isinstance(value, (list, tuple)) else [value]
         if len(value) > ctype._length_:
             raise ValueError("%d are too many: at most %d" % (len(value), ctype._length_))
         return ctype(*[_c(ctype._type_, v, keep) for v in value])
