@@ -80,6 +80,44 @@ static void gradients_come_back(void **unused)
     end(&b);
 }
 
+/* A micro-batch that uses w @ w, which is made of parameters alone, or not. */
+static void derived(run *r, bool uses)
+{
+    tl_tensor x = tl_data(r->t, ((float[]){1, 2, 3, 4}), TL_F32, TL_DIMS(2, 2)),
+              w = tl_model_find(r->m, "w"),
+              y = uses ? tl_matmul(r->t, x, tl_matmul(r->t, w, w))
+                       : tl_add(r->t, x, tl_model_find(r->m, "b"));
+    tl_tensor sum = tl_sum(r->t, tl_square(r->t, y), TL_ALL, false);
+    assert_int_equal(tl_backward(r->t, sum, .partial = true, .ragged = true), TL_OK);
+    tl_tape_reset(r->t);
+}
+
+/* NUMERICS 12.7: what has come to such a value goes on once a micro-batch after the stop uses it.
+ */
+static void what_waits_in_a_value_needs_its_use(void **unused)
+{
+    (void)unused;
+    run a = begin();
+    char want[65], got[65];
+    derived(&a, true);
+    assert_int_equal(tl_checkpoint_save_tape(a.t, a.o, path, NULL, 0), TL_OK);
+    derived(&a, true);
+    assert_int_equal(tl_step(a.o, a.t), TL_OK);
+    tl_model_sha256(a.m, want);
+    for (int uses = 0; uses < 2; uses++) {
+        run b = begin();
+        assert_int_equal(tl_checkpoint_load_tape(b.t, b.o, path, NULL, NULL, 0), TL_OK);
+        derived(&b, uses);
+        assert_int_equal(tl_step(b.o, b.t), uses ? TL_OK : TL_EUSAGE);
+        if (!uses)
+            assert_non_null(strstr(tl_error(b.t), "from a checkpoint or from another rank"));
+        tl_model_sha256(b.m, got);
+        assert_int_equal(strcmp(got, want) == 0, uses);
+        end(&b);
+    }
+    end(&a);
+}
+
 static void refused(run *r, bool tape, tl_status want, const char *word)
 {
     char before[65], after[65];
@@ -196,6 +234,7 @@ static void out_of_memory(void **unused)
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, make_dir, remove_dir)
 const struct CMUnitTest tl_tests_checkpoint_step[] = {TEST(gradients_come_back),
+                                                      TEST(what_waits_in_a_value_needs_its_use),
                                                       TEST(to_the_wrong_place),
                                                       TEST(gradients_that_lie),
                                                       TEST(out_of_memory)};

@@ -54,8 +54,8 @@ tl_status tl_link_mpi(tl_link *out, double timeout, tl_err *e);
 typedef struct tl_group tl_group;
 /* The group of a tape over a model. It borrows the tape and owns the link. NULL without memory,
  * without a model, if the tape has a group already, or if the link is none (no rank of its size, or
- * a function missing); then the link stays the caller's, and it is an error of the tape, but for a
- * process alone. */
+ * a function missing); then the link stays the caller's, and it is an error of the tape, unless the
+ * link is that of a process alone. */
 tl_group *tl_group_new(tl_tape *t, tl_link link);
 /* Called by all ranks, before the tape ends. A rank that hangs or has failed is the tape's error.
  */
