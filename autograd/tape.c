@@ -4,8 +4,7 @@
 
 #include <string.h>
 
-#include "tensor/isa.h"
-#include "tensor/pool.h"
+#include "tensor/environment.h"
 #include "tensor/threads.h"
 
 static void tape_destroy(void *object)
@@ -66,8 +65,7 @@ tl_tape *tl_tape_new(tl_model *m)
     if (m != t->model)
         tl_fail(&t->head.err, TL_ESTALE, "tl_tape_new: the model has been freed");
     /* A setting in the environment that makes no sense is an error, not ignored. */
-    if (tl_isa_environment(&t->head.err) == TL_OK)
-        tl_threads_environment(&t->head.err);
+    tl_environment_check(&t->head.err);
     tl_object_give(&t->head);
     return t;
 }

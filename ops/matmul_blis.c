@@ -11,7 +11,7 @@
 #if TL_BLIS
 #include <blis.h>
 
-#include "tensor/pool.h"
+#include "tensor/threads.h"
 
 enum { SHORTEST_BLOCK = 256 };
 
@@ -42,7 +42,7 @@ static bool as_it_comes(const tl_gemm_args *g)
         return false;
     rntm_t rntm;
     bli_rntm_init_from_global(&rntm);
-    if (tl_threads_forked()) /* the parent's threads are not here */
+    if (tl_parallel_width(2, 1) == 1) /* in a forked child, say: the parent's are not here */
         bli_rntm_set_num_threads(1, &rntm);
     multiply(g, &rntm);
     return true;

@@ -76,25 +76,6 @@ bool tl_isa_force(const char *name)
     return false;
 }
 
-tl_status tl_isa_environment(tl_err *err)
-{
-    const char *env = getenv("TL_ISA");
-    char here[64] = "";
-    if (env == NULL || *env == '\0')
-        return TL_OK;
-    for (int i = 0; tl_isa_at(i) != NULL; i++) {
-        if (strcmp(env, tl_isa_at(i)->name) == 0)
-            return TL_OK;
-        snprintf(here + strlen(here), sizeof here - strlen(here), "%s%s", i > 0 ? ", " : "",
-                 tl_isa_at(i)->name);
-    }
-    return tl_fail(
-        err, TL_EUSAGE,
-        "TL_ISA=%.60s in the environment is not a vector level of this processor; it has "
-        "%s",
-        env, here);
-}
-
 const tl_isa *tl_isa_now(void)
 {
     const tl_isa *is = atomic_load_explicit(&now, memory_order_acquire);

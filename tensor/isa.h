@@ -24,8 +24,6 @@ typedef struct {
 
 /* The running level. */
 const tl_isa *tl_isa_now(void);
-/* TL_EUSAGE if TL_ISA in the environment is the name of no level that this processor has. */
-tl_status tl_isa_environment(tl_err *err);
 /* Level i of those that the build and the processor have, weakest first; NULL past the end. */
 const tl_isa *tl_isa_at(int i);
 /* That is the name of a level, of whatever processor. */
