@@ -318,6 +318,12 @@ static tl_tensor conv(tl_at at, const char *name, int dims, tl_tensor x, tl_tens
                          "%s: x %s and w %s with .groups = %lld; (n, c, ...) and (o, c/groups, "
                          "...) are needed",
                          name, TL_TEXT_OF(&sx), TL_TEXT_OF(&sw), (long long)g);
+    if (dims == 1 && (o.stride[1] | o.padding[1] | o.dilation[1]) != 0)
+        return tl_reject(at, TL_EUSAGE,
+                         "%s: one dim, and a second .stride (%lld), .padding (%lld) or .dilation "
+                         "(%lld)",
+                         name, (long long)o.stride[1], (long long)o.padding[1],
+                         (long long)o.dilation[1]);
     for (int i = 0; i < dims; i++)
         if (dim_steps(at, name, sx.dim[2 + i], sw.dim[2 + i], o.stride[i], o.dilation[i],
                       o.padding[i], &a.dim[2 - dims + i]) != TL_OK)

@@ -25,6 +25,19 @@ static tl_tensor classes_last(tl_at at, const char *name, tl_tensor z, int dim)
     return tl_permute_at(at, z, order);
 }
 
+/* Refuses options that would be ignored. */
+static tl_status check_options(tl_at at, const char *name, tl_cross_entropy_options o)
+{
+    if (o.ignore_index != 0 && !o.ignore)
+        return tl_tape_fail(at, TL_EUSAGE, "%s: ignore_index is %lld; .ignore = true is needed too",
+                            name, (long long)o.ignore_index);
+    if (o.reduction != TL_MEAN && !tl_is_none(o.count))
+        return tl_tape_fail(at, TL_EUSAGE,
+                            "%s: a count divides a mean (TL_MEAN); the reduction is %d", name,
+                            (int)o.reduction);
+    return TL_OK;
+}
+
 /* Checks for z (..., classes) the options that only the compositions have. */
 static tl_status check(tl_at at, const char *name, tl_tensor z, tl_tensor targets,
                        tl_cross_entropy_options o)
@@ -33,7 +46,6 @@ static tl_status check(tl_at at, const char *name, tl_tensor z, tl_tensor target
              w = tl_is_none(o.weight) ? TL_SCALAR : tl_shape_of(at.tape, o.weight);
     tl_dtype dtype = tl_dtype_of(at.tape, z);
     int64_t n = lead.ndim > 0 ? lead.dim[lead.ndim - 1] : 0;
-    bool each = o.reduction == TL_EACH;
     if (--lead.ndim < 0)
         return tl_tape_fail(at, TL_ESHAPE, "%s: one number has no classes", name);
     if (!tl_dtype_is_float(dtype))
@@ -45,9 +57,8 @@ static tl_status check(tl_at at, const char *name, tl_tensor z, tl_tensor target
     if (!tl_is_none(o.weight) && (w.ndim != 1 || w.dim[0] != n))
         return tl_tape_fail(at, TL_ESHAPE, "%s: weight has shape %s for %lld classes", name,
                             TL_TEXT_OF(&w), (long long)n);
-    if (each && (!tl_is_none(o.count) || !tl_is_none(o.total)))
-        return tl_tape_fail(at, TL_EUSAGE, "%s: losses of each row have no count and no total",
-                            name);
+    if (o.reduction == TL_EACH && !tl_is_none(o.total))
+        return tl_tape_fail(at, TL_EUSAGE, "%s: losses of each row have no total", name);
     if (!tl_shape_equal(&s, &lead))
         return tl_tape_fail(at, TL_ESHAPE, "%s: targets %s for rows %s", name, TL_TEXT_OF(&s),
                             TL_TEXT_OF(&lead));
@@ -137,6 +148,8 @@ tl_tensor tl_cross_entropy_at(tl_at at, tl_tensor z, tl_tensor targets, tl_cross
 {
     tl_loss_attrs a = {o.reduction, o.ignore_index, o.ignore, o.smoothing, 0};
     tl_tensor out[2];
+    if (check_options(at, "cross_entropy", o) != TL_OK)
+        return TL_NONE;
     z = classes_last(at, "cross_entropy", z, o.dim);
     if (tl_is_none(o.weight) && o.reduction != TL_EACH) {
         tl_apply(at, &tl_op_cross_entropy, &a, (tl_tensor[]){z, targets, o.count, o.total}, 4, out);
@@ -155,6 +168,8 @@ tl_tensor tl_nll_at(tl_at at, tl_tensor logp, tl_tensor targets, tl_cross_entrop
     if (o.smoothing != 0)
         return tl_reject(at, TL_EDOMAIN,
                          "nll: label smoothing is %g; it belongs to tl_cross_entropy", o.smoothing);
+    if (check_options(at, "nll", o) != TL_OK)
+        return TL_NONE;
     logp = classes_last(at, "nll", logp, o.dim);
     if (check(at, "nll", logp, targets, o) != TL_OK)
         return TL_NONE;

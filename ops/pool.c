@@ -187,6 +187,12 @@ static tl_tensor pool(tl_at at, const char *name, int dims, tl_tensor x, tl_pool
     if (o.kernel[0] == 0 || o.kernel[dims - 1] == 0)
         return tl_reject(at, TL_EDOMAIN, "%s: .kernel must be given%s", name,
                          o.kernel[0] != 0 ? " for both dims" : "");
+    if (dims == 1 && (o.kernel[1] | o.stride[1] | o.padding[1] | o.dilation[1]) != 0)
+        return tl_reject(at, TL_EUSAGE,
+                         "%s: one dim, and a second .kernel (%lld), .stride (%lld), .padding "
+                         "(%lld) or .dilation (%lld)",
+                         name, (long long)o.kernel[1], (long long)o.stride[1],
+                         (long long)o.padding[1], (long long)o.dilation[1]);
     for (int i = 0; i < dims; i++) {
         const int d = 2 - dims + i;
         a.kernel.dim[d] = o.kernel[i];

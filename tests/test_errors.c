@@ -235,6 +235,11 @@ static void the_call_is_named(void **unused)
     NAMED("softmax", "dim 7", tl_softmax(t, a23, 7));
     NAMED("log_softmax", "dim 7", tl_log_softmax(t, a23, 7));
     NAMED("avg_pool1d", "dims", tl_avg_pool1d(t, a23, .kernel = {2}));
+    tl_tensor line = tl_reshape(t, a23, TL_DIMS(1, 2, 3));
+    NAMED("max_pool1d", "a second .kernel (0), .stride (2)",
+          tl_max_pool1d(t, line, .kernel = {2}, .stride = {1, 2}));
+    NAMED("conv1d", "a second .stride (0), .padding (1)",
+          tl_conv1d(t, line, tl_reshape(t, a23, TL_DIMS(1, 2, 3)), .padding = {1, 1}));
     NAMED("avg_pool2d", "dims", tl_avg_pool2d(t, a23, .kernel = {2, 2}));
     NAMED("conv1d", "(n, c, ...)", tl_conv1d(t, a23, a23));
     NAMED("stack", "[2, 4]", tl_stack(t, ((tl_tensor[]){a23, a24}), 2, 0));
@@ -403,7 +408,7 @@ static void indices_and_targets(void **unused)
             tl_rms_norm_dims(t, a23, 3, 0));
     REFUSES(ESHAPE, "cross_entropy", "weight has shape [4] for 3 classes",
             tl_cross_entropy(t, a23, classes, TL_MEAN, .weight = v4));
-    REFUSES(EUSAGE, "cross_entropy", "losses of each row have no count and no total",
+    REFUSES(EUSAGE, "cross_entropy", "losses of each row have no total",
             tl_cross_entropy(t, a23, classes, TL_EACH, .total = scalar));
     REFUSES(ESHAPE, "cross_entropy", "one number has no classes",
             tl_cross_entropy(t, scalar, classes, TL_EACH, .smoothing = 0.5));
@@ -418,9 +423,15 @@ static void indices_and_targets(void **unused)
     REFUSES(EINDEX, "cross_entropy", "target -100",
             tl_cross_entropy(t, a23, classes, TL_SUM, .ignore = true, .ignore_index = -1));
     REFUSES(EDOMAIN, "cross_entropy", "reduction 0",
-            tl_cross_entropy(t, a23, classes, (tl_reduction)0, .ignore_index = 1));
+            tl_cross_entropy(t, a23, classes, (tl_reduction)0, .ignore = true));
     REFUSES(EDOMAIN, "cross_entropy", "reduction 7",
             tl_cross_entropy(t, a23, classes, (tl_reduction)7));
+    REFUSES(EUSAGE, "cross_entropy", "ignore_index is 1; .ignore = true",
+            tl_cross_entropy(t, a23, classes, TL_MEAN, .ignore_index = 1));
+    REFUSES(EUSAGE, "nll", "ignore_index is -1; .ignore = true",
+            tl_nll(t, a23, classes, TL_MEAN, .ignore_index = -1));
+    REFUSES(EUSAGE, "cross_entropy", "a count divides a mean (TL_MEAN); the reduction is 2",
+            tl_cross_entropy(t, a23, classes, TL_SUM, .count = scalar));
     REFUSES(ESHAPE, "cross_entropy", "logits [2, 3] for targets [3]",
             tl_cross_entropy(t, a23, ids, TL_MEAN));
     REFUSES(ESHAPE, "cross_entropy", "[]", tl_cross_entropy(t, scalar, ids, TL_MEAN));

@@ -123,7 +123,7 @@ static tl_pattern_ref name_of(const tl_tape *t, const tl_rule_call *c, const int
 }
 
 /* Adds node i of the tape to the pattern. An attribute that has a scalar argument's example value
- * stands for that argument. */
+ * stands for that argument; of several arguments of one value, for the one of its name. */
 static void read_node(tl_pattern *p, tl_bump *mem, const tl_tape *t, const tl_rule_call *c,
                       int *made, uint32_t i, tl_err *err)
 {
@@ -147,7 +147,8 @@ static void read_node(tl_pattern *p, tl_bump *mem, const tl_tape *t, const tl_ru
         const tl_attr *a = &n->op->attr[f];
         q.scalar[f] = -1;
         for (int j = 0; j < o->n_scalars; j++)
-            if (tl_attr_number(a, n->attrs) == o->scalars[j].value)
+            if (tl_attr_number(a, n->attrs) == o->scalars[j].value &&
+                (q.scalar[f] < 0 || strcmp(a->name, o->scalars[j].name) == 0))
                 q.scalar[f] = (signed char)j;
     }
     p->node[p->n_nodes++] = q;

@@ -34,7 +34,7 @@ typedef struct {
 
 /* A constant that may differ, as eps may. No other attribute of search has the example's value. */
 typedef struct {
-    const char *name;
+    const char *name; /* that of its attribute, if another scalar has the same value */
     double value;
 } tl_pattern_scalar;
 

@@ -11,9 +11,9 @@
 
 static tl_cross_entropy_options options(const tl_pattern_values *v, const tl_tensor *in, int n)
 {
-    return (tl_cross_entropy_options){.reduction = (tl_reduction)v->scalar[0],
-                                      .ignore_index = (int64_t)v->scalar[1],
-                                      .ignore = v->scalar[2] != 0,
+    return (tl_cross_entropy_options){.ignore_index = (int64_t)v->scalar[0],
+                                      .ignore = v->scalar[1] != 0,
+                                      .reduction = (tl_reduction)v->scalar[2],
                                       .count = n > 2 ? in[2] : TL_NONE};
 }
 
@@ -71,13 +71,16 @@ static const tl_pattern_arg args[] = {TL_ARG("logits", TL_F32, TL_DIMS(6, 35)),
 static const tl_pattern_arg gather_args[] = {TL_ARG("logits", TL_F32, TL_DIMS(6, 35)),
                                              TL_ARG("targets", TL_I64, TL_DIMS(6, 1), .fixed = true,
                                                     .below = 35)};
-static const tl_pattern_scalar scalars[] = {{"reduction", TL_SUM},
-                                            {"ignore_index", -77},
-                                            {"ignore", true}};
+static const tl_pattern_scalar scalars[] = {{"ignore_index", -77},
+                                            {"ignore", true},
+                                            {"reduction", TL_SUM}},
+                               counted[] = {{"ignore_index", -77},
+                                            {"ignore", true},
+                                            {"reduction", TL_MEAN}};
 
 TL_REPLACE(cross_entropy, search, replace, args, 2, 1, .scalars = scalars, .n_scalars = 3,
            .exact_forward = TL_WIDE)
-TL_REPLACE(cross_entropy_count, search, replace, args, 3, 1, .scalars = scalars, .n_scalars = 3,
+TL_REPLACE(cross_entropy_count, search, replace, args, 3, 1, .scalars = counted, .n_scalars = 3,
            .exact_forward = TL_WIDE)
 TL_REPLACE(cross_entropy_gather, search_gather, replace_gather, gather_args, 2, 1, .forms = 4,
            .extra_check = rows, .exact_forward = TL_WIDE)

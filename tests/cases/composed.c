@@ -42,7 +42,7 @@ static tl_cross_entropy_options options(const tl_tensor *in, const tl_case *c)
 {
     return (tl_cross_entropy_options){.reduction = (tl_reduction)c->p[0],
                                       .ignore = c->p[1] < 100,
-                                      .ignore_index = (int64_t)c->p[1],
+                                      .ignore_index = c->p[1] < 100 ? (int64_t)c->p[1] : 0,
                                       .smoothing = c->p[2],
                                       .dim = (int)c->p[3],
                                       .weight = in[2],

@@ -296,11 +296,11 @@ static tl_draw_options draws(api *a)
 {
     return (tl_draw_options){.stream = NAME("s"), .sample = MAYBE(IDS), .start = MAYBE(IDS)};
 }
-static tl_conv_options convs(api *a)
+static tl_conv_options convs(api *a, int64_t second)
 {
-    return (tl_conv_options){.stride = {I64(1), 1},
-                             .padding = {I64(1), 1},
-                             .dilation = {I64(1), 1},
+    return (tl_conv_options){.stride = {I64(1), second},
+                             .padding = {I64(1), second},
+                             .dilation = {I64(1), second},
                              .groups = I64(1)};
 }
 static tl_bce_options bces(api *a)
