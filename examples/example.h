@@ -96,7 +96,7 @@ int ex_end(void);
 enum { EX_IGNORED = -1 };
 /* Bytes, numbered by the sorted vocabulary of those that occur. */
 extern struct ex_text {
-    const char *path; /* --text: a file, or (NULL) the project's sources and documents */
+    const char *path; /* --text: a file, or (NULL) the project's headers and documents */
     int64_t seq, sample;
     double temperature;
     const char *name;

@@ -31,13 +31,14 @@ static int by_bytes(const void *a, const void *b)
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-/* The project's own files: the list sorted by bytes, so that no locale changes it. */
+/* The project's own headers and documents: the list sorted by bytes, so that no locale changes it.
+ * Columns are aligned by more spaces than a window shows: of a run four stay. */
 static void text_append_project(void)
 {
     glob_t g;
     if (access("tally.h", R_OK) != 0 || /* else it would be any folder's files */
-        glob("{,{tensor,autograd,ops,nn,examples,tests}/{,*/,*/*/}}{*.c,*.h,*.md,Makefile}",
-             GLOB_BRACE, NULL, &g) != 0)
+        glob("{,{tensor,autograd,ops,nn,examples,tests}/{,*/,*/*/}}{*.h,*.md}", GLOB_BRACE, NULL,
+             &g) != 0)
         ex_die(EX_FAILED,
                "this is not the project's folder, whose files are the text; go there, or name one: "
                "--text FILE");
@@ -45,13 +46,20 @@ static void text_append_project(void)
     for (size_t i = 0; i < g.gl_pathc; i++)
         text_append(g.gl_pathv[i]);
     globfree(&g);
+    int64_t n = 0;
+    for (int64_t i = 0, spaces = 0; i < ex_text.n; i++) {
+        spaces = ex_text.byte[i] == ' ' ? spaces + 1 : 0;
+        if (spaces <= 4)
+            ex_text.byte[n++] = ex_text.byte[i];
+    }
+    ex_text.n = n;
 }
 
 void ex_text_read(void)
 {
     const char *path = ex_text.path;
     const int64_t seq = ex_text.seq;
-    ex_text.name = path != NULL ? path : "the project's sources and documents";
+    ex_text.name = path != NULL ? path : "the project's headers and documents";
     if (path != NULL)
         text_append(path);
     else

@@ -1,6 +1,6 @@
 /* train_text: a small Llama learns to write the text it reads, byte by byte.
  *
- * By default the text is this project: its sources and documents. The last tenth is
+ * By default the text is this project: its headers and documents. The last tenth is
  * held out and never trained on. Every random draw is a function of the seed and of
  * where it belongs - step, sample, position - so that neither threads nor micro-batches
  * nor a stop in between change a bit of the trained weights.
