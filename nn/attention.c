@@ -113,6 +113,8 @@ int64_t tl_columns_positions(tl_tape *t, const tl_columns *c, int64_t b, int64_t
 {
     const int64_t first = c->cache != NULL ? c->cache->n : 0;
     *ids = TL_NONE;
+    if (c->cache == NULL && !tl_is_none(c->at))
+        tl_tape_fail(TL_AT(t), TL_EUSAGE, "`at` names columns of a cache; there is none");
     if (check_cache(t, c, s) != TL_OK)
         return 0;
     if (tl_is_none(c->at) ? tl_is_none(c->start) : check_at(t, c, b) != TL_OK)
@@ -182,22 +184,47 @@ static tl_tensor table_of(tl_tape *t, tl_model *m, table_spec s)
                                TL_DIMS(k->max_positions, k->dim), fill_table, &s);
 }
 
+/* Whether there can be such tables. */
+static tl_status check_kind(tl_at at, const tl_rotary_kind *k)
+{
+    const tl_rotary_scaling *by = &k->scaling;
+    if (k->pairing != TL_ROTARY_HALF && k->pairing != TL_ROTARY_INTERLEAVED)
+        return tl_tape_fail(at, TL_EDOMAIN,
+                            "rotary positions: pairing %d; say TL_ROTARY_HALF or "
+                            "TL_ROTARY_INTERLEAVED",
+                            (int)k->pairing);
+    if (k->max_positions < 0 || k->dim < 2 || !(k->base > 0 && k->base - k->base == 0))
+        return tl_tape_fail(at, TL_EDOMAIN,
+                            "rotary positions: at most %lld of them, heads of %lld, base %g; 0 or "
+                            "more, 2 or more and a finite number above 0 are needed",
+                            (long long)k->max_positions, (long long)k->dim, k->base);
+    if (by->factor != 0 && !(by->factor > 0 && by->low_freq_factor > 0 && by->original > 0 &&
+                             by->high_freq_factor > by->low_freq_factor))
+        return tl_tape_fail(at, TL_EDOMAIN,
+                            "rotary positions: scaling by %g from %g to %g of %g; numbers above 0, "
+                            "the second factor above the first, are needed",
+                            by->factor, by->low_freq_factor, by->high_freq_factor, by->original);
+    return TL_OK;
+}
+
 tl_rotary_rows tl_rotary_rows_of(tl_at at, tl_model *m, tl_tensor x, const tl_columns *c,
                                  const tl_rotary_kind *k)
 {
     tl_tape *t = at.tape;
     const tl_shape s = tl_shape_of(t, x), held = c->cache != NULL ? tl_shape_of(t, c->cache->k) : s;
     table_spec spec = {*k, tl_dtype_compute(tl_dtype_of(t, x)), false};
-    spec.kind.max_positions = table_rows(k->max_positions, held.dim[held.ndim == 5 ? 3 : 1]);
+    tl_tensor ids;
     spec.kind.base = k->base != 0 ? k->base : 10000;
-    if (k->pairing != TL_ROTARY_HALF && k->pairing != TL_ROTARY_INTERLEAVED)
-        tl_tape_fail(at, TL_EDOMAIN,
-                     "rotary positions: pairing %d; say TL_ROTARY_HALF or TL_ROTARY_INTERLEAVED",
-                     (int)k->pairing);
-    tl_tensor table[2] = {table_of(t, m, spec)}, ids;
+    if (check_kind(at, &spec.kind) != TL_OK)
+        return (tl_rotary_rows){.pairing = k->pairing};
+    const int64_t first = tl_columns_positions(t, c, s.dim[0], s.dim[1], &ids);
+    if (k->max_positions > 0 && tl_is_none(ids) && s.dim[1] > k->max_positions - first)
+        tl_tape_fail(at, TL_ESHAPE, "rotary positions: %lld after %lld, of at most %lld",
+                     (long long)s.dim[1], (long long)first, (long long)k->max_positions);
+    spec.kind.max_positions = table_rows(k->max_positions, held.dim[held.ndim == 5 ? 3 : 1]);
+    tl_tensor table[2] = {table_of(t, m, spec)};
     spec.sin = true;
     table[1] = table_of(t, m, spec);
-    int64_t first = tl_columns_positions(t, c, s.dim[0], s.dim[1], &ids);
     for (int i = 0; i < 2; i++)
         table[i] = tl_is_none(ids)
                        ? tl_reshape(t, tl_slice(t, table[i], 0, first, first + s.dim[1], 1),
@@ -230,8 +257,6 @@ tl_tensor tl_attend(tl_tape *t, tl_tensor q, tl_tensor k, tl_tensor v, int64_t h
     q = by_head(t, q, heads, r);
     k = by_head(t, k, kv_heads, r);
     v = by_head(t, v, kv_heads, NULL);
-    if (c->cache == NULL && !tl_is_none(c->at))
-        tl_tape_fail(TL_AT(t), TL_EUSAGE, "`at` names columns of a cache; there is none");
     if (c->cache != NULL && check_keys(t, c, layer, k) == TL_OK) {
         k = append(t, c, c->cache->k, layer, k);
         v = append(t, c, c->cache->v, layer, v);

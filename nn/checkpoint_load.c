@@ -125,11 +125,36 @@ static tl_status check_gradient(const loading *l, const tl_st_entry *e, const gr
     return tl_source_alike(&l->file, e, &p.array);
 }
 
+static bool has_parameters(tl_model *m)
+{
+    int n = tl_model_count(m);
+    while (n > 0 && !tl_model_at(m, n - 1).param)
+        n--;
+    return n > 0;
+}
+
+/* A tensor of that name is an optimizer's state of a parameter, or its master. */
+static bool is_state(tl_model *m, const char *name)
+{
+    return tl_model_named(m, tl_opt_state_of(name)).param;
+}
+
+/* The file need not have x: it is a buffer that is as it was made, or will be by copy_all. */
+static bool may_be_absent(const loading *l, const tl_named *x)
+{
+    const unsigned char *p = x->array.data;
+    const size_t bytes = (size_t)tl_array_count(&x->array) * tl_dtype_size(x->array.dtype);
+    const bool zeros = bytes == 0 || (*p == 0 && memcmp(p, p + 1, bytes - 1) == 0);
+    return !x->param && (zeros || is_state(l->m, x->name) || tl_is_loader_place(x->name) ||
+                         tl_is_rotary_table(x->name, &x->array));
+}
+
 /* Checks that every tensor of the file belongs to the model, is part of a gradient, or is the state
- * of a parameter that the model does not have yet; and that every parameter is in the file. */
+ * of a parameter that the model does not have yet; and that the file has the model's tensors: what
+ * it lacks would stay as a later step has left it. */
 static tl_status check(const loading *l)
 {
-    TL_TRY(tl_source_early(&l->file, l->f, tl_model_parameters(l->m) == 0));
+    TL_TRY(tl_source_early(&l->file, l->f, !has_parameters(l->m)));
     for (int i = 0; i < tl_st_count(l->f); i++) {
         tl_st_entry e = tl_st_at(l->f, i);
         tl_named x = tl_model_named(l->m, e.name);
@@ -151,7 +176,7 @@ static tl_status check(const loading *l)
     }
     for (int k = 0; k < tl_model_count(l->m); k++) {
         const tl_named x = tl_model_at(l->m, k);
-        if (x.param && tl_st_find(l->f, x.name) < 0)
+        if (tl_st_find(l->f, x.name) < 0 && !may_be_absent(l, &x))
             return tl_file_fail(&l->file, TL_ENAME, "has no tensor '%.100s', which the model has",
                                 x.name);
     }
@@ -244,8 +269,8 @@ static tl_status open_gradients(const loading *l)
     return tl_fail(l->file.err, s, "%s", said.message);
 }
 
-/* Copies the contents, which cannot fail: everything is there and alike. State that the file lacks
- * begins at zero, unless another optimizer has it. */
+/* Copies the contents, which cannot fail: everything is there and alike. A loader whose place the
+ * file lacks begins, and so does state, unless another optimizer has it. */
 static void copy_all(const loading *l)
 {
     for (int k = 0; k < tl_model_count(l->m); k++) {
@@ -259,8 +284,9 @@ static void copy_all(const loading *l)
             continue;
         if (i >= 0)
             tl_write(l->m, x.tensor, tl_st_at(l->f, i).array.data, bytes);
-        else if (l->opt != NULL && bytes > 0 && whose != &tl_opt_elsewhere &&
-                 tl_model_named(l->m, tl_opt_state_of(x.name)).param)
+        else if (bytes > 0 && (tl_is_loader_place(x.name) ||
+                               (is_state(l->m, x.name) && whose != &tl_opt_elsewhere &&
+                                (l->opt != NULL || whose == NULL))))
             tl_write(l->m, x.tensor, memset(x.array.data, 0, bytes), bytes); /* notes the change */
     }
 }

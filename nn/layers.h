@@ -59,6 +59,12 @@ typedef struct {
 /* The rows for x (b, s, width). The table is a buffer of the model. */
 tl_rotary_rows tl_rotary_rows_of(tl_at at, tl_model *m, tl_tensor x, const tl_columns *c,
                                  const tl_rotary_kind *k);
+/* One of a loader's buffers, which are zeros before its first batch. */
+static inline bool tl_is_loader_place(const char *name)
+{
+    return strncmp(name, "loader.", 7) == 0 || strncmp(name, "loading.", 8) == 0;
+}
+
 /* Whether a buffer of that name is such a table. Its name tells its contents. (Inline: the library
  * of groups asks, too.) */
 static inline bool tl_is_rotary_table(const char *name, const tl_array *a)

@@ -82,7 +82,7 @@ typedef struct {
     int64_t layers; /* 0: 1 */
     bool both;      /* both directions; the results of a step are the first's, then the second's */
     bool no_bias;
-    double dropout;   /* between layers; needs .sample */
+    double dropout;   /* between layers, of which there must be two; needs .sample */
     tl_tensor sample; /* see tl_decoder_options */
     /* States before the first step, (layers * directions, b, hidden); absent: zeros. Only an LSTM
      * has c. Their samples are along axis 1, which tl_batch_axis must be told. */

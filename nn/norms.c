@@ -148,12 +148,16 @@ tl_tensor tl_group_norm_at(tl_at at, tl_model *m, const char *name, tl_tensor x,
     tl_shape s;
     if (!has_channels(t, "tl_group_norm", x, &s))
         return tl_leave(t, place, TL_NONE);
-    if (groups < 1 || s.dim[1] % groups != 0) {
+    if (groups < 1 || s.dim[1] % groups != 0)
         tl_tape_fail(TL_AT(t), TL_ESHAPE,
                      "tl_group_norm: '%.100s': %lld channels cannot be in %lld groups",
                      tl_title(name), (long long)s.dim[1], (long long)groups);
+    else if (o.momentum != 0)
+        tl_tape_fail(TL_AT(t), TL_EUSAGE,
+                     "tl_group_norm: '%.100s': momentum %g, but it keeps no statistics",
+                     tl_title(name), o.momentum);
+    if (tl_failed(t))
         return tl_leave(t, place, TL_NONE);
-    }
     int64_t row = s.dim[1] / groups;
     for (int i = 2; i < s.ndim; i++)
         row *= s.dim[i];

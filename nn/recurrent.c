@@ -112,7 +112,11 @@ static tl_status check(const net *n, tl_tensor x)
                      who, tl_title(n->name), tl_shape_text(text, &s), (long long)n->hidden,
                      (long long)o->layers, (int)MOST);
     TL_TRY(tl_error_status(t));
-    if (o->dropout != 0 && o->layers > 1 && !(tl_mode(t) & TL_EVAL) && tl_is_none(o->sample))
+    if (o->dropout != 0 && o->layers < 2)
+        tl_tape_fail(TL_AT(t), TL_EUSAGE,
+                     "%s: '%.100s': dropout %g is between layers, and there is one", who,
+                     tl_title(n->name), o->dropout);
+    else if (o->dropout != 0 && !(tl_mode(t) & TL_EVAL) && tl_is_none(o->sample))
         tl_tape_fail(
             TL_AT(t), TL_EUSAGE,
             "%s: dropout %g draws by the samples' numbers; give .sample, or push the mode TL_EVAL",

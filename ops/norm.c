@@ -2,6 +2,8 @@
  * fused gradients and the vjps of these, and the gradient of mean and rstd. See norm.h. */
 #include "ops/norm.h"
 
+#include <float.h>
+
 const tl_attr tl_norm_schema[] = {TL_FIELD(tl_norm, eps, F64),
                                   TL_FIELD(tl_norm, k, I64),
                                   TL_FIELD(tl_norm, plus_one, BOOL),
@@ -44,8 +46,8 @@ tl_status tl_norm_shape(tl_call *c, const tl_array *gamma, const tl_array *beta)
     TL_TRY(check_row(c, x, a->k));
     TL_TRY(check_weight(c, x, a->k, "gamma", gamma));
     TL_TRY(check_weight(c, x, a->k, "beta", beta));
-    if (a->eps < 0)
-        return tl_call_fail(c, TL_EDOMAIN, "eps is %g; it cannot be negative", a->eps);
+    if (a->eps < 0 || a->eps > DBL_MAX)
+        return tl_call_fail(c, TL_EDOMAIN, "eps is %g; it cannot be negative or infinite", a->eps);
     *y = *rstd = *x;
     rstd->dtype = tl_dtype_compute(x->dtype);
     for (int i = x->ndim - (int)a->k; i < x->ndim; i++)

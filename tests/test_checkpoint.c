@@ -567,6 +567,31 @@ static void work_grows_with_the_model(void **unused)
     assert_in_range(many, few, 6 * few);
 }
 
+/* A file from before a buffer was made: what a later step has left in it would stay. */
+static void buffers_that_a_file_lacks(void **unused)
+{
+    (void)unused;
+    run r = begin(1, true);
+    assert_int_equal(tl_checkpoint_save(r.m, r.o, path, NULL, 0), TL_OK);
+    tl_tensor mean = tl_buffer(r.t, r.m, "mean", TL_F32, TL_DIMS(2));
+    assert_int_equal(tl_checkpoint_load(r.m, r.o, path, NULL, NULL, 0), TL_OK); /* zeros, as made */
+    assert_int_equal(tl_write(r.m, mean, (float[]){0, 1}, 8), TL_OK);
+    refused_by(&r, TL_ENAME, "has no tensor 'mean'");
+    end(&r);
+}
+
+/* Parameters without elements are parameters. */
+static void parameters_without_elements(void **unused)
+{
+    (void)unused;
+    run r = {.m = tl_model_new(.seed = 1)};
+    r.t = tl_tape_new(r.m);
+    tl_param(r.t, r.m, "w", TL_F32, TL_DIMS(0, 3), TL_INIT_ONES, 0);
+    assert_int_equal(tl_checkpoint_save(r.m, NULL, path, NULL, 0), TL_OK);
+    assert_int_equal(tl_checkpoint_load(r.m, NULL, path, NULL, NULL, 0), TL_OK);
+    end(&r);
+}
+
 const struct CMUnitTest tl_tests_checkpoint[] = {
     cmocka_unit_test_setup_teardown(want_of_memory_keeps_its_name, make_dir, remove_dir),
     TEST(everything_comes_back),
@@ -579,5 +604,7 @@ const struct CMUnitTest tl_tests_checkpoint[] = {
     TEST(notes_that_make_no_sense),
     TEST(powers_follow_from_steps),
     TEST(work_grows_with_the_model),
+    TEST(buffers_that_a_file_lacks),
+    TEST(parameters_without_elements),
 };
 const size_t tl_tests_checkpoint_count = sizeof tl_tests_checkpoint / sizeof tl_tests_checkpoint[0];

@@ -452,7 +452,8 @@ static void numbers_that_make_no_sense_are_refused(void **unused)
         const float four[2][2] = {{1, 2}, {3, 5}};
         const tl_tensor x = tl_data(t, four, TL_F32, TL_DIMS(2, 2));
         const int of = i / 2;
-        const double e = of < 3 ? -1 : eps[i % 2]; /* the norms that are ops have one for NaN */
+        /* For the norms that are ops NaN means the compute type's. */
+        const double e = of < 3 && i % 2 == 0 ? (double)INFINITY : eps[i % 2];
         tl_tensor y = of == 0   ? tl_norm(t, m, "n", x, e)
                       : of == 1 ? tl_norm_layer(t, m, "l", x, e)
                       : of == 2 ? tl_group_norm(t, m, "g", x, 1, .eps = e)
@@ -469,8 +470,44 @@ static void numbers_that_make_no_sense_are_refused(void **unused)
     tl_free(t, m);
 }
 
+/* Options that mean nothing where they stand, and positions that no table has. */
+static void options_that_make_no_sense_are_refused(void **unused)
+{
+    (void)unused;
+    static const struct {
+        tl_self_attention_options o;
+        tl_status status;
+        const char *says;
+    } bad[] = {
+        {{.max_positions = 2}, TL_ESHAPE, "3 after 0, of at most 2"},
+        {{.max_positions = -2}, TL_EDOMAIN, "at most -2 of them"},
+        {{.rope_base = -10}, TL_EDOMAIN, "base -10"},
+        {{.scaling = {.factor = 2}}, TL_EDOMAIN, "scaling by 2 from 0 to 0 of 0"},
+        {{.pairing = (tl_rotary_pairing)9}, TL_EDOMAIN, "pairing 9"},
+        {{.columns = {.cache = NULL}}, TL_EUSAGE, "there is none"}, /* .at is set below */
+    };
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tape *t = tl_tape_new(m);
+    for (int i = 0; i < 7; i++) {
+        tl_self_attention_options o = bad[i % 6].o;
+        const tl_tensor x = tl_zeros(t, TL_F32, TL_DIMS(1, 3, 4)),
+                        image = tl_reshape(t, x, TL_DIMS(1, 2, 3, 2));
+        o.heads = 1;
+        o.columns.at = i == 5 ? tl_data(t, (int64_t[]){0}, TL_I64, TL_DIMS(1)) : TL_NONE;
+        const tl_tensor y = i < 6 ? tl_self_attention_at(TL_AT(t), m, "a", x, o)
+                                  : tl_group_norm(t, m, "g", image, 2, .momentum = 0.5);
+        if (!tl_is_none(y) || tl_error_status(t) != (i < 6 ? bad[i].status : TL_EUSAGE) ||
+            strstr(tl_error(t), i < 6 ? bad[i].says : "keeps no statistics") == NULL)
+            fail_msg("call %d: %s", i, tl_error(t));
+        tl_error_clear(t);
+        tl_tape_reset(t);
+    }
+    tl_free(t, m);
+}
+
 const struct CMUnitTest tl_tests_layers[] = {
     cmocka_unit_test(numbers_that_make_no_sense_are_refused),
+    cmocka_unit_test(options_that_make_no_sense_are_refused),
     cmocka_unit_test(convolutions_are_their_sums),
     cmocka_unit_test(batch_norm_is_its_formula),
     cmocka_unit_test(group_norm_is_its_formula),

@@ -366,6 +366,28 @@ static void a_place_is_no_part_of_a_layer(void **unused)
     temp_dir_remove(&dir);
 }
 
+/* A checkpoint of before the loader was made: it begins. */
+static void a_place_that_a_file_lacks(void **unused)
+{
+    (void)unused;
+    temp_dir dir;
+    char path[1024];
+    assert_true(temp_dir_make(&dir));
+    temp_dir_file(path, &dir, "m.safetensors");
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tape *t = tl_tape_new(m);
+    tl_param(t, m, "w", TL_F32, TL_DIMS(1), TL_INIT_ONES, 0);
+    assert_int_equal(tl_checkpoint_save(m, NULL, path, NULL, 0), TL_OK);
+    tl_loader l = tl_loader_new(t, "it", data, 2, .batch = BATCH);
+    int64_t first[3 * BATCH], again[3 * BATCH];
+    labels(t, &l, BATCH, 3 * BATCH, first);
+    assert_int_equal(tl_checkpoint_load(m, NULL, path, NULL, NULL, 0), TL_OK);
+    labels(t, &l, BATCH, 3 * BATCH, again);
+    assert_memory_equal(first, again, sizeof first);
+    tl_free(t, m);
+    temp_dir_remove(&dir);
+}
+
 const struct CMUnitTest tl_tests_loader[] = {
     cmocka_unit_test_setup(an_epoch_has_every_sample_once, begin),
     cmocka_unit_test_setup(the_order_is_the_stated_one, begin),
@@ -376,5 +398,6 @@ const struct CMUnitTest tl_tests_loader[] = {
     cmocka_unit_test_setup(what_is_refused, begin),
     cmocka_unit_test_setup(a_place_is_no_part_of_a_layer, begin),
     cmocka_unit_test_setup(what_a_place_needs, begin),
+    cmocka_unit_test_setup(a_place_that_a_file_lacks, begin),
 };
 const size_t tl_tests_loader_count = sizeof tl_tests_loader / sizeof *tl_tests_loader;

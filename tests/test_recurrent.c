@@ -312,7 +312,7 @@ static tl_tensor loss(tl_tape *t, const tl_tensor *in, int n, void *ctx)
                                              .both = true,
                                              .last_h = &last,
                                              .end = in[1],
-                                             .dropout = 0.25,
+                                             .dropout = p->second ? 0 : 0.25,
                                              .sample = tl_scalar(t, TL_I64, 5)});
     return tl_add(t, tl_sum(t, tl_square(t, y), TL_ALL, false),
                   tl_sum(t, tl_square(t, last), TL_ALL, false));
@@ -385,6 +385,7 @@ static void what_does_not_fit_is_said(void **unused)
     SAYS(ESHAPE, tl_gru(t, m, "r", in, 0), "0 units");
     SAYS(ESHAPE, tl_gru(t, m, "r", in, HIDDEN, .layers = -1), "-1 layers");
     SAYS(EUSAGE, tl_rnn(t, m, "r", in, HIDDEN, .layers = 2, .dropout = 0.5), "give .sample");
+    SAYS(EUSAGE, tl_rnn(t, m, "r", in, HIDDEN, .dropout = 0.5), "between layers, and there is one");
     SAYS(ESHAPE, tl_lstm(t, m, "r", in, HIDDEN, .c = in), ".c is [2, 3, 3]");
     SAYS(ESHAPE, tl_gru(t, m, "gru", in, HIDDEN, .c = state), "c0 is of an LSTM alone");
     SAYS(EDTYPE, tl_rnn(t, m, "rnn", in, HIDDEN, .h = other), "h0 is F32");
