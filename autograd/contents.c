@@ -8,17 +8,6 @@
 #include "tensor/print.h"
 #include "tensor/threads.h"
 
-tl_status tl_data_check(const void *data, const char *c_type, const tl_array *a, size_t bytes,
-                        tl_err *err)
-{
-    char text[TL_SHAPE_TEXT];
-    if (data == NULL && bytes > 0)
-        return tl_fail(err, TL_EUSAGE,
-                       "no data for %s %s; tl_zeros makes zeros, tl_fill any number",
-                       tl_dtype_name(a->dtype), tl_array_shape_text(text, a));
-    return tl_c_type_check(c_type, a->dtype, err);
-}
-
 /* Makes a leaf: a copy of data, whose elements have that C type, or zeros. */
 static tl_tensor leaf(tl_at at, const char *who, tl_source kind, bool zeros, const void *data,
                       const char *c_type, tl_dtype dtype, tl_shape shape)
@@ -30,7 +19,7 @@ static tl_tensor leaf(tl_at at, const char *who, tl_source kind, bool zeros, con
     if (tl_failed(t))
         return TL_NONE;
     if (tl_shape_lay(&shape, dtype, &a, &bytes, &e) != TL_OK ||
-        (!zeros && tl_data_check(data, c_type, &a, bytes, &e) != TL_OK)) {
+        (!zeros && tl_data_check(data, c_type, &a, &e) != TL_OK)) {
         tl_tape_fail(at, e.status, "%s: %s", who, e.message);
         return TL_NONE;
     }
@@ -321,6 +310,9 @@ tl_status tl_write(tl_model *m, tl_tensor dst, const void *data, size_t bytes)
         return tl_fail(&m->head.err, TL_ESHAPE, "tl_write: the tensor has %zu bytes, given %zu",
                        v->st->bytes, bytes);
     TL_TRY(TL_NEED_N(&m->head.err, data, bytes > 0));
+    tl_err e = {.status = TL_OK};
+    if (tl_data_check(data, NULL, &v->a, &e) != TL_OK)
+        return tl_fail(&m->head.err, e.status, "tl_write: %s", e.message);
     if (bytes)
         memmove(v->a.data, data, bytes);
     tl_storage_note(v->st, (tl_changer){.what = "tl_write"}, NULL);

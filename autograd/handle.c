@@ -129,9 +129,15 @@ tl_err *tl_error_record(void *object)
     return tl_lives(object) ? &((tl_object *)object)->err : NULL;
 }
 
+_Thread_local const void *tl_recording;
+
 tl_status tl_error_begin(void *object)
 {
     tl_err *err = tl_error_record(object);
+    if (err != NULL && object == tl_recording)
+        return tl_fail(err, TL_ETRACED,
+                       "a call that reads or changes the model at once: of a traced function it "
+                       "would be made once, and not in each run (tl_assign and tl_host are)");
     if (err == NULL || (err->status != TL_OK && !err->read))
         return err == NULL ? tl_error_status(object) : err->status;
     if (err->status != TL_OK) /* tapes of other threads may be asking */

@@ -404,12 +404,9 @@ tl_status tl_site_check(tl_at at, const char *name, uint32_t index);
 /* Counts n optimizer steps (tl_tape_steps), for a graph whose backwards are still to come. */
 tl_status tl_steps_count(tl_at at, int n);
 
-/* ---- contents.c ---- */
-
-/* Checks the data that a call was given for a, of that many bytes: its C type fits the dtype, and
- * it is not NULL where there are elements. */
-tl_status tl_data_check(const void *data, const char *c_type, const tl_array *a, size_t bytes,
-                        tl_err *err);
+/* The model of the program that this thread records, to run it later; NULL: none. What it is asked
+ * to do at once is refused (tl_error_begin). */
+extern _Thread_local const void *tl_recording;
 
 /* ---- op.c: ops and their attributes ---- */
 

@@ -106,7 +106,7 @@ tl_tensor tl_data_model_at(tl_model *m, const void *data, const char *c_type, tl
     tl_array a;
     size_t bytes;
     if (tl_shape_lay(&shape, dtype, &a, &bytes, &err) == TL_OK)
-        tl_data_check(data, c_type, &a, bytes, &err);
+        tl_data_check(data, c_type, &a, &err);
     return unnamed((tl_at){NULL, file, line, NULL}, m, "tl_data", data, dtype, shape, &err);
 }
 

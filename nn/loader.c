@@ -44,6 +44,12 @@ static tl_status check(tl_at at, const char *name, const tl_array *a, int n, tl_
             return tl_tape_fail(
                 at, TL_EUSAGE,
                 "tl_loader_new: '%.60s': array %d has no samples: no data, or no dims", name, i);
+        for (int64_t k = 0; a[i].dtype == TL_BOOL && k < tl_array_count(&a[i]); k++)
+            if (*(const unsigned char *)tl_array_at(&a[i], k) > 1)
+                return tl_tape_fail(at, TL_EDOMAIN,
+                                    "tl_loader_new: '%.60s': element %" PRId64
+                                    " of array %d is a BOOL of %d; 0 and 1 are possible",
+                                    name, k, i, *(const unsigned char *)tl_array_at(&a[i], k));
         if (a[i].dim[0] != a[0].dim[0])
             return tl_tape_fail(at, TL_ESHAPE,
                                 "tl_loader_new: '%.60s': array %d has %" PRId64

@@ -150,6 +150,7 @@ static tl_opt *opt_new(const char *name, tl_model *m, tl_opt_options options, co
     o->pow1 = o->pow2 = 1;
     o->grad_norm = (double)NAN;
     check_options(o);
+    o->refused = o->head.err.status != TL_OK;
     if (o->o.beta1 == 0)
         o->o.beta1 = 0.9;
     if (o->o.beta2 == 0)

@@ -291,6 +291,9 @@ static __attribute__((noinline)) tl_status step(tl_opt *o, tl_at at)
         return tl_tape_fail(at, TL_ESTALE, "tl_step: the optimizer has been freed");
     if (tl_failed(o))
         return tl_tape_fail(at, tl_error_status(o), "tl_step: %s", tl_error(o));
+    if (o->refused) /* and the error has been cleared */
+        return tl_tape_fail(at, TL_EUSAGE, "tl_step: tl_%s_new refused this optimizer's numbers",
+                            o->name);
     if (o->model != tl_tape_model(t))
         return tl_tape_fail(at, TL_EUSAGE,
                             "tl_step: the optimizer is of another model than the tape");

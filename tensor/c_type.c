@@ -1,9 +1,10 @@
-/* c_type.c: which C types hold the elements of a dtype. */
+/* c_type.c: data that come in - which C types hold the elements of a dtype, and whether they do. */
 #include "tensor/c_type.h"
 
 #include <string.h>
 
 #include "tensor/operands.h"
+#include "tensor/storage.h"
 
 static const struct {
     const char *name;
@@ -54,4 +55,21 @@ tl_status tl_c_type_check(const char *c_type, tl_dtype dtype, tl_err *err)
                    "the data are of the C type %s, but %s is stored as %s; if they are "
                    "stored that way all the same, cast the pointer to void *",
                    c_type, tl_dtype_name(dtype), c_type_of(dtype));
+}
+
+tl_status tl_data_check(const void *data, const char *c_type, const tl_array *a, tl_err *err)
+{
+    const int64_t n = tl_array_count(a);
+    const unsigned char *byte = data;
+    char text[TL_SHAPE_TEXT];
+    if (data == NULL && n > 0)
+        return tl_fail(err, TL_EUSAGE,
+                       "no data for %s %s; tl_zeros makes zeros, tl_fill any number",
+                       tl_dtype_name(a->dtype), tl_array_shape_text(text, a));
+    TL_TRY(tl_c_type_check(c_type, a->dtype, err));
+    for (int64_t i = 0; a->dtype == TL_BOOL && i < n; i++)
+        if (byte[i] > 1)
+            return tl_fail(err, TL_EDOMAIN, "element %lld of BOOL data is %d; 0 and 1 are possible",
+                           (long long)i, byte[i]);
+    return TL_OK;
 }

@@ -144,6 +144,10 @@ bool tl_dims_expand(int n, const int64_t *dim, int m, const int64_t *to);
 /* n elements of a along a dim: start, start + step, ... (no data in a trace). */
 tl_array tl_part_of(const tl_array *a, int dim, int64_t start, int64_t step, int64_t n);
 
+/* c_type.c: checks the data that a call was given for a, which is contiguous: its C type fits the
+ * dtype, it is not NULL where there are elements, and each BOOL is 0 or 1. */
+tl_status tl_data_check(const void *data, const char *c_type, const tl_array *a, tl_err *err);
+
 /* ---- changes in place ---- */
 
 /* Whether two strided arrays have a byte in common. Exact for arrays cut from one layout; true

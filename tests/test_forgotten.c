@@ -40,6 +40,30 @@ static void assert_said(void *object, tl_status want, ...)
 
 /* ---- data ---- */
 
+/* A BOOL that is another number would count as that number here, and as 1 in files and hashes. */
+static void a_bool_is_0_or_1(void **unused)
+{
+    (void)unused;
+    const unsigned char bytes[] = {1, 0, 255};
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tape *t = tl_tape_new(m);
+    tl_tensor flags = tl_buffer(t, m, "flags", TL_BOOL, TL_DIMS(3));
+    assert_int_equal(tl_write(m, flags, bytes, 3), TL_EDOMAIN);
+    assert_non_null(strstr(tl_error(m), "tl_write: element 2 of BOOL data is 255"));
+    tl_error_clear(m);
+    assert_int_equal(tl_write(m, flags, (unsigned char[]){1, 0, 1}, 3), TL_OK);
+    for (int i = 0; i < 3; i++) {
+        assert_true(tl_is_none(i == 0   ? tl_data(t, bytes, TL_BOOL, TL_DIMS(3))
+                               : i == 1 ? tl_constant(t, bytes, TL_BOOL, TL_DIMS(3))
+                                        : tl_bound(t, bytes, TL_BOOL, TL_DIMS(3))));
+        assert_int_equal(tl_error_status(t), TL_EDOMAIN);
+        tl_error_clear(t);
+    }
+    assert_true(tl_is_none(tl_data(m, bytes, TL_BOOL, TL_DIMS(3))));
+    tl_error_clear(m);
+    tl_free(t, m);
+}
+
 /* Every C type with every dtype, as a pointer, an array, rows and rows of rows, const and not. */
 #define FORMS(type, stored)                                                                       \
     do {                                                                                          \
@@ -970,5 +994,6 @@ const struct CMUnitTest tl_tests_forgotten[] = {
     cmocka_unit_test(freed_by_host_work),
     cmocka_unit_test(the_library_frees_its_own_otherwise),
     cmocka_unit_test(handles_of_what_was_freed),
+    cmocka_unit_test(a_bool_is_0_or_1),
 };
 const size_t tl_tests_forgotten_count = sizeof tl_tests_forgotten / sizeof *tl_tests_forgotten;

@@ -47,6 +47,17 @@ static void takes_data(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, i
     out[0] = tl_add(t, in[0], tl_data(t, ((float[]){1}), TL_F32, TL_DIMS(1)));
 }
 
+static void writes(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int m, void *ctx)
+{
+    tl_model *model = tl_tape_model(t);
+    (void)n, (void)m;
+    if (ctx == NULL)
+        tl_write(model, tl_model_find(model, "w"), (float[]){2}, 4);
+    else
+        tl_model_freeze(model, "w", true);
+    out[0] = tl_add(t, in[0], tl_model_find(model, "w"));
+}
+
 static void sets_nothing(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int m, void *ctx)
 {
     (void)t, (void)in, (void)n, (void)out, (void)m, (void)ctx;
@@ -69,6 +80,14 @@ static void what_cannot_be_traced_is_named_with_its_place(void **state)
     expect_failure_both(t, TL_ETRACED, "tl_item", "test_graph.c");
     assert_null(trace_one(t, takes_data, NULL));
     expect_failure_both(t, TL_ETRACED, "tl_constant", "test_graph.c");
+    for (int freezes = 0; freezes < 2; freezes++) {
+        assert_null(trace_one(t, writes, freezes ? m : NULL));
+        assert_int_equal(tl_error_status(m), TL_ETRACED);
+        expect_failure_both(t, TL_ETRACED, "the model at once", "not in each run");
+        tl_error_clear(m);
+    }
+    assert_true(tl_item(t, tl_model_find(m, "w")) == 1);
+    assert_int_equal(tl_write(m, tl_model_find(m, "w"), (float[]){2}, 4), TL_OK);
     assert_null(trace_one(t, sets_nothing, NULL));
     expect_failure_both(t, TL_EUSAGE, "output 0", "");
     assert_null(trace_one(t, adds_wrongly, NULL));

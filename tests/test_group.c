@@ -369,6 +369,9 @@ static void a_group_that_cannot_be_is_an_error(void **unused)
     assert_null(tl_group_new(t, (tl_link){.rank = 1, .size = 2}));
     assert_int_equal(tl_error_status(t), TL_EUSAGE);
     assert_non_null(strstr(tl_error(t), "tl_group_new: a tape without a model"));
+    tl_err e = {.status = TL_OK};
+    assert_int_not_equal(tl_link_mpi(NULL, 0, &e), TL_OK);
+    assert_non_null(strstr(e.message, "out"));
     tl_model *m = tl_model_new(.seed = 1);
     const int odd[][2] = {{0, 0}, {3, 2}, {-1, 2}, {0, -1}, {0, 2}};
     const char *const says[] = {"rank 0 of 0", "rank 3 of 2", "rank -1 of 2", "rank 0 of -1",

@@ -327,7 +327,10 @@ static tl_status bind_root(tl_graph *g, tl_root *r, const tl_tensor *in)
         a = &tl_peek(g->user, in[r->at])->a;
         return bind_array(g, r, a,
                           g->opt.copy_inputs || !tl_array_contiguous(a) || r->written || r->later);
-    case TL_ROOT_BOUND: return bind_array(g, r, &g->tracing->bound[r->at], r->written || r->later);
+    case TL_ROOT_BOUND:
+        a = &g->tracing->bound[r->at];
+        TL_TRY(tl_data_check(a->data, NULL, a, &g->head.err));
+        return bind_array(g, r, a, r->written || r->later);
     case TL_ROOT_CONSTANT: return bind_array(g, r, &g->tracing->constant[r->at].a, r->written);
     case TL_ROOT_MODEL:
         return bind_array(g, r, &tl_values_at(&g->user->model->values, r->at)->a, false);

@@ -226,7 +226,10 @@ static tl_status record(tl_graph *g, tl_at at, tl_program *f, const tl_tensor *i
     }
     g->tracing->given = in;
     g->tracing->whole = true;
+    const void *before = tl_recording;
+    tl_recording = g->t->model;
     f(g->t, g->in, g->n_in, g->out, g->n_out, ctx);
+    tl_recording = before;
     g->prints = g->t->prints;
     g->t->prints = (tl_prints){0};
     if (tl_failed(g->t))

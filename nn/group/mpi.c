@@ -46,6 +46,7 @@ static tl_status started_alone(const char *but, tl_err *e)
 tl_status tl_link_mpi(tl_link *out, double timeout, tl_err *e)
 {
     (void)timeout;
+    TL_TRY(TL_NEED(e, out));
     const tl_status s = started_alone("made without MPI: make TL_MPI=1", e);
     *out = s == TL_OK ? of_one : (tl_link){0};
     return s;
@@ -247,12 +248,14 @@ static tl_status begin(ring *m, tl_link *out, tl_err *e)
     if (m->begun && MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &level) != MPI_SUCCESS)
         return tl_fail(e, TL_EIO, "tl_link_mpi: MPI does not begin");
     MPI_Comm_size(MPI_COMM_WORLD, &size);
-    if (size == 1 &&
-        started_alone("this MPI knows of one: it is not the one that mpirun is of", e) != TL_OK) {
-        if (m->begun)
-            MPI_Finalize();
-        return e->status;
-    }
+    const tl_status s = size > 1
+                            ? TL_OK
+                            : started_alone("this MPI knows of one: it is not the one that mpirun "
+                                            "is of",
+                                            e);
+    if (s != TL_OK && m->begun)
+        MPI_Finalize();
+    TL_TRY(s);
     if (MPI_Comm_dup(MPI_COMM_WORLD, &m->comm) != MPI_SUCCESS)
         return tl_fail(e, TL_EIO, "tl_link_mpi: MPI_COMM_WORLD cannot be duplicated");
     MPI_Comm_set_errhandler(m->comm, MPI_ERRORS_RETURN);
@@ -278,6 +281,7 @@ tl_status tl_link_mpi(tl_link *out, double timeout, tl_err *e)
 {
     const char *text = getenv("TL_MPI_TIMEOUT");
     int there = 0;
+    TL_TRY(TL_NEED(e, out));
     *out = (tl_link){0};
     MPI_Initialized(&there);
     if (!there && !launched()) {
