@@ -181,6 +181,18 @@ static void output_that_cannot_be_written_is_a_failure(void **state)
     }
 }
 
+static void a_profile_that_cannot_be_written_says_why(void **state)
+{
+    char text[8192];
+    (void)state;
+    assert_int_equal(said_by("profile", "1 /no/such/x", text, sizeof text), 1);
+    assert_non_null(strstr(text, "profile: cannot write /no/such/x: No such file"));
+    if (access("/dev/full", W_OK) != 0)
+        TL_SKIP();
+    assert_int_equal(said_by("profile", "1 /dev/full", text, sizeof text), 1);
+    assert_non_null(strstr(text, "profile: cannot write /dev/full: No space left"));
+}
+
 /* Texts are told apart, and pictures and the adapter say what they show. */
 static void results_say_what_they_are(void **state)
 {
@@ -293,6 +305,7 @@ const struct CMUnitTest tl_tests_examples[] = {
     cmocka_unit_test(examples_are_short),
     cmocka_unit_test(programs_say_how_they_are_used),
     cmocka_unit_test(output_that_cannot_be_written_is_a_failure),
+    cmocka_unit_test(a_profile_that_cannot_be_written_says_why),
     cmocka_unit_test(results_say_what_they_are),
     cmocka_unit_test(a_profile_names_ops_and_phases),
     cmocka_unit_test(compiled_training_ends_with_the_same_weights),
