@@ -22,9 +22,10 @@
 enum { EX_DONE = 0, EX_FAILED = 1, EX_WRONG_USE = 2, EX_INTERRUPTED = 130 }; /* exit statuses */
 
 /* A flag of a program's own. What the field holds when the flags are read is the default. */
-enum { EX_WHOLE, EX_REAL, EX_YES, EX_WORD, EX_FREE = 4 };
+enum { EX_WHOLE, EX_REAL, EX_YES, EX_WORD, EX_FREE = 4, EX_WRITES = 8 };
 typedef struct {
-    int kind; /* + EX_FREE: changes no weight, so checkpoints of runs with another value fit */
+    int kind; /* + EX_FREE: changes no weight, so checkpoints of runs with another value fit;
+               * + EX_WRITES: a file that is written, which no other flag may name */
     const char *flag;
     void *field; /* int64_t, double, bool, const char * */
     double least, most;

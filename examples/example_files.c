@@ -1,5 +1,6 @@
 /* example_files.c: what a run writes beside its checkpoint: rows of numbers, and a curve. A file
- * that cannot be written stops neither the run nor its checkpoint; the run has failed at its end. */
+ * that cannot be written stops neither the run nor its checkpoint; the run has failed at its end.
+ */
 #include "examples/example.h"
 
 #include <errno.h>
@@ -10,7 +11,7 @@
 
 static const ex_program *program;
 static int64_t first_step;
-static double *curve;             /* --svg: the loss of each step */
+static double *curve;            /* --svg: the loss of each step */
 static int csv_error, svg_error; /* why it could not be written; 0: it could */
 
 /* Better to hear before training than after it that nothing can be written there. */

@@ -194,6 +194,30 @@ static void bad_flags(void **unused)
     FAILS("--heads 2", "--kv-heads 3", "--kv-heads", "3");
     FAILS("--stop-at 7", "--steps 6", "--stop-at", "7");
     FAILS("--save-every", "--save", "--save-every", "2");
+    FAILS("--log-keep 7", "--steps 6", "--log", other, "--log-keep", "7");
+}
+
+/* A file that is written is not another flag's, by whatever name. */
+static void one_file_for_two_flags(void **unused)
+{
+    static const char *const writes[] = {"--save", "--csv", "--svg", "--log"};
+    static char bytes[2000];
+    char link_to[1024];
+    (void)unused;
+    temp_dir_file(link_to, &dir, "link");
+    assert_int_equal(link(text, link_to), 0);
+    for (int i = 0; i < 4; i++) {
+        FAILS(writes[i], "--text", writes[i], text);
+        FAILS(writes[i], "--text", writes[i], link_to);
+        assert_int_equal(WEXITSTATUS(RUN(&(setting){0}, writes[i], text)), 2);
+        FAILS(writes[i], writes[(i + 1) % 4], writes[i], other, writes[(i + 1) % 4], other);
+    }
+    assert_int_equal(read_file(text, bytes, sizeof bytes), 1800);
+    assert_int_equal(RUN(&(setting){0}, "--stop-at", "3", "--save", saved), 0);
+    for (int i = 1; i < 4; i++)
+        FAILS(writes[i], "--resume", writes[i], saved, "--resume", saved);
+    assert_int_equal(RUN(&(setting){0}, "--resume", saved, "--save", saved), 0);
+    assert_int_equal(RUN(&(setting){0}, "--csv", "/dev/null", "--svg", "/dev/null"), 0);
 }
 
 static void bad_texts(void **unused)
@@ -507,6 +531,7 @@ static void an_interrupt_saves_and_says_so(void **unused)
 #define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
 const struct CMUnitTest tl_tests_train_text[] = {
     TEST(bad_flags),
+    TEST(one_file_for_two_flags),
     TEST(bad_texts),
     TEST(bad_checkpoints),
     TEST(places_that_cannot_be_written),
