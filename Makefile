@@ -115,7 +115,7 @@ MPI_PC   := $(if $(filter openmpi,$(MPI)),ompi-c,$(MPI))
 MPI_LIBS  = $(if $(filter 1,$(TL_MPI)),$(or $(shell pkg-config --libs $(MPI_PC) 2>/dev/null),$(error MPI=$(MPI) is not installed, or neither openmpi nor mpich: make deps-mpi)))
 MPI_INC   = $(if $(MPI_LIBS),$(patsubst -I%,-isystem %,$(shell pkg-config --cflags-only-I $(MPI_PC))))
 # What the examples share is linked with each of them.
-SHARED   := examples/example.c examples/example_flags.c examples/example_data.c
+SHARED   := examples/example.c examples/example_flags.c examples/example_files.c examples/example_data.c
 EXAMPLES := $(patsubst examples/%.c,$(BUILD)/%,$(filter-out $(SHARED),$(wildcard examples/*.c)))
 # The course: a program for each lesson, build/course/NN_name. N=7 is lesson 7 alone.
 COURSE   := $(patsubst examples/%.c,$(BUILD)/%,$(wildcard examples/course/*.c))

@@ -19,7 +19,8 @@ static const ex_option own[] = {
     {EX_WHOLE, "--rank", &rank, 1, 64, "columns of A, rows of B"},
     {EX_WHOLE, "--width", &width, 4, 1024, "of the Llama; a multiple of 4"},
     {EX_WHOLE, "--pretrain", &pretrain, 0, 1e9, "steps of the Llama itself, before it is frozen"},
-    {EX_WORD + EX_FREE, "--adapter", &adapter, 0, 0, "write the adapter here at the end"},
+    {EX_WORD + EX_FREE + EX_WRITES, "--adapter", &adapter, 0, 0,
+     "write the adapter here at the end"},
     {EX_WORD, "--start", &start, 0, 0, "begin with this adapter"},
 };
 static tl_llama_config config;
@@ -135,6 +136,8 @@ int main(int argc, char **argv)
         ex_die(EX_WRONG_USE,
                "--batch %" PRId64 " above %d, or --width %" PRId64 " no multiple of 4", ex.batch,
                AT_ONCE, width);
+    if (adapter != NULL) /* to know before training */
+        ex_check(tl_checkpoint_writable(ex.m, adapter));
     ex_text_read();
     config = (tl_llama_config){.vocab = ex_text.vocab,
                                .width = width,

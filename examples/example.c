@@ -1,9 +1,8 @@
 /* example.c: in order: the beginning, checkpoints, the loop, progress, pictures. Flags are in
- * example_flags.c. */
+ * example_flags.c, --csv and --svg in example_files.c. */
 #include "examples/example.h"
 
 #include <errno.h>
-#include <libgen.h>
 #include <math.h>
 #include <signal.h>
 #include <time.h>
@@ -23,7 +22,6 @@ static bool terminal;
 static int64_t first_step;
 static double seconds, spoke, sum; /* of training; when a line was said; of losses since then */
 static int64_t summed;
-static double *curve; /* --svg: the loss of each step */
 
 static double now(void)
 {
@@ -40,6 +38,14 @@ static void complain(const char *fmt, va_list ap)
         fprintf(stderr, "rank %d: ", tl_group_rank(ex.group));
     vfprintf(stderr, fmt, ap);
     fputc('\n', stderr);
+}
+
+void ex_warn(const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    complain(fmt, ap);
+    va_end(ap);
 }
 
 _Noreturn void ex_die(int status, const char *fmt, ...)
@@ -68,15 +74,6 @@ void *ex_need(void *p)
     if (p == NULL)
         ex_die(EX_FAILED, "out of memory");
     return p;
-}
-
-/* Better to hear before training than after it that nothing can be written there. */
-static void check_folder(const char *path)
-{
-    char *copy = ex_need(strdup(path != NULL ? path : "."));
-    if (path != NULL && access(dirname(copy), W_OK) != 0)
-        ex_die(EX_FAILED, "cannot write %s: %s", path, strerror(errno));
-    free(copy);
 }
 
 /* Of several processes rank 0 alone speaks, and writes all but logs. */
@@ -116,9 +113,7 @@ void ex_begin(int argc, char **argv, const ex_program *p)
     ex.t = ex_need(tl_tape_new(ex.m));
     ex.total = tl_data(ex.m, (double[]){0}, TL_F64, TL_SCALAR);
     group_begin();
-    check_folder(ex.csv);
-    check_folder(ex.svg);
-    check_folder(ex.log);
+    ex_files_check();
     if (ex.save != NULL && tl_group_rank(ex.group) == 0)
         ex_check(tl_checkpoint_writable(ex.m, ex.save));
     spoke = now();
@@ -184,11 +179,11 @@ static int notes(tl_note note[NOTES], bool briefly)
     return n;
 }
 
-static void save(void)
+static tl_status save(void)
 {
     tl_note note[NOTES];
     const int n = notes(note, false);
-    ex_check(tl_group_save(ex.group, ex.m, ex.opt, ex.save, note, n));
+    return tl_group_save(ex.group, ex.m, ex.opt, ex.save, note, n);
 }
 
 /* All processes are of one run, and have the same weights. */
@@ -286,14 +281,7 @@ void ex_ready(void)
     if (ex.step > ex.last) /* at it, there is nothing to do, which is well */
         ex_die(EX_WRONG_USE, "%s is at step %" PRId64 ", past --stop-at %" PRId64, ex.resume,
                ex.step, ex.last);
-    if (ex.csv != NULL) { /* a resumed run adds its rows */
-        ex.csv_file = fopen(ex.csv, ex.resume != NULL ? "a" : "w");
-        if (ex.csv_file == NULL)
-            ex_die(EX_FAILED, "cannot write %s: %s", ex.csv, strerror(errno));
-        if (ftell(ex.csv_file) == 0)
-            fprintf(ex.csv_file, "%s\n", program->columns != NULL ? program->columns : "step,loss");
-    }
-    curve = ex.svg != NULL ? ex_need(calloc((size_t)ex.last + 1, sizeof *curve)) : NULL;
+    ex_files_begin(program);
     if (ex.group == NULL)
         open_log();
     micro = ex_need(tl_compile(ex.t, micro_batch, 1, NULL));
@@ -332,9 +320,10 @@ static void finish(bool stopped);
 
 bool ex_step(void)
 {
+    ex_files_flush(); /* no checkpoint is ahead of its CSV */
     if (ex.save_every > 0 && ex.step % ex.save_every == 0 && ex.step > first_step &&
         ex.step < ex.last)
-        save();
+        ex_check(save());
     const bool stopped = tl_group_count(ex.group, interrupted != 0) > 0;
     ex_check(TL_OK);
     if (stopped || ex.step >= ex.last) {
@@ -349,10 +338,7 @@ bool ex_step(void)
         agree(); /* there are parameters now */
     sum += ex.loss;
     ex.mean = sum / (double)++summed;
-    if (curve != NULL)
-        curve[ex.step] = ex.loss;
-    if (ex.csv_file != NULL && program->columns == NULL)
-        fprintf(ex.csv_file, "%" PRId64 ",%.6f\n", ex.step, ex.loss);
+    ex_files_step();
     return true;
 }
 
@@ -397,65 +383,17 @@ void ex_say(double loss, const char *measured)
     summed = 0;
 }
 
-static void close_file(FILE *f, const char *path)
-{
-    bool bad = f != NULL && ferror(f);
-    errno = EIO; /* if a write has failed before this one, which may say more */
-    if (f != NULL && (fclose(f) != 0 || bad))
-        ex_die(EX_FAILED, "cannot write %s: %s", path, strerror(errno));
-}
-
-/* The losses of the steps of this run, highest above; by their logarithms, if they fall far. */
-static void draw_curve(void)
-{
-    enum { WIDTH = 640, HEIGHT = 320 };
-    FILE *f = fopen(ex.svg, "w");
-    double least = HUGE_VAL, most = -HUGE_VAL;
-    int64_t steps = ex.step - first_step;
-    if (f == NULL)
-        ex_die(EX_FAILED, "cannot write %s: %s", ex.svg, strerror(errno));
-    for (int64_t i = 1; i <= steps; i++) {
-        least = fmin(least, curve[first_step + i]);
-        most = fmax(most, curve[first_step + i]);
-    }
-    bool far = least > 0 && most > 100 * least;
-    fprintf(
-        f,
-        "<svg xmlns='http://www.w3.org/2000/svg' viewBox='-70 -30 %d %d' "
-        "font-family='sans-serif' font-size='12'>\n<style>svg { background: #fff } @media "
-        "(prefers-color-scheme: dark) { svg { background: #16181c } text { fill: #ddd } }"
-        "</style>\n<path d='M0 0V%dH%d' fill='none' "
-        "stroke='gray'/>\n<text x='-8' y='5' text-anchor='end'>%.4g</text>\n<text x='-8' "
-        "y='%d' text-anchor='end'>%.4g</text>\n<text y='%d'>%" PRId64 "</text>\n<text x='%d' "
-        "y='%d' text-anchor='middle'>step</text>\n<text x='%d' y='%d' text-anchor='end'>%" PRId64
-        "</text>\n<text transform='translate(-12 %d) rotate(-90)' text-anchor='middle'>loss%s"
-        "</text>\n<text x='%d' y='-12' text-anchor='middle'>%s: loss of each step</text>\n"
-        "<polyline fill='none' stroke='steelblue' points='",
-        WIDTH + 90, HEIGHT + 60, HEIGHT, WIDTH, most, HEIGHT, least, HEIGHT + 20, first_step + 1,
-        WIDTH / 2, HEIGHT + 20, WIDTH, HEIGHT + 20, ex.step, HEIGHT / 2, far ? ", logarithmic" : "",
-        WIDTH / 2, program->name);
-    for (int64_t i = 1; i <= steps; i++) {
-        double x = curve[first_step + i], span = far ? log(most / least) : most - least;
-        if (isfinite(x) && span > 0)
-            fprintf(f, "%.1f,%.1f ", (double)(i - 1) / (double)(steps - 1) * WIDTH,
-                    HEIGHT * (far ? log(most / x) : most - x) / span);
-    }
-    fprintf(f, "'/>\n</svg>\n");
-    close_file(f, ex.svg);
-}
-
 /* After the last step of this run. */
 static void finish(bool stopped)
 {
     signal(SIGINT, SIG_DFL);
     if (terminal && summed > 0)
         putchar('\n');
-    close_file(ex.csv_file, ex.csv);
-    if (curve != NULL)
-        draw_curve();
-    free(curve);
-    if (ex.save != NULL)
-        save();
+    const tl_status saved = ex.save != NULL ? save() : TL_OK; /* before all that can fail */
+    ex_files_end();
+    if (stopped || saved != TL_OK)
+        ex_files_whole();
+    ex_check(saved);
     if (stopped)
         ex_die(EX_INTERRUPTED, "interrupted after step %" PRId64 "; %s%s", ex.step,
                ex.save ? "saved to " : "nothing is saved: --save FILE does",
@@ -469,12 +407,14 @@ int ex_end(void)
     ex_check(tl_model_sha256(ex.m, hash));
     const bool said = printf("weights sha256 %s\n", hash) > 0 && fflush(stdout) == 0;
     const int lost = said ? EIO : errno; /* why this or, for all that is known, a line before it */
-    ex_check(tl_log_close(ex.t)); /* a log that could not be written is a failure, but only now */
+    const bool whole = ex_files_whole(); /* what could not be written is a failure, but only now */
+    ex_check(tl_log_close(ex.t));
     tl_group_free(ex.group);
+    ex.group = NULL;
     tl_free(micro, last, ex.opt, ex.t, ex.m);
     if (fflush(stdout) != 0 || ferror(stdout))
         ex_die(EX_FAILED, "cannot write the output: %s", strerror(lost));
-    return EX_DONE;
+    return whole ? EX_DONE : EX_FAILED;
 }
 
 tl_tensor ex_numbers(int64_t first, int64_t rows)

@@ -22,9 +22,10 @@
 enum { EX_DONE = 0, EX_FAILED = 1, EX_WRONG_USE = 2, EX_INTERRUPTED = 130 }; /* exit statuses */
 
 /* A flag of a program's own. What the field holds when the flags are read is the default. */
-enum { EX_WHOLE, EX_REAL, EX_YES, EX_WORD, EX_FREE = 4 };
+enum { EX_WHOLE, EX_REAL, EX_YES, EX_WORD, EX_FREE = 4, EX_WRITES = 8 };
 typedef struct {
-    int kind; /* + EX_FREE: changes no weight, so checkpoints of runs with another value fit */
+    int kind; /* + EX_FREE: changes no weight, so checkpoints of runs with another value fit;
+               * + EX_WRITES: a file that is written, which no other flag may name */
     const char *flag;
     void *field; /* int64_t, double, bool, const char * */
     double least, most;
@@ -66,9 +67,10 @@ extern struct ex_run {
 } ex;
 
 _Noreturn void ex_die(int status, const char *fmt, ...) TL_PRINTF(2, 3);
-void ex_check(tl_status s); /* of a call, and of what was recorded */
-const char *ex_name(void);  /* of the program */
-void *ex_need(void *p);     /* dies of NULL */
+void ex_warn(const char *fmt, ...) TL_PRINTF(1, 2); /* says what is wrong, and goes on */
+void ex_check(tl_status s);                         /* of a call, and of what was recorded */
+const char *ex_name(void);                          /* of the program */
+void *ex_need(void *p);                             /* dies of NULL */
 void ex_multiple(const char *flag, int64_t x, const char *of, int64_t y);
 
 /* Reads what stands on the command line; --help ends the program. */
@@ -90,6 +92,15 @@ void ex_wait(const char *fmt, ...) TL_PRINTF(1, 2);
 void ex_say(double loss, const char *measured); /* step, loss, what was measured, speed, time */
 double ex_speed(void);                          /* units a second */
 int ex_end(void);
+
+/* ---- --csv and --svg, for example.c ---- */
+
+void ex_files_check(void); /* dies if a folder is not there or cannot be written */
+void ex_files_begin(const ex_program *p);
+void ex_files_step(void);
+void ex_files_flush(void); /* writes the rows so far */
+void ex_files_end(void);
+bool ex_files_whole(void); /* false: something could not be written, and is said */
 
 /* ---- text, and digits ---- */
 

@@ -1,6 +1,7 @@
 /* example_flags.c: the flags of all examples, and reading them and a program's own. */
 #include <errno.h>
 #include <math.h>
+#include <sys/stat.h>
 
 #include "examples/example.h"
 
@@ -23,16 +24,16 @@ static const ex_option common[] = {
      "same result with any; 0: TL_THREADS, else one a core"},
     {EX_YES + EX_FREE, "--compile", &ex.compile, 0, 1,
      "trace the step once and replay it, same result"},
-    {EX_WORD + EX_FREE, "--save", &ex.save, 0, 0, "write a checkpoint here at the end"},
+    {EX_WORD + EX_FREE + EX_WRITES, "--save", &ex.save, 0, 0, "write a checkpoint here at the end"},
     {EX_WHOLE + EX_FREE, "--save-every", &ex.save_every, 0, 1e9,
      "write it each time after so many steps, too"},
     {EX_WHOLE + EX_FREE, "--stop-at", &ex.stop_at, 0, 1e9,
      "end after this step of --steps; 0: the last"},
     {EX_WORD + EX_FREE, "--resume", &ex.resume, 0, 0,
      "continue from this checkpoint, to the same weights"},
-    {EX_WORD + EX_FREE, "--csv", &ex.csv, 0, 0, "write numbers of the steps here"},
-    {EX_WORD + EX_FREE, "--svg", &ex.svg, 0, 0, "draw the loss by step here"},
-    {EX_WORD + EX_FREE, "--log", &ex.log, 0, 0,
+    {EX_WORD + EX_FREE + EX_WRITES, "--csv", &ex.csv, 0, 0, "write numbers of the steps here"},
+    {EX_WORD + EX_FREE + EX_WRITES, "--svg", &ex.svg, 0, 0, "draw the loss by step here"},
+    {EX_WORD + EX_FREE + EX_WRITES, "--log", &ex.log, 0, 0,
      "write what each op computed, to compare two runs with tally-diff"},
     {EX_WHOLE + EX_FREE, "--log-every", &ex.log_every, 1, 1e9,
      "log every so many steps; of the others only the loss"},
@@ -43,6 +44,8 @@ static const ex_option common[] = {
 };
 enum { COMMON = sizeof common / sizeof *common };
 
+static int kind_of(const ex_option *o) { return o->kind % EX_FREE; }
+
 const ex_option *ex_flag(int i)
 {
     int own = program->n_options;
@@ -51,7 +54,7 @@ const ex_option *ex_flag(int i)
 
 const char *ex_flag_text(const ex_option *o, char buf[TL_NOTE_MAX], int digits)
 {
-    int kind = o->kind & ~EX_FREE;
+    int kind = kind_of(o);
     const char *word = kind == EX_WORD ? *(const char **)o->field : NULL;
     if (kind == EX_WHOLE)
         snprintf(buf, TL_NOTE_MAX, "%" PRId64, *(int64_t *)o->field);
@@ -72,7 +75,7 @@ static _Noreturn void help(void)
            program->about);
     for (int i = 0; ex_flag(i) != NULL; i++) {
         const ex_option *o = ex_flag(i);
-        int kind = o->kind & ~EX_FREE;
+        int kind = kind_of(o);
         ex_flag_text(o, preset, 6);
         printf("  %-14s %-6s %s\n", o->flag,
                kind == EX_YES                ? ""
@@ -90,7 +93,7 @@ static _Noreturn void help(void)
 static void option_read(const ex_option *o, const char *value)
 {
     char *end;
-    int kind = o->kind & ~EX_FREE;
+    int kind = kind_of(o);
     double x = kind == EX_YES ? 1 : strtod(value, &end);
     if (kind == EX_WORD && *value == '\0')
         ex_die(EX_WRONG_USE, "%s needs a value, not an empty one", o->flag);
@@ -108,6 +111,38 @@ static void option_read(const ex_option *o, const char *value)
         *(int64_t *)o->field = (int64_t)x;
 }
 
+/* Of two that are not there both must be written to meet. */
+static bool one_file(const char *a, const char *b, bool both_written)
+{
+    struct stat x, y;
+    if (stat(a, &x) != 0 || stat(b, &y) != 0)
+        return both_written && strcmp(a, b) == 0;
+    return S_ISREG(x.st_mode) && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
+/* Trained further, a checkpoint or an adapter may take the place of the one begun with. */
+static bool go_together(const char *written, const char *read)
+{
+    return (strcmp(written, "--save") == 0 && strcmp(read, "--resume") == 0) ||
+           (strcmp(written, "--adapter") == 0 && strcmp(read, "--start") == 0);
+}
+
+/* What is written would destroy what another flag names. */
+static void check_files(void)
+{
+    const ex_option *o, *p;
+    for (int i = 0; (o = ex_flag(i)) != NULL; i++)
+        for (int k = 0; (p = ex_flag(k)) != NULL; k++) {
+            const bool words = p != o && kind_of(p) == EX_WORD && (o->kind & EX_WRITES) != 0;
+            const char *a = words ? *(const char **)o->field : NULL;
+            const char *b = words ? *(const char **)p->field : NULL;
+            if (a != NULL && b != NULL && one_file(a, b, (p->kind & EX_WRITES) != 0) &&
+                !go_together(o->flag, p->flag))
+                ex_die(EX_WRONG_USE, "%s %s and %s %s are one file, and %s writes it", o->flag, a,
+                       p->flag, b, o->flag);
+        }
+}
+
 void ex_flags_read(const ex_program *p, int argc, char **argv)
 {
     program = p;
@@ -121,7 +156,7 @@ void ex_flags_read(const ex_program *p, int argc, char **argv)
         if (o == NULL)
             ex_die(EX_WRONG_USE, "unknown %s '%s'; --help lists all flags, as --flag value",
                    argv[i][0] == '-' ? "flag" : "argument", argv[i]);
-        bool yes = (o->kind & ~EX_FREE) == EX_YES;
+        bool yes = kind_of(o) == EX_YES;
         if (!yes && i + 1 == argc)
             ex_die(EX_WRONG_USE, "%s needs a value", o->flag);
         option_read(o, yes ? NULL : argv[++i]);
@@ -134,6 +169,10 @@ void ex_flags_read(const ex_program *p, int argc, char **argv)
                ex.steps);
     if (ex.log == NULL && (ex.log_keep > 0 || ex.log_every > 1))
         ex_die(EX_WRONG_USE, "--log-%s needs --log", ex.log_keep > 0 ? "keep" : "every");
+    if (ex.log_keep > ex.steps)
+        ex_die(EX_WRONG_USE, "--log-keep %" PRId64 " is beyond --steps %" PRId64, ex.log_keep,
+               ex.steps);
     if (ex.save_every > 0 && ex.save == NULL)
         ex_die(EX_WRONG_USE, "--save-every %" PRId64 " needs --save", ex.save_every);
+    check_files();
 }

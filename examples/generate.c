@@ -203,9 +203,14 @@ static void read_prompt(int i, int64_t vocab)
     if (tokenizer != NULL)
         n_text[i] = tl_tokenizer_encode(tokenizer, s, strlen(s), true, text[i], TOKENS, &err);
     for (char *end; tokenizer == NULL && n_text[i] < TOKENS; s = end) {
+        errno = 0;
         int64_t id = strtoll(s, &end, 10);
         if (end == s)
             break;
+        s += strspn(s, " \t\n");
+        if (errno == ERANGE)
+            die(1, "prompt %d: token %" PRId64 " is %.*s; the model has 0 to %" PRId64, i + 1,
+                n_text[i] + 1, (int)(end - s), s, vocab - 1);
         text[i][n_text[i]++] = id;
     }
     if (n_text[i] < 0)

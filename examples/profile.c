@@ -79,17 +79,27 @@ static int longer(const void *a, const void *b)
     return ((const row *)a)->seconds < ((const row *)b)->seconds ? 1 : -1;
 }
 
+static int unwritten(const char *path)
+{
+    fprintf(stderr, "profile: cannot write %s: %s\n", path, strerror(errno));
+    return 1;
+}
+
 static int report(int steps, const char *path)
 {
     FILE *f = fopen(path, "w");
+    if (f == NULL)
+        return unwritten(path);
     qsort(rows, (size_t)n_rows, sizeof *rows, longer);
     printf("phase     op                    ms/step     GB/s  calls  at\n");
-    for (row *r = rows; f != NULL && r < rows + n_rows; r++) {
+    for (row *r = rows; r < rows + n_rows; r++) {
         printf("%-9s %-20s %8.3f %8.2f %6d  %s:%d\n", r->phase, r->op, 1e3 * r->seconds / steps,
                1e-9 * r->bytes / r->seconds, r->calls / steps, r->file, r->line);
         fprintf(f, "%s;%s:%d;%s %.0f\n", r->phase, r->file, r->line, r->op, 1e6 * r->seconds);
     }
-    return f == NULL || fclose(f) != 0;
+    const int bad = ferror(f);
+    errno = EIO; /* if a write has failed before this one, which may say more */
+    return fclose(f) != 0 || bad ? unwritten(path) : 0;
 }
 
 int main(int argc, char **argv)

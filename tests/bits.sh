@@ -82,7 +82,7 @@ refused() {
 linked() {
     local program=$out/$1
     shift
-    "$linker" -o "$program" "$out/$from"/examples/{train_addition,example,example_flags,example_data}.o "$out/$from/libtally_group.a" "$@" -L"$out/$from" -Wl,-rpath,"$(realpath "$out/$from")" $libs -fopenmp -pthread > "$program.log" 2>&1
+    "$linker" -o "$program" "$out/$from"/examples/{train_addition,example,example_flags,example_files,example_data}.o "$out/$from/libtally_group.a" "$@" -L"$out/$from" -Wl,-rpath,"$(realpath "$out/$from")" $libs -fopenmp -pthread > "$program.log" 2>&1
 }
 
 have() { command -v "$1" > /dev/null; }

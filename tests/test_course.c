@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "tests/support/skip.h"
 
@@ -118,6 +119,28 @@ static void unwritable_files_are_named(void **state)
     }
 }
 
+/* What nobody can read shows nothing. */
+static void lost_output_is_a_failure(void **state)
+{
+    static const char *const names[] = {
+#define X(name) #name,
+        LESSONS(X)
+#undef X
+    };
+    static char got[ROOM], command[4096];
+    (void)state;
+    if ((getenv("TL_RUN") != NULL && *getenv("TL_RUN") != '\0') || access("/dev/full", W_OK) != 0)
+        TL_SKIP();
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        snprintf(command, sizeof command,
+                 "OMP_WAIT_POLICY=passive '" TL_BUILD "/course/%s' 2>&1 >/dev/full", names[i]);
+        FILE *f = popen(command, "r");
+        read_all(f, got);
+        if (pclose(f) == 0 || strstr(got, "cannot write the output: No space left") == NULL)
+            fail_msg("%s says only: %s", names[i], got);
+    }
+}
+
 /* Each is short, is listed here, and has a line in the syllabus. */
 static void lessons_are_lessons(void **state)
 {
@@ -168,6 +191,7 @@ static void marked_lines_are_left_out(void **state)
 #define X(name) {#name, lesson, NULL, NULL, #name},
 const struct CMUnitTest tl_tests_course[] = {LESSONS(X)
                                                  cmocka_unit_test(unwritable_files_are_named),
+                                             cmocka_unit_test(lost_output_is_a_failure),
                                              cmocka_unit_test(lessons_are_lessons),
                                              cmocka_unit_test(marked_lines_are_left_out)};
 #undef X

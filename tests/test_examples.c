@@ -157,6 +157,9 @@ static void programs_say_how_they_are_used(void **state)
     assert_non_null(strstr(text, "unknown argument 'words'"));
     assert_int_equal(said_by("train_text", "--lr 0", text, sizeof text), 2);
     assert_non_null(strstr(text, "--lr 0: a number from 1e-12 to 10 is needed"));
+    assert_int_equal(said_by("adapter", "--adapter /no/such/x", text, sizeof text), 1);
+    assert_non_null(strstr(text, "/no/such/x"));
+    assert_null(strstr(text, "held out")); /* it has not begun */
 }
 
 /* What nobody can read was not done. */
@@ -179,6 +182,18 @@ static void output_that_cannot_be_written_is_a_failure(void **state)
         if (status != 1 || strstr(text, "cannot write the output: No space left") == NULL)
             fail_msg("%s: status %d: %s", runs[i][0], status, text);
     }
+}
+
+static void a_profile_that_cannot_be_written_says_why(void **state)
+{
+    char text[8192];
+    (void)state;
+    assert_int_equal(said_by("profile", "1 /no/such/x", text, sizeof text), 1);
+    assert_non_null(strstr(text, "profile: cannot write /no/such/x: No such file"));
+    if (access("/dev/full", W_OK) != 0)
+        TL_SKIP();
+    assert_int_equal(said_by("profile", "1 /dev/full", text, sizeof text), 1);
+    assert_non_null(strstr(text, "profile: cannot write /dev/full: No space left"));
 }
 
 /* Texts are told apart, and pictures and the adapter say what they show. */
@@ -293,6 +308,7 @@ const struct CMUnitTest tl_tests_examples[] = {
     cmocka_unit_test(examples_are_short),
     cmocka_unit_test(programs_say_how_they_are_used),
     cmocka_unit_test(output_that_cannot_be_written_is_a_failure),
+    cmocka_unit_test(a_profile_that_cannot_be_written_says_why),
     cmocka_unit_test(results_say_what_they_are),
     cmocka_unit_test(a_profile_names_ops_and_phases),
     cmocka_unit_test(compiled_training_ends_with_the_same_weights),

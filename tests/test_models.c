@@ -1249,6 +1249,8 @@ static void what_generate_refuses(void **unused)
     REFUSED(2, "--tokens -1: a whole number from 0 to 4096", path, "--tokens", "-1", "1");
     REFUSED(2, "--seed nan: a whole", path, "--seed", "nan", "1");
     REFUSED(1, "prompt 2: ' x 3' is not a token number", path, "1", "2 x 3");
+    REFUSED(1, "prompt 1: token 2 is 99999999999999999999; the model has 0 to", path,
+            "1 99999999999999999999 2");
     REFUSED(1, "prompt 1 has 0 tokens; 1 to 4095", path, " ");
     REFUSED(1, "prompt 1: token 2 is 410; the model has 0 to 409", path, "1 410");
     REFUSED(1, "prompt 1: token 1 is -1", path, "-1");

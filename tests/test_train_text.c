@@ -194,6 +194,30 @@ static void bad_flags(void **unused)
     FAILS("--heads 2", "--kv-heads 3", "--kv-heads", "3");
     FAILS("--stop-at 7", "--steps 6", "--stop-at", "7");
     FAILS("--save-every", "--save", "--save-every", "2");
+    FAILS("--log-keep 7", "--steps 6", "--log", other, "--log-keep", "7");
+}
+
+/* A file that is written is not another flag's, by whatever name. */
+static void one_file_for_two_flags(void **unused)
+{
+    static const char *const writes[] = {"--save", "--csv", "--svg", "--log"};
+    static char bytes[2000];
+    char link_to[1024];
+    (void)unused;
+    temp_dir_file(link_to, &dir, "link");
+    assert_int_equal(link(text, link_to), 0);
+    for (int i = 0; i < 4; i++) {
+        FAILS(writes[i], "--text", writes[i], text);
+        FAILS(writes[i], "--text", writes[i], link_to);
+        assert_int_equal(WEXITSTATUS(RUN(&(setting){0}, writes[i], text)), 2);
+        FAILS(writes[i], writes[(i + 1) % 4], writes[i], other, writes[(i + 1) % 4], other);
+    }
+    assert_int_equal(read_file(text, bytes, sizeof bytes), 1800);
+    assert_int_equal(RUN(&(setting){0}, "--stop-at", "3", "--save", saved), 0);
+    for (int i = 1; i < 4; i++)
+        FAILS(writes[i], "--resume", writes[i], saved, "--resume", saved);
+    assert_int_equal(RUN(&(setting){0}, "--resume", saved, "--save", saved), 0);
+    assert_int_equal(RUN(&(setting){0}, "--csv", "/dev/null", "--svg", "/dev/null"), 0);
 }
 
 static void bad_texts(void **unused)
@@ -358,6 +382,72 @@ static void a_full_disk_keeps_the_old_checkpoint(void **unused)
     assert_string_equal(got, hex);
 }
 
+/* Nor is the run lost with a file beside it: there are weights, their hash and a checkpoint. */
+static void a_full_disk_for_rows_or_a_curve_keeps_the_weights(void **unused)
+{
+    char hex[65], got[65], why[1100];
+    (void)unused;
+    hash_of(RUN(&(setting){0}, "--steps", "2000"), hex);
+    for (int i = 0; i < 3; i++) {
+        const char *path = i < 2 ? "/dev/full" : other;
+        unlink(saved);
+        int status = RUN(&(setting){.file_size = i < 2 ? 0 : 70000}, "--steps", "2000", "--save",
+                         saved, i == 1 ? "--svg" : "--csv", path);
+        snprintf(why, sizeof why, "train_text: cannot write %s: %s\n", path,
+                 i < 2 ? "No space left on device" : "File too large");
+        if (!WIFEXITED(status) || WEXITSTATUS(status) != 1 || strcmp(err, why) != 0)
+            fail_msg("status %x: '%s', not '%s'", (unsigned)status, err, why);
+        hash_of(0, got);
+        assert_string_equal(got, hex);
+        hash_of(RUN(&(setting){0}, "--steps", "2000", "--resume", saved), got);
+        assert_string_equal(got, hex);
+    }
+}
+
+/* The first n rows of `other` are those of steps 1 to n, and there is no more. */
+static void assert_rows(int n)
+{
+    static char rows[1 << 17];
+    int step, used = 0, columns;
+    char *row = rows;
+    assert_in_range(read_file(other, rows, sizeof rows), 1, sizeof rows - 2);
+    assert_int_equal(strncmp(row, "step,loss,val,lr,grad_norm,tokens_per_s\n", 40), 0);
+    for (int i = 1; i <= n; i++, row += used) {
+        row = strchr(row, '\n') + 1;
+        columns = sscanf(row, "%d,%*f,%*[^\n]%n", &step, &used);
+        if (columns != 1 || step != i)
+            fail_msg("row %d: %.80s", i, row);
+    }
+    assert_string_equal(row, "\n");
+}
+
+static void a_resumed_run_adds_its_rows(void **unused)
+{
+    static const char *const tail[] = {"", "4,9.9,9,9,9,9\n5,9", "4"};
+    static char rows[4096];
+    (void)unused;
+    for (size_t i = 0; i < sizeof tail / sizeof *tail; i++) {
+        unlink(other);
+        assert_int_equal(RUN(&(setting){0}, "--stop-at", "3", "--csv", other, "--save", saved,
+                             NULL),
+                         0);
+        size_t n = read_file(other, rows, sizeof rows - 32);
+        strcpy(rows + n, tail[i]);
+        write_file(other, rows, strlen(rows));
+        assert_int_equal(RUN(&(setting){0}, "--csv", other, "--resume", saved, NULL), 0);
+        assert_rows(6);
+        read_file(other, rows, sizeof rows);
+        assert_null(strstr(rows, "9.9"));
+    }
+    write_file(other, "step,loss\n1,2\n", 14); /* of another program */
+    FAILS(other, "has other columns", "--csv", other, "--resume", saved);
+    assert_int_equal(read_file(other, rows, sizeof rows), 14);
+    unlink(other);
+    assert_int_equal(RUN(&(setting){0}, "--resume", saved, "--stop-at", "3", "--svg", other), 0);
+    assert_non_null(strstr(out, "there is no loss to draw"));
+    assert_int_not_equal(access(other, F_OK), 0);
+}
+
 static void pause_us(long us) { nanosleep(&(struct timespec){0, us * 1000}, NULL); }
 
 /* Killed at any moment of many saves, the checkpoint is whole, and the run can go on from it to the
@@ -376,6 +466,8 @@ static void a_kill_keeps_a_checkpoint(void **unused)
             more[n] = many[n];
         more[n++] = "--save";
         more[n++] = saved;
+        more[n++] = "--csv";
+        more[n++] = other;
         if (round > 0) {
             more[n++] = "--resume";
             more[n++] = saved;
@@ -395,11 +487,12 @@ static void a_kill_keeps_a_checkpoint(void **unused)
             fail_msg("round %d: %s", round, e.message);
         tl_st_close(f);
     }
-    print_message("%d temporaries left by kills\n", temp_dir_count(&dir) - 4);
+    print_message("%d temporaries left by kills\n", temp_dir_count(&dir) - 5);
     hash_of(RUN(&(setting){0}, "--steps", "1000", "--width", "32", "--sample", "0", "--resume",
-                saved),
+                saved, "--csv", other),
             got);
     assert_string_equal(got, hex);
+    assert_rows(1000);
 }
 
 /* It has printed a line about a step. */
@@ -416,15 +509,16 @@ static void an_interrupt_saves_and_says_so(void **unused)
     (void)unused;
     hash_of(RUN(&(setting){0}, "--steps", "2000"), hex);
     for (int save = 0; save < 2; save++) {
-        arguments(argv,
-                  (const char *const[]){"--steps", "2000", save ? "--save" : NULL, saved, NULL});
+        arguments(argv, (const char *const[]){"--steps", "2000", "--csv", "/dev/full",
+                                              save ? "--save" : NULL, saved, NULL});
         unlink(temp_dir_file(path, &dir, ".out"));
         pid_t pid = start(&(setting){0}, argv);
         for (int wait = 0; !is_training() && wait < 30000; wait++)
             pause_us(1000);
         kill(pid, SIGINT);
         int status = finish(pid);
-        if (status == 0) /* it had ended before */
+        assert_non_null(strstr(err, "cannot write /dev/full"));
+        if (WIFEXITED(status) && WEXITSTATUS(status) == 1) /* it had ended before */
             continue;
         assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 130);
         assert_non_null(strstr(err, "interrupted"));
@@ -437,6 +531,7 @@ static void an_interrupt_saves_and_says_so(void **unused)
 #define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
 const struct CMUnitTest tl_tests_train_text[] = {
     TEST(bad_flags),
+    TEST(one_file_for_two_flags),
     TEST(bad_texts),
     TEST(bad_checkpoints),
     TEST(places_that_cannot_be_written),
@@ -444,6 +539,8 @@ const struct CMUnitTest tl_tests_train_text[] = {
     TEST(and_one_for_tied_weights),
     TEST(the_last_three_lines),
     TEST(a_full_disk_keeps_the_old_checkpoint),
+    TEST(a_full_disk_for_rows_or_a_curve_keeps_the_weights),
+    TEST(a_resumed_run_adds_its_rows),
     TEST(a_kill_keeps_a_checkpoint),
     TEST(an_interrupt_saves_and_says_so),
 };
