@@ -264,7 +264,7 @@ static void what_is_refused(void **unused)
     REFUSED(TL_EDTYPE, "'it': array 1: the data are of the C type int, but I64 is stored as");
     unsigned char flags[2][2] = {{1, 0}, {255, 1}};
     const tl_array bools = tl_samples(TL_BOOL, TL_DIMS(2, 2), flags);
-    l = tl_loader_new(t, "it", &bools, 1, .batch = 2);
+    tl_loader_new(t, "it", &bools, 1, .batch = 2);
     REFUSED(TL_EDOMAIN, "'it': element 2 of array 0 is a BOOL of 255");
     assert_int_equal(tl_model_count(m), 0);
 

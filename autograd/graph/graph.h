@@ -5,9 +5,9 @@
  * as calling the function (NUMERICS 13).
  *
  * Inside a traced function:
- *   - reading a value (tl_item, tl_keep, tl_print, tl_sha256) is TL_ETRACED; tl_watch is not;
- *   - tl_data is TL_ETRACED, too: data comes in through in[], through tl_constant if it never
- *     changes, and through tl_bound if it is host memory that changes;
+ *   - reading a value (tl_item, tl_keep, tl_print, tl_sha256) is TL_ETRACED; tl_watch is not. So
+ *     are tl_write, tl_load, tl_save and tl_data: data comes in through in[], tl_constant if it
+ *     never changes, or tl_bound if it is host memory that changes;
  *   - host work that goes with the ops (a schedule, a counter) goes into tl_host;
  *   - tl_backward may be called again after tl_step or tl_grad_clear: several steps, or several
  *     optimizers in turn, are one graph. Each part after the first has accumulators of its own
