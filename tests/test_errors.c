@@ -389,6 +389,16 @@ static void indices_and_targets(void **unused)
     REFUSES(ESHAPE, "positions_after", "starts of shape [2, 3], F32",
             tl_positions_after(t, a23, ids, 4));
     REFUSES(EINDEX, "embedding", "0 rows", tl_embedding(t, empty, ids));
+    tl_tensor wide = tl_zeros(t, TL_F32, TL_DIMS(2, 0)); /* results without elements */
+    before = tl_memory_stats(t);
+    REFUSES(EINDEX, "embedding", "id 2 at position 1; the table has 2 rows",
+            tl_embedding(t, wide, ids));
+    REFUSES(EINDEX, "one_hot", "id 0 at position 0; there are 0 classes",
+            tl_one_hot(t, ids, 0, TL_F32));
+    REFUSES(EINDEX, "scatter_add_dim", "id 0 at position 0; dim 0 has size 0",
+            tl_scatter_add_dim(t, v3, ids, 0, TL_DIMS(0)));
+    NAMED("index_select", "id 2 at position 1; dim 0 has size 2", tl_index_select(t, wide, 0, ids));
+    before = tl_memory_stats(t);
     tl_tensor low = tl_data(t, ((int64_t[]){0, 1}), TL_I64, TL_DIMS(2));
     before = tl_memory_stats(t);
     NAMED("embedding_padded", "row 2; the table has 2 rows", tl_embedding_padded(t, a23, low, 2));
