@@ -323,7 +323,7 @@ static forward *way_of(const tl_call *c)
 tl_status tl_op_run(tl_call *c)
 {
     forward *way = way_of(c);
-    if (tl_arrays_empty(c->out, c->n_out))
+    if (tl_arrays_empty(c->out, c->n_out) && !(c->op->traits & TL_LOOKUP))
         return TL_OK;
     if (way == tl_pointwise_run)
         return way(c);

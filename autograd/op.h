@@ -83,8 +83,8 @@ enum {
     /* forward() gets its operands (at most 8) row-major and in their compute types, and returns its
      * results so; the engine converts whatever is laid out or stored otherwise */
     TL_WIDENED = 1u << 12,
-    /* the same, but only elements along the last dim are contiguous: rows have strides */
-    TL_ROWS = 1u << 13,
+    TL_ROWS = 1u << 13,     /* the same, but only each row, along the last dim, is contiguous */
+    TL_LOOKUP = 1u << 14,   /* forward() also runs where no output has elements: it checks ids */
     TL_ONE_PASS = 1u << 15, /* makes one pass over its inputs: cheap to recompute (rms_norm) */
     TL_NONDIFF = 1u << 16,  /* declared not differentiable: no output carries a gradient */
 };

@@ -32,7 +32,7 @@ static tl_status check_cache(tl_tape *t, const tl_columns *c, int64_t s)
         return TL_OK;
     const tl_shape have = tl_shape_of(t, c->cache->k);
     const bool one_column = !tl_is_none(c->at);
-    const int64_t n = one_column ? 0 : c->cache->n;
+    const int64_t n = c->cache->n;
     char text[TL_SHAPE_TEXT];
     TL_TRY(tl_error_status(t));
     if (tl_traced(t))
@@ -47,7 +47,7 @@ static tl_status check_cache(tl_tape *t, const tl_columns *c, int64_t s)
         return tl_tape_fail(TL_AT(t), TL_ESHAPE,
                             "a cache of shape %s: it was not made for this model, or never made",
                             tl_shape_text(text, &have));
-    if (n < 0 || s > have.dim[3] - n || (one_column && s != 1))
+    if (one_column ? s != 1 : n < 0 || s > have.dim[3] - n)
         return tl_tape_fail(TL_AT(t), TL_ESHAPE,
                             "%lld columns more, where the cache holds %lld of at most %lld%s",
                             (long long)s, (long long)n, (long long)have.dim[3],
@@ -95,10 +95,22 @@ static tl_tensor append(tl_tape *t, const tl_columns *c, tl_tensor cache, int64_
     return all;
 }
 
+static void check_of_samples(tl_tape *t, tl_tensor x, const char *name, int64_t b)
+{
+    const tl_shape s = tl_shape_of(t, x);
+    const tl_dtype dtype = tl_dtype_of(t, x);
+    char text[TL_SHAPE_TEXT];
+    if (tl_usable(TL_AT(t), x, name) && (dtype != TL_I64 || s.ndim != 1 || s.dim[0] != b))
+        tl_tape_fail(TL_AT(t), dtype != TL_I64 ? TL_EDTYPE : TL_ESHAPE,
+                     "`%s` has shape %s, %s; I64 (%lld), a column for each sample, is needed", name,
+                     tl_shape_text(text, &s), tl_dtype_name(dtype), (long long)b);
+}
+
 /* Checks that `at` names columns of the cache: tl_select would count one below 0 from the end. */
 static tl_status check_at(tl_tape *t, const tl_columns *c, int64_t b)
 {
     tl_shape have = c->cache != NULL ? tl_shape_of(t, c->cache->k) : (tl_shape){0};
+    check_of_samples(t, c->at, "at", b);
     for (int64_t i = 0; i < b && have.ndim == 5 && !tl_failed(t); i++) {
         int64_t at = column_of(t, c, i);
         if (at < 0 || at >= have.dim[3])
@@ -109,7 +121,8 @@ static tl_status check_at(tl_tape *t, const tl_columns *c, int64_t b)
     return tl_error_status(t);
 }
 
-int64_t tl_columns_positions(tl_tape *t, const tl_columns *c, int64_t b, int64_t s, tl_tensor *ids)
+int64_t tl_columns_positions(tl_tape *t, const tl_columns *c, int64_t b, int64_t s, int64_t most,
+                             tl_tensor *ids)
 {
     const int64_t first = c->cache != NULL ? c->cache->n : 0;
     *ids = TL_NONE;
@@ -117,7 +130,8 @@ int64_t tl_columns_positions(tl_tape *t, const tl_columns *c, int64_t b, int64_t
         tl_tape_fail(TL_AT(t), TL_EUSAGE, "`at` names columns of a cache; there is none");
     if (check_cache(t, c, s) != TL_OK)
         return 0;
-    if (tl_is_none(c->at) ? tl_is_none(c->start) : check_at(t, c, b) != TL_OK)
+    const bool beyond = tl_is_none(c->at) && !tl_is_none(c->end) && most > 0 && s > most - first;
+    if (tl_is_none(c->at) ? tl_is_none(c->start) && !beyond : check_at(t, c, b) != TL_OK)
         return first;
     tl_tensor from = c->at;
     if (tl_is_none(from)) {
@@ -125,6 +139,11 @@ int64_t tl_columns_positions(tl_tape *t, const tl_columns *c, int64_t b, int64_t
         tl_batch_axis(t, from, 0);
     }
     *ids = tl_positions_at(TL_AT(t), from, c->start, s);
+    if (beyond) { /* padding needs no row of a table */
+        check_of_samples(t, c->end, "end", b);
+        tl_tensor column = tl_arange(t, TL_I64, (double)first, (double)(first + s), 1);
+        *ids = tl_masked_fill(t, *ids, tl_ge(t, column, tl_reshape(t, c->end, TL_DIMS(b, 1))), 0);
+    }
     return first;
 }
 
@@ -217,7 +236,7 @@ tl_rotary_rows tl_rotary_rows_of(tl_at at, tl_model *m, tl_tensor x, const tl_co
     spec.kind.base = k->base != 0 ? k->base : 10000;
     if (check_kind(at, &spec.kind) != TL_OK)
         return (tl_rotary_rows){.pairing = k->pairing};
-    const int64_t first = tl_columns_positions(t, c, s.dim[0], s.dim[1], &ids);
+    const int64_t first = tl_columns_positions(t, c, s.dim[0], s.dim[1], k->max_positions, &ids);
     if (k->max_positions > 0 && tl_is_none(ids) && s.dim[1] > k->max_positions - first)
         tl_tape_fail(at, TL_ESHAPE, "rotary positions: %lld after %lld, of at most %lld",
                      (long long)s.dim[1], (long long)first, (long long)k->max_positions);

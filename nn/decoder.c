@@ -109,8 +109,8 @@ static tl_status check_call(tl_tape *t, const tl_decoder_numbers *c, tl_tensor i
     if (s.ndim != 2)
         return tl_tape_fail(TL_AT(t), TL_ESHAPE, "%s: ids have shape %s; (b, s) is needed", c->name,
                             tl_shape_text(text, &s));
-    if (c->max_positions > 0 && tl_is_none(columns->start) && held >= 0 &&
-        s.dim[1] > c->max_positions - held)
+    if (c->max_positions > 0 && tl_is_none(columns->start) && tl_is_none(columns->end) &&
+        held >= 0 && s.dim[1] > c->max_positions - held)
         return tl_tape_fail(
             TL_AT(t), TL_ESHAPE,
             "%s: ids %s make %llu positions, but the config's max_positions is %lld", c->name,
@@ -214,7 +214,8 @@ static tl_tensor learned_positions(const call *c, tl_shape s)
     tl_tape *t = c->t;
     tl_tensor ids, table = tl_param(t, c->m, "positions.weight", c->n.dtype,
                                     TL_DIMS(c->n.max_positions, c->n.width), TL_INIT_NORMAL, 0.01);
-    int64_t first = tl_columns_positions(t, &c->o->columns, s.dim[0], s.dim[1], &ids);
+    int64_t first = tl_columns_positions(t, &c->o->columns, s.dim[0], s.dim[1], c->n.max_positions,
+                                         &ids);
     return tl_is_none(ids) ? tl_slice(t, table, 0, first, first + s.dim[1], 1)
                            : tl_embedding_acc64(t, table, ids);
 }

@@ -92,8 +92,11 @@ static inline bool tl_is_rotary_table(const char *name, const tl_array *a)
 tl_tensor tl_attend(tl_tape *t, tl_tensor q, tl_tensor k, tl_tensor v, int64_t heads,
                     int64_t kv_heads, const tl_rotary_rows *r, const tl_columns *c, int64_t layer);
 /* The positions of s new columns. Where all samples have the same ones, *ids is TL_NONE and the
- * result is the first of them; otherwise *ids (b, s) holds them. */
-int64_t tl_columns_positions(tl_tape *t, const tl_columns *c, int64_t b, int64_t s, tl_tensor *ids);
+ * result is the first of them; otherwise *ids (b, s) holds them. most: rows of the table that they
+ * are looked up in, 0 for any number: columns behind the ends, if it lacks them, have position 0.
+ */
+int64_t tl_columns_positions(tl_tape *t, const tl_columns *c, int64_t b, int64_t s, int64_t most,
+                             tl_tensor *ids);
 
 /* ---- decoder.c ---- */
 

@@ -281,7 +281,7 @@ int64_t tl_tokenizer_encode(const tl_tokenizer *k, const char *text, size_t n, b
                             int64_t *ids, int64_t room, tl_err *err)
 {
     if (TL_NEED(err, k) != TL_OK || TL_NEED(err, text) != TL_OK ||
-        TL_NEED_N(err, room > 0 ? (void *)ids : (void *)"", room) != TL_OK)
+        tl_need(err, __func__, "ids", ids != NULL, room) != TL_OK)
         return -1;
     encoder e = {.k = k, .ids = ids, .room = room};
     for (int i = 0; around && i < k->n_before; i++)

@@ -3,7 +3,8 @@
  * Dtype:  bool; ranges i64
  * Bits:   none computed
  * VJP:    none
- * Errors: TL_ESHAPE TL_EDTYPE TL_EINDEX (a range that is not within the keys)
+ * Errors: TL_ESHAPE TL_EDTYPE TL_EINDEX (a range that is not within the keys) TL_EUSAGE (an option
+ *         that allows no keys: attention's alone)
  */
 #include "ops/build.h"
 
@@ -73,6 +74,17 @@ tl_tensor tl_causal_mask_at(tl_at at, int64_t queries, int64_t keys, tl_attentio
     /* With offsets the op gives the ranges alone; the diagonal of each sample is made of ops. */
     bool moved = !o.full && !tl_is_none(o.offset);
     causal_mask_attrs a = {queries, keys, o.full || moved};
+    const char *other = !tl_is_none(o.mask)   ? "mask"
+                        : !tl_is_none(o.bias) ? "bias"
+                        : o.softcap != 0      ? "softcap"
+                        : o.scale != 0        ? "scale"
+                        : o.lse != NULL       ? "lse"
+                                              : NULL;
+    if (other != NULL)
+        return tl_reject(at, TL_EUSAGE,
+                         "causal_mask: .%s is attention's alone; a mask has .full, .key_start, "
+                         ".key_end and .offset",
+                         other);
     tl_tensor mask = tl_apply1(at, &tl_op_causal_mask, &a, (tl_tensor[]){o.key_start, o.key_end},
                                2);
     if (!moved)

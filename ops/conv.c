@@ -292,8 +292,9 @@ static tl_status dim_steps(tl_at at, const char *name, int64_t size, int64_t k, 
     enum { MOST = 1 << 30 }; /* so that nothing overflows */
     stride += stride == 0;
     dilation += dilation == 0;
-    if (k > 0 && stride > 0 && dilation > 0 && pad >= 0 && size < MOST && k < MOST &&
-        stride < MOST && dilation < MOST && pad < MOST) {
+    const bool large = size >= MOST || k >= MOST || stride >= MOST || dilation >= MOST ||
+                       pad >= MOST;
+    if (k > 0 && stride > 0 && dilation > 0 && pad >= 0 && !large) {
         int64_t room = size + 2 * pad - dilation * (k - 1) - 1;
         *out = packed(room / stride + 1, stride, dilation, 1, pad);
         if (room >= 0)
@@ -301,9 +302,10 @@ static tl_status dim_steps(tl_at at, const char *name, int64_t size, int64_t k, 
     }
     return tl_tape_fail(at, TL_EDOMAIN,
                         "%s: a kernel of %lld with stride %lld, dilation %lld and padding %lld "
-                        "finds no place in %lld",
+                        "%s %lld%s",
                         name, (long long)k, (long long)stride, (long long)dilation, (long long)pad,
-                        (long long)size);
+                        large ? "over" : "finds no place in", (long long)size,
+                        large ? ": a number is too large; all must be below 2^30" : "");
 }
 
 static tl_tensor conv(tl_at at, const char *name, int dims, tl_tensor x, tl_tensor w,

@@ -74,7 +74,8 @@ static tl_status embedding_forward(tl_call *c)
 {
     const tl_array *w = c->in[0], *ids = c->in[1];
     TL_TRY(check_ids(c, ids, w->dim[0]));
-    tl_parallel_for(tl_array_count(ids), 1 + 16384 / (w->dim[1] + 1), copy_rows, c);
+    if (w->dim[1] > 0)
+        tl_parallel_for(tl_array_count(ids), 1 + 16384 / (w->dim[1] + 1), copy_rows, c);
     return TL_OK;
 }
 
@@ -99,6 +100,7 @@ static void embedding_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
 }
 
 const tl_op tl_op_embedding = {TL_NAMED(embedding, 2, 1),
+                               .traits = TL_LOOKUP,
                                .shape = embedding_shape,
                                .forward = embedding_forward,
                                TL_ATTRS(embedding),

@@ -179,7 +179,7 @@ static void scatter_vjp(tl_vjp *g)
 }
 
 const tl_op tl_op_scatter_add_dim = {TL_NAMED(scatter_add_dim, 2, 1),
-                                     .traits = TL_REDUCTION | TL_WIDENED,
+                                     .traits = TL_REDUCTION | TL_WIDENED | TL_LOOKUP,
                                      .shape = scatter_shape,
                                      .forward = scatter_forward,
                                      .attr = scatter_schema,
@@ -241,8 +241,9 @@ static void hot_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
     (void)c, out[0] = in[0] < 0 ? TL_MIXED : in[0];
 }
 
-const tl_op tl_op_one_hot = {TL_NAMED(one_hot, 1, 1), .traits = TL_NONDIFF, .shape = hot_shape,
-                             .forward = hot_forward,  TL_ATTRS(hot),        .batch = hot_batch};
+const tl_op tl_op_one_hot = {TL_NAMED(one_hot, 1, 1), .traits = TL_NONDIFF | TL_LOOKUP,
+                             .shape = hot_shape,      .forward = hot_forward,
+                             TL_ATTRS(hot),           .batch = hot_batch};
 
 tl_tensor tl_one_hot_at(tl_at at, tl_tensor ids, int64_t classes, tl_dtype dtype)
 {
@@ -261,7 +262,12 @@ tl_tensor tl_index_select_at(tl_at at, tl_tensor x, int dim, tl_tensor ids)
                          n.ndim);
     for (int i = 0; i < s.ndim; i++)
         one.dim[i] = 1;
-    int d = tl_dim_from_front(dim, s.ndim);
+    const int d = tl_dim_from_front(dim, s.ndim);
+    tl_shape all = one; /* one element for each id that there can be */
+    all.dim[d] = s.dim[d];
     s.dim[d] = one.dim[d] = n.dim[0];
-    return tl_gather_at(at, x, tl_expand_at(at, tl_reshape_at(at, ids, one), s), d);
+    ids = tl_reshape_at(at, ids, one);
+    if (tl_shape_count(&s) == 0) /* no id would be left to be checked */
+        tl_gather_at(at, tl_expand_at(at, tl_fill_at(at, TL_BOOL, TL_SCALAR, 0), all), ids, d);
+    return tl_gather_at(at, x, tl_expand_at(at, ids, s), d);
 }

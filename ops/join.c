@@ -77,7 +77,10 @@ tl_status tl_split_sizes_at(tl_at at, tl_tensor x, const int64_t *sizes, int n, 
 static tl_status pieces(tl_at at, const char *name, tl_tensor x, int64_t each, int64_t size,
                         int dim, tl_tensor *out, int n)
 {
-    int64_t count = each < 1 ? -1 : size == 0 ? 1 : (size - 1) / each + 1;
+    const int64_t count = each < 1 ? -1 : size == 0 ? 1 : (size - 1) / each + 1;
+    if (each < 1)
+        return tl_tape_fail(at, TL_ESHAPE, "%s: pieces of %lld; 1 is the least", name,
+                            (long long)each);
     if (count != n)
         return tl_tape_fail(at, TL_ESHAPE,
                             "%s: dim %d of size %lld in pieces of %lld gives %lld of them, not %d",

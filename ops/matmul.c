@@ -233,7 +233,8 @@ static tl_tensor matmul_wide(tl_at at, tl_tensor a, tl_tensor b)
 tl_tensor tl_matmul_to_at(tl_at at, tl_tensor a, tl_tensor b, tl_dtype dtype)
 {
     if (!tl_dtype_is_float(dtype))
-        return tl_reject(at, TL_EDTYPE, "matmul_to: dtype %d; a float is needed", (int)dtype);
+        return tl_reject(at, TL_EDTYPE, "matmul_to: dtype %d, %s; a float is needed", (int)dtype,
+                         tl_dtype_name(dtype));
     return tl_in_dtype(at, matmul_wide(at, a, b), dtype);
 }
 

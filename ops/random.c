@@ -30,7 +30,16 @@ static const tl_attr dropout_schema[] = {TL_FIELD(dropout, p, F64),
 /* One sample number, or one for each row of a result of shape s. */
 static bool sample_fits(const tl_array *sample, const tl_shape *s)
 {
-    return s->ndim > 0 && (sample->ndim == 0 || (sample->ndim == 1 && sample->dim[0] == s->dim[0]));
+    return sample->ndim == 0 || (sample->ndim == 1 && sample->dim[0] == s->dim[0]);
+}
+
+/* Draws are made for rows, which one number has not. */
+static tl_status need_rows(tl_call *c, const tl_shape *s)
+{
+    return s->ndim > 0 ? TL_OK
+                       : tl_call_fail(c, TL_ESHAPE,
+                                      "shape [] has no rows, which are drawn one by one; (b, ...) "
+                                      "is needed");
 }
 
 /* One start for each row of (b, s, ...), or none. */
@@ -50,6 +59,7 @@ static tl_status dropout_shape(tl_call *c)
     if (!tl_dtype_is_float(x->dtype) || sample->dtype != TL_I64)
         return tl_call_fail(c, TL_EDTYPE, "x is %s, sample %s; a float and I64 are needed",
                             tl_dtype_name(x->dtype), tl_dtype_name(sample->dtype));
+    TL_TRY(need_rows(c, &s));
     if (!sample_fits(sample, &s))
         return tl_call_fail(
             c, TL_ESHAPE,
@@ -246,6 +256,7 @@ static tl_status draw_shape(tl_call *c)
     if (!tl_dtype_is_float(a->dtype) || sample->dtype != TL_I64)
         return tl_call_fail(c, TL_EDTYPE, "%s by sample numbers in %s; a float and I64 are needed",
                             tl_dtype_name(a->dtype), tl_dtype_name(sample->dtype));
+    TL_TRY(need_rows(c, &a->shape));
     if (!sample_fits(sample, &a->shape) || !start_fits(start, &a->shape))
         return tl_call_fail(
             c, TL_ESHAPE, "%s for sample numbers %s%s; one number, or one for each row, is needed",

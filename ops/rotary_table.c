@@ -130,7 +130,7 @@ static tl_status positions_forward(tl_call *c)
         int64_t offset = tl_i64_at(c->in[0], i), first, last,
                 start = c->in[1] != NULL ? tl_i64_at(c->in[1], i) : 0;
         if (__builtin_sub_overflow(offset, start, &first) ||
-            __builtin_add_overflow(first, n, &last))
+            __builtin_add_overflow(first, n - 1, &last))
             return tl_call_fail(c, TL_EINDEX,
                                 "%lld positions from %lld - %lld of sample %lld overflow 64 bits",
                                 (long long)n, (long long)offset, (long long)start, (long long)i);

@@ -339,6 +339,8 @@ static void bad_tables(void **unused)
     refuses_text("1\n0x10\n", "row 2, column 1: '0x10' is not a number");
     refuses_text("1\n1e\n", "'1e' is not a number");
     refuses_text("1\n1 2\n", "'1 2' is not a number");
+    refuses_text("1,2\r3,4\n", "byte 3, in row 1, is a CR without LF");
+    refuses_text("1,2\n3,4\r", "byte 7, in row 2, is a CR without LF");
     refuses("1\n2\0003\n", 6, TL_EFORMAT, "byte 3, in row 2, is a NUL");
 }
 

@@ -353,7 +353,8 @@ static void tensors_that_do_not_belong(void **unused)
     lie(6, (piece){"more", TL_F32, {2, {2, 2}}}, TL_ENAME, "'more'");
     lie(6, (piece){"adamw.m.none", TL_F32, {2, {2, 2}}}, TL_ENAME, "'adamw.m.none'");
     lie(6, (piece){"adamw.x", TL_F32, {2, {2, 2}}}, TL_ENAME, "'adamw.x'");
-    lie(2, (piece){"adamw.m.w", TL_F32, {2, {4, 1}}}, TL_ESHAPE, "'adamw.m.w' is [4, 1]");
+    lie(2, (piece){"adamw.m.w", TL_F32, {2, {4, 1}}}, TL_ESHAPE,
+        "'adamw.m.w' is [4, 1] F32 there; the model needs [2, 2] F32");
     lie(3, (piece){"adamw.v.w", TL_F64, {2, {2, 2}}}, TL_ESHAPE, "F64");
     lie(5, (piece){"adamw.v.b", TL_I64, {1, {2}}}, TL_ESHAPE, "I64");
 }

@@ -227,6 +227,18 @@ static void what_backward_finds_again_can_be_read_too(void **state)
     free(text);
 }
 
+static void a_limit_below_0_is_refused(void **state)
+{
+    (void)state;
+    tl_model *model = tl_model_new(.seed = 1);
+    tl_tape *t = tl_tape_new(model);
+    tl_tensor x = tl_zeros(t, TL_F32, TL_DIMS(32, 32));
+    assert_null(tl_trace(t, trained, &x, 1, 1, model, .limits.reads = -1));
+    assert_int_equal(tl_error_status(t), TL_EDOMAIN);
+    assert_non_null(strstr(tl_error(t), "tl_trace: .limits.body 0, reads -1"));
+    tl_free(t, model);
+}
+
 const struct CMUnitTest tl_tests_cost[] = {
     cmocka_unit_test(the_table_of_bytes),
     cmocka_unit_test(the_rules_in_their_order),
@@ -234,5 +246,6 @@ const struct CMUnitTest tl_tests_cost[] = {
     cmocka_unit_test(bytes_along_a_residual_chain_are_linear),
     cmocka_unit_test(decisions_can_be_read),
     cmocka_unit_test(what_backward_finds_again_can_be_read_too),
+    cmocka_unit_test(a_limit_below_0_is_refused),
 };
 const size_t tl_tests_cost_count = sizeof tl_tests_cost / sizeof *tl_tests_cost;

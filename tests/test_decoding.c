@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "nn/models.h"
 #include "tests/cases/cases.h"
 #include "tests/cases/run_model.h"
 
@@ -228,8 +229,14 @@ static void test_refusals(void **unused)
                 (tl_decoder_options){.columns = {.cache = &cache}});
         refuses(&d, TL_ESHAPE, "for layer 0 of a cache of shape [2, 2,", three,
                 (tl_decoder_options){.columns = {.cache = &cache}});
-        refuses(&d, TL_ESHAPE, "one at a time", two,
-                (tl_decoder_options){.columns = {.cache = &cache, .at = zeros}});
+        refuses(&d, TL_ESHAPE,
+                "2 columns more, where the cache holds 3 of at most 4; `at` takes one at a time",
+                two, (tl_decoder_options){.columns = {.cache = &cache, .at = zeros}});
+        refuses(&d, TL_ESHAPE, "`at` has shape [2, 1], I64; I64 (2), a column for each", one,
+                (tl_decoder_options){.columns = {.cache = &cache, .at = one}});
+        refuses(&d, TL_EDTYPE, "`at` has shape [2], F32; I64 (2), a column for each", one,
+                (tl_decoder_options){
+                    .columns = {.cache = &cache, .at = tl_zeros(d.t, TL_F32, TL_DIMS(2))}});
         refuses(&d, TL_EINDEX, "`at` is 4 for sample 1; the cache has columns 0 to 3", one,
                 (tl_decoder_options){.columns = {.cache = &cache, .at = four}});
         static const int64_t below[] = {-1, -4, -5, INT64_MIN}; /* not counted from the end */
@@ -266,6 +273,54 @@ static void test_refusals(void **unused)
     }
 }
 
+/* Columns of padding need no place among max_positions, whichever side they are on. */
+static void test_padding_beyond_the_positions(void **unused)
+{
+    enum { COLUMNS = 8, MOST = 6, VOCAB = 20 };
+    static const int64_t n[] = {6, 4}, longer[] = {7, 4}, row[] = {1, 5, 9, 2, 7, 3, 0, 0};
+    int64_t left[2][COLUMNS] = {{0}}, right[2][COLUMNS] = {{0}}, starts[2];
+    (void)unused;
+    for (int i = 0; i < 2; i++) {
+        starts[i] = COLUMNS - n[i];
+        memcpy(right[i], row, (size_t)n[i] * sizeof *row);
+        memcpy(left[i] + starts[i], row, (size_t)n[i] * sizeof *row);
+    }
+    for (int k = 0; k < 3; k++) { /* learned and rotary positions, a Llama */
+        tl_decoder_config c = {.family = k < 2 ? TL_FAMILY_GPT2 : TL_FAMILY_LLAMA};
+        c.gpt2 = (tl_gpt2_config){VOCAB, 8, 2, 2, .max_positions = MOST};
+        c.gpt2.pairing = k == 1 ? TL_ROTARY_HALF : 0;
+        c.llama = (tl_llama_config){VOCAB, 8, 2, 2, .hidden = 12, .max_positions = MOST};
+        tl_model *m = tl_model_new(.seed = 3);
+        tl_tape *t = tl_tape_new(m);
+        tl_mode_push(t, TL_NO_GRAD | TL_EVAL);
+        tl_tensor start = tl_data(t, starts, TL_I64, TL_DIMS(2)),
+                  end = tl_data(t, n, TL_I64, TL_DIMS(2)),
+                  far = tl_data(t, longer, TL_I64, TL_DIMS(2)),
+                  ids = tl_data(t, right, TL_I64, TL_DIMS(2, COLUMNS));
+        ref_tensor z[3] = {
+            tl_case_read(t, tl_decoder(t, m, &c, tl_data(t, row, TL_I64, TL_DIMS(1, MOST)))),
+            tl_case_read(t, tl_decoder(t, m, &c, tl_data(t, left, TL_I64, TL_DIMS(2, COLUMNS)),
+                                       .columns.start = start)),
+            tl_case_read(t, tl_decoder(t, m, &c, ids, .columns.end = end))};
+        for (int side = 1; side < 3; side++) {
+            if (z[side].data == NULL)
+                fail_msg("decoder %d, side %d: %s", k, side, tl_error(t));
+            for (int64_t i = 0; i < 2; i++)
+                for (int64_t j = 0; j < n[i] * VOCAB; j++)
+                    assert_true(
+                        ref_get(&z[0], j) ==
+                        ref_get(&z[side], (i * COLUMNS + (side == 1 ? starts[i] : 0)) * VOCAB + j));
+        }
+        tl_case_free(3, z);
+        assert_true(tl_is_none(tl_decoder(t, m, &c, ids, .columns.end = far)));
+        assert_non_null(strstr(tl_error(t), "id 6 at position 6; the table has 6 rows"));
+        tl_error_clear(t);
+        assert_true(tl_is_none(tl_decoder(t, m, &c, ids, .columns.end = ids)));
+        assert_non_null(strstr(tl_error(t), "`end` has shape [2, 8], I64; I64 (2)"));
+        tl_free(t, m);
+    }
+}
+
 /* Dropout: draws while training, is the identity under TL_EVAL, says what is wrong. */
 static void test_dropout_mode(void **unused)
 {
@@ -291,10 +346,19 @@ static void test_dropout_mode(void **unused)
     tl_error_clear(t);
     assert_true(tl_is_none(tl_dropout(t, x, 0.5, .stream = "s", .start = x)));
     assert_non_null(strstr(tl_error(t), "start [3, 40], F32"));
+    tl_error_clear(t);
+    tl_tensor one = tl_scalar(t, TL_F32, 1);
+    for (int i = 0; i < 2; i++) {
+        assert_true(tl_is_none(i ? tl_dropout(t, one, 0.5, .stream = "s")
+                                 : tl_uniform(t, TL_F32, TL_SCALAR, "s")));
+        assert_non_null(strstr(tl_error(t), "shape [] has no rows"));
+        tl_error_clear(t);
+    }
     tl_free(t, m);
 }
 
 const struct CMUnitTest tl_tests_decoding[] = {cmocka_unit_test(test_decoding),
                                                cmocka_unit_test(test_refusals),
+                                               cmocka_unit_test(test_padding_beyond_the_positions),
                                                cmocka_unit_test(test_dropout_mode)};
 const size_t tl_tests_decoding_count = sizeof tl_tests_decoding / sizeof tl_tests_decoding[0];

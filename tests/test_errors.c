@@ -135,6 +135,9 @@ static void pointwise(void **unused)
 static void views(void **unused)
 {
     (void)unused;
+    tl_tensor part[2];
+    REFUSES(ESHAPE, "split", "pieces of 0; 1 is the least",
+            (tl_split(t, a23, 0, 1, part, 2), TL_NONE));
     REFUSES(ESHAPE, "reshape", "[2, 3] has 6 elements, [4] would have 4",
             tl_reshape(t, a23, TL_DIMS(4)));
     REFUSES(ESHAPE, "reshape", "[4, -1]", tl_reshape(t, a23, TL_DIMS(4, -1)));
@@ -160,6 +163,8 @@ static void views(void **unused)
     REFUSES(EDOMAIN, "floor_divide", "element 0 of the divisor is 0", tl_floor_divide(t, i23, i23));
     REFUSES(EDOMAIN, "remainder", "element 0 of the divisor is 0", tl_remainder(t, i23, i23));
     REFUSES(EDOMAIN, "arange", "from 0 to 3 by 0", tl_arange(t, TL_F32, 0, 3, 0));
+    REFUSES(EDOMAIN, "arange", "0.5 by 1: no i64s", tl_arange(t, TL_I64, 0.5, 3, 1));
+    REFUSES(EDOMAIN, "arange", "0 by 0.5: no i64s", tl_arange(t, TL_I64, 0, 3, 0.5));
     REFUSES(EDOMAIN, "arange", "by nan", tl_arange(t, TL_F32, 0, 3, (double)NAN));
     REFUSES(ESHAPE, "tril", "x has 0 dims", tl_tril(t, scalar, 0));
     REFUSES(ESHAPE, "diagonal", "dim 1 of [2, 3] is listed twice", tl_diagonal(t, a23, 0, 1, -1));
@@ -178,6 +183,8 @@ static void views(void **unused)
     REFUSES(EDOMAIN, "conv2d",
             "a kernel of 2 with stride 1, dilation 3 and padding 0 finds no place in 2",
             tl_conv2d(t, image, image, .dilation = {3}));
+    REFUSES(EDOMAIN, "conv2d", "over 2: a number is too large; all must be below 2^30",
+            tl_conv2d(t, image, image, .padding = {L(1) << 40}));
     REFUSES(ESHAPE, "max_pool1d", "x has 2 dims; it needs 3", tl_max_pool1d(t, a23));
     REFUSES(EDOMAIN, "attention", "softcap is inf",
             tl_attention(t, image, image, image, .softcap = (double)INFINITY));
@@ -335,6 +342,7 @@ static void products(void **unused)
     tl_tensor three = tl_data(t, ((int64_t[]){3}), TL_I64, TL_DIMS(1)),
               minus = tl_data(t, ((int64_t[]){-1}), TL_I64, TL_DIMS(1));
     before = tl_memory_stats(t);
+    REFUSES(EDTYPE, "matmul_to", "I64; a float is needed", tl_matmul_to(t, a23, a32, TL_I64));
     REFUSES(ESHAPE, "matmul", "[2, 3] @ [2, 3]", tl_matmul(t, a23, a23));
     REFUSES(EDTYPE, "matmul", "F32 @ F64", tl_matmul(t, a32, d23));
     REFUSES(EDTYPE, "matmul", "I64", tl_matmul(t, a32, i23));
@@ -370,6 +378,12 @@ static void products(void **unused)
             tl_attention(t, x4, x4, x4, .key_start = minus));
     REFUSES(ESHAPE, "causal_mask", "one I64 for each sample",
             tl_causal_mask(t, 2, 2, .key_start = two, .key_end = three));
+    tl_tensor lse;
+    REFUSES(EUSAGE, "causal_mask", ".mask is attention's", tl_causal_mask(t, 2, 2, .mask = b23));
+    REFUSES(EUSAGE, "causal_mask", ".bias is attention's", tl_causal_mask(t, 2, 2, .bias = a23));
+    REFUSES(EUSAGE, "causal_mask", ".softcap is", tl_causal_mask(t, 2, 2, .softcap = 2));
+    REFUSES(EUSAGE, "causal_mask", ".scale is", tl_causal_mask(t, 2, 2, .scale = 2));
+    REFUSES(EUSAGE, "causal_mask", ".lse is", tl_causal_mask(t, 2, 2, .lse = &lse));
 }
 
 static void indices_and_targets(void **unused)
@@ -388,7 +402,23 @@ static void indices_and_targets(void **unused)
             tl_positions_after(t, many, ids, 4));
     REFUSES(ESHAPE, "positions_after", "starts of shape [2, 3], F32",
             tl_positions_after(t, a23, ids, 4));
+    tl_tensor last = tl_data(t, ((int64_t[]){FAR - 1}), TL_I64, TL_DIMS(1));
+    int64_t place[2] = {0, 0};
+    tl_keep(t, tl_positions(t, last, 2), place, sizeof place);
+    assert_true(place[0] == FAR - 1 && place[1] == FAR);
+    before = tl_memory_stats(t);
+    REFUSES(EINDEX, "positions", "overflow 64 bits", tl_positions(t, last, 3));
     REFUSES(EINDEX, "embedding", "0 rows", tl_embedding(t, empty, ids));
+    tl_tensor wide = tl_zeros(t, TL_F32, TL_DIMS(2, 0)); /* results without elements */
+    before = tl_memory_stats(t);
+    REFUSES(EINDEX, "embedding", "id 2 at position 1; the table has 2 rows",
+            tl_embedding(t, wide, ids));
+    REFUSES(EINDEX, "one_hot", "id 0 at position 0; there are 0 classes",
+            tl_one_hot(t, ids, 0, TL_F32));
+    REFUSES(EINDEX, "scatter_add_dim", "id 0 at position 0; dim 0 has size 0",
+            tl_scatter_add_dim(t, v3, ids, 0, TL_DIMS(0)));
+    NAMED("index_select", "id 2 at position 1; dim 0 has size 2", tl_index_select(t, wide, 0, ids));
+    before = tl_memory_stats(t);
     tl_tensor low = tl_data(t, ((int64_t[]){0, 1}), TL_I64, TL_DIMS(2));
     before = tl_memory_stats(t);
     NAMED("embedding_padded", "row 2; the table has 2 rows", tl_embedding_padded(t, a23, low, 2));

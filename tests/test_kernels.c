@@ -201,6 +201,8 @@ static void a_push_that_fails_opens_nothing(void **unused)
     expect_kernel(t, own_product(t, TL_F32), "matmul F32 test-own");
     tl_kernel_push(t, "matmull", TL_F32, "invariant");
     expect_failure(t, TL_ENAME, "'matmull'");
+    tl_kernel_push(t, "matmul", TL_F32, NULL);
+    expect_failure(t, TL_ENAME, "tl_kernel_push: name is NULL");
     tl_kernel_push(t, "matmul", TL_F64, "test-own");
     expect_failure(t, TL_ENAME, "for F64");
     tl_kernel_push(t, "abs", TL_F32, "test-never");

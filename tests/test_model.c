@@ -451,9 +451,9 @@ static void a_file_of_another_model(void **unused)
     write_variant(0, TL_F32, 2, false);
     load_refuses(b, TL_ENAME, "has no tensor 'a'");
     write_variant(1, TL_F32, 1, false);
-    load_refuses(b, TL_ESHAPE, "'a' is [3, 1] F32 there, [3, 2] F32 in the model");
+    load_refuses(b, TL_ESHAPE, "'a' is [3, 1] F32 there; the model needs [3, 2] F32");
     write_variant(1, TL_F16, 2, false);
-    load_refuses(b, TL_ESHAPE, "'a' is [3, 2] F16 there, [3, 2] F32 in the model");
+    load_refuses(b, TL_ESHAPE, "'a' is [3, 2] F16 there; the model needs [3, 2] F32");
     write_variant(2, TL_F32, 2, true);
     load_refuses(b, TL_ENAME, "has 5 tensors, the model 4 of them; 'zzz' is another");
     write_variant(2, TL_F32, 2, false);

@@ -984,6 +984,8 @@ static void any_bytes_come_back(void **unused)
         assert_true(at == N);
         assert_int_equal(tl_tokenizer_encode(k, text, N, false, NULL, 0, &err), n);
     }
+    assert_int_equal(tl_tokenizer_encode(k, text, N, false, NULL, 5, &err), -1);
+    assert_string_equal(err.message, "tl_tokenizer_encode: ids is NULL");
     tl_tokenizer_close(k);
 }
 

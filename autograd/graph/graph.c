@@ -289,6 +289,15 @@ tl_graph *tl_trace_at(tl_at at, tl_program *f, const tl_tensor *in, int n_in, in
                      "tl_trace: this tape is a trace itself; call the program instead");
         return NULL;
     }
+    const tl_cost_limits *l = &o.limits;
+    if ((l->body | l->reads | l->again_bytes | l->again_steps) < 0) {
+        tl_tape_fail(at, TL_EDOMAIN,
+                     "tl_trace: .limits.body %lld, reads %lld, again_bytes %lld, again_steps %lld: "
+                     "none can be below 0",
+                     (long long)l->body, (long long)l->reads, (long long)l->again_bytes,
+                     (long long)l->again_steps);
+        return NULL;
+    }
     const int64_t began = now();
     tl_graph *g = graph_new(at.tape, n_in, n_out, o);
     if (g == NULL) {

@@ -289,8 +289,9 @@ int tl_kernel_push_at(tl_at at, const char *op, tl_dtype dtype, const char *name
         return depth;
     const char *lives = op == NULL ? NULL : known_op(op);
     if (name == NULL || (op != NULL && lives == NULL)) {
-        tl_tape_fail(at, TL_ENAME, "tl_kernel_push: no op '%.60s' has kernels",
-                     name == NULL ? "(no kernel named)" : op);
+        tl_tape_fail(at, TL_ENAME, "tl_kernel_push: %s%.60s%s",
+                     name == NULL ? "name is NULL" : "no op '", name == NULL ? "" : op,
+                     name == NULL ? "" : "' has kernels");
         return depth;
     }
     if (dtype != TL_ANY_DTYPE && tl_dtype_size(dtype) == 0) {

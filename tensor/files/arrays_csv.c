@@ -48,10 +48,10 @@ static bool number(const char *s, size_t n, double *x)
     return n > 0 && i == n && end == s + n;
 }
 
-/* Steps over a line's end. */
+/* Steps over a line's end: LF or CR LF. */
 static void next_line(const char **p)
 {
-    *p += **p == '\r';
+    *p += **p == '\r' && (*p)[1] == '\n';
     *p += **p == '\n';
 }
 
@@ -83,8 +83,8 @@ static tl_status rows(tl_arrays *f, const char *p, const char *end, int64_t firs
         const char *line = p;
         next_line(&p);
         if (p == line && p < end)
-            return tl_arrays_bad(f, "byte %zu, in row %" PRId64 ", is a NUL",
-                                 (size_t)(p - f->bytes), first + *count);
+            return tl_arrays_bad(f, "byte %zu, in row %" PRId64 ", is %s", (size_t)(p - f->bytes),
+                                 first + *count, *p == '\r' ? "a CR without LF" : "a NUL");
     }
     return TL_OK;
 }
@@ -95,8 +95,8 @@ static tl_status read_rows(tl_arrays *f, const char *p, const char *end)
     int64_t columns = 1, names = 0, n;
     tl_arrays_entry *e;
     double x;
-    while (end > p && (end[-1] == '\n' || end[-1] == '\r'))
-        end--;
+    while (end > p && end[-1] == '\n')
+        end -= end - p > 1 && end[-2] == '\r' ? 2 : 1;
     const char *s = p;
     for (;; columns++, s++) {
         size_t length;

@@ -309,7 +309,7 @@ static tl_bce_options bces(api *a)
 }
 static tl_attention_options ranges(api *a)
 {
-    return (tl_attention_options){.scale = DBL(1), .key_start = MAYBE(IDS), .key_end = MAYBE(ENDS)};
+    return (tl_attention_options){.key_start = MAYBE(IDS), .key_end = MAYBE(ENDS)};
 }
 static tl_attention_options written_out(api *a)
 {
