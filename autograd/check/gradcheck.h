@@ -22,7 +22,7 @@ enum { TL_ANOMALY = 1u << 16 };
 typedef enum {
     TL_RIGHT,             /* every element compared agrees */
     TL_WRONG,             /* numeric and analytic differ by more than errors, or a call failed */
-    TL_KINK,              /* it bends here: one-sided derivatives differ, numeric is their mean */
+    TL_KINK,              /* it bends here or nearby: numeric is the mean of both sides' slopes */
     TL_PRECISION_LIMITED, /* roundings hide it, or the numeric side is too uncertain */
     TL_NO_SIGNAL          /* nothing to compare: no gradient, or zero on both sides everywhere */
 } tl_verdict;
