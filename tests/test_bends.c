@@ -1,5 +1,5 @@
-/* What the gradient checker says of functions that bend at the point or near it: a right gradient
- * is not called wrong, and a wrong one is. */
+/* What the gradient checker says of functions that bend at the point or near it, and of inputs that
+ * are constants to an op: a right gradient is not called wrong, and a wrong one is. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -146,10 +146,60 @@ static void a_gradient_wrong_at_the_point_alone_is_wrong(void **unused)
     }
 }
 
+/* ---- inputs that are constants to an op ---- */
+
+FUNCTION(f_counted, tl_cross_entropy(on, in[0], in[1], TL_MEAN, .count = in[2]))
+FUNCTION(f_counted_nll,
+         tl_nll(on, tl_log_softmax(on, in[0], -1), in[1], TL_MEAN, .count = tl_scale(on, in[2], 2)))
+FUNCTION(f_divided, tl_div(on, tl_cross_entropy(on, in[0], in[1], TL_SUM), in[2]))
+
+FUNCTION(f_both, tl_add(on, f_counted(on, in, n, ctx), f_divided(on, in, n, ctx)))
+
+static tl_tensor f_slope(tl_tape *on, const tl_tensor *in, int n, void *ctx)
+{
+    tl_tensor dx = TL_NONE, y = f_counted(on, in, n, ctx);
+    tl_gradients(on, y, in, 1, TL_NONE, &dx);
+    return dx;
+}
+
+static void a_count_is_held(void **unused)
+{
+    static tl_function *const f[] = {f_counted, f_counted_nll, f_slope, f_both, f_divided};
+    (void)unused;
+    for (int k = 0; k < 5; k++)
+        for (int order = 1; order <= 2; order++) {
+            tl_gradcheck_report r;
+            tl_tensor in[] = {random_leaf(TL_F64, TL_DIMS(2, 3)),
+                              tl_data(t, ((int64_t[]){0, 2}), TL_I64, TL_DIMS(2)),
+                              tl_data(t, ((double[]){2}), TL_F64, TL_SCALAR)};
+            tl_verdict v = order == 1 ? tl_gradcheck_with(t, f[k], in, 3, NULL, &r, .seed = 0)
+                                      : tl_gradgradcheck_with(t, f[k], in, 3, NULL, &r, .seed = 0);
+            if (v != TL_RIGHT)
+                fail_msg("function %d, order %d: %s", k, order, r.text);
+            if (order == 1)
+                assert_int_equal(r.leaves, k == 4 ? 2 : 1); /* what only divides varies */
+        }
+}
+
+/* To differentiate by it is refused. */
+static void a_count_takes_no_gradient(void **unused)
+{
+    tl_tensor in[] = {random_leaf(TL_F64, TL_DIMS(2, 3)),
+                      tl_data(t, ((int64_t[]){0, 2}), TL_I64, TL_DIMS(2)),
+                      tl_data(t, ((double[]){2}), TL_F64, TL_SCALAR)};
+    (void)unused;
+    for (int i = 0; i < 3; i += 2)
+        tl_require_grad(t, in[i]);
+    tl_backward(t, f_counted(t, in, 3, NULL));
+    expect_failure(t, TL_ENOGRAD, "the vjp of cross_entropy gives no gradient for its input 2");
+}
+
 const struct CMUnitTest tl_tests_bends[] = {
     TEST(a_small_bend_is_a_kink),
     TEST(a_bend_excuses_no_wrong_gradient),
     TEST(a_bend_beside_the_point_is_not_wrong),
     TEST(a_gradient_wrong_at_the_point_alone_is_wrong),
+    TEST(a_count_is_held),
+    TEST(a_count_takes_no_gradient),
 };
 const size_t tl_tests_bends_count = sizeof tl_tests_bends / sizeof tl_tests_bends[0];

@@ -6,8 +6,8 @@
  * cotangent on every output (central differences and Ridders' extrapolation). It is compared
  *   - tightly, with the analytic gradient of the f64 run: is the vjp right?
  *   - to the precision of the user's dtypes, with the gradient in them: are the kernels right?
- * What is detached is held constant on both sides. Only a comparison that had something to compare
- * can say "right". After "wrong" each op is checked alone, and the culprit is named. */
+ * What is detached, or a count to an op, is held constant on both sides. Only what had something to
+ * compare can be "right". After "wrong" each op is checked alone, and the culprit is named. */
 #ifndef TL_GRADCHECK_H
 #define TL_GRADCHECK_H
 
