@@ -126,9 +126,9 @@ struct tl_op {
     int (*same_as)(const void *attrs, const double *const *constant);
     /* this(undoes(x)) is x, bit for bit. Both ops have one input and no attributes. */
     const tl_op *undoes;
-    /* Outputs that carry no gradient (a running total). A derivative that would pass through one,
-     * or through a float output of a TL_NONDIFF op, is refused. */
-    unsigned nodiff_out;
+    /* Outputs that carry no gradient (a running total), inputs that take none (a count). To derive
+     * through one, or through a float output of a TL_NONDIFF op, is refused. */
+    unsigned nodiff_out, nodiff_in;
     /* How the outputs depend on the batch, given how the inputs do. Asked if some input depends on
      * it (or weights enter a TL_RANDOM op) and none is mixed. An output along axis a is a promise:
      * in any subset of the samples, in any order, each sample has the same bits. NULL: pointwise

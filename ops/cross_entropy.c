@@ -203,6 +203,7 @@ const tl_op tl_op_cross_entropy = {TL_NAMED(cross_entropy, 4, 2),
                                    .vjp = cross_entropy_vjp,
                                    .saves_in = 7,
                                    .nodiff_out = 1,
+                                   .nodiff_in = TL_BIT(2) | TL_BIT(3),
                                    .batch = loss_batch};
 
 /* ---- cross_entropy_grad(dy, logits, targets, count?) -> dz ---- */
@@ -270,6 +271,7 @@ const tl_op tl_op_cross_entropy_grad = {TL_NAMED(cross_entropy_grad, 4, 1),
                                         TL_ATTRS(tl_loss),
                                         .vjp = grad_vjp,
                                         .saves_in = 15,
+                                        .nodiff_in = TL_BIT(3),
                                         .batch = loss_grad_batch};
 
 /* ---- nll: the negative log-likelihood of targets, from log-probabilities
@@ -313,7 +315,8 @@ const tl_op tl_op_nll = {TL_NAMED(nll, 4, 2),  .optional = TL_BIT(2) | TL_BIT(3)
                          .shape = loss_shape,  .forward = nll_forward,
                          .attr = nll_schema,   .attr_size = sizeof(tl_loss_attrs),
                          .vjp = nll_vjp,       .saves_in = 6,
-                         .nodiff_out = 1,      .batch = loss_batch};
+                         .nodiff_out = 1,      .nodiff_in = TL_BIT(2) | TL_BIT(3),
+                         .batch = loss_batch};
 
 /* ---- nll_grad(dy, targets, count?) -> dlogp (targets..., classes), in dy's dtype ---- */
 
@@ -363,4 +366,4 @@ const tl_op tl_op_nll_grad = {TL_NAMED(nll_grad, 3, 1), .optional = TL_BIT(2),
                               .shape = nll_grad_shape,  .forward = nll_grad_forward,
                               .attr = nll_grad_schema,  .attr_size = sizeof(tl_loss_attrs),
                               .vjp = nll_grad_vjp,      .saves_in = 7,
-                              .batch = nll_grad_batch};
+                              .nodiff_in = TL_BIT(2),   .batch = nll_grad_batch};

@@ -110,7 +110,7 @@ static void test_structs(void **unused)
         unsigned in = op->n_in < 0 ? ~0u : (1u << op->n_in) - 1, out = (1u << op->n_out) - 1;
         if (op->n_out < 1 || op->n_out > 8 || op->n_in > 31)
             lacks(op->name, "too many inputs or outputs, or no output");
-        if ((op->optional | op->saves_in | op->folds) & ~in ||
+        if ((op->optional | op->saves_in | op->folds | op->nodiff_in) & ~in ||
             (op->saves_out | op->nodiff_out) & ~out)
             lacks(op->name, "a bit names an input or output that it does not have");
         if (op->folds_f64 & ~op->folds)

@@ -345,34 +345,3 @@ void tl_culprit_find(tl_tape *rec, tl_tensor y, int order, tl_gradcheck_options 
         name_culprit(&f, order, o, &r->culprit);
     tl_object_end(p.walk);
 }
-
-const char *tl_culprit_text(const tl_culprit *w, const char *none, char *buf, size_t cap)
-{
-    char what[64] = "its cotangent", by[32] = "", factor[48] = "", more[96] = "";
-    buf[0] = '\0';
-    if (w->op == NULL && w->judged > 0)
-        snprintf(buf, cap, "each of %d ops is right by itself%s, %s: ", w->judged,
-                 w->unjudged > 0 ? " (others could not be judged)" : "", none);
-    if (w->op == NULL)
-        return buf;
-    if (w->input >= 0)
-        snprintf(what, sizeof what, "input %d", w->input);
-    if (w->by >= 0)
-        snprintf(by, sizeof by, "input %d and ", w->by);
-    if (!isnan(w->ratio))
-        snprintf(factor, sizeof factor, " (analytic/numeric = %.6g)", w->ratio);
-    if (w->calls + w->others > 1)
-        snprintf(more, sizeof more, "; %d more calls of it and %d of other ops are wrong",
-                 w->calls - 1, w->others);
-    int at = snprintf(buf, cap, "%.60s (%.90s:%d): its %s by %s%s %s%s at %d of %d elements", w->op,
-                      w->file == NULL ? "?" : w->file, w->line,
-                      w->by < 0 ? "gradient" : "second derivative", by, what, w->kind, factor,
-                      w->wrong, w->compared);
-    for (int i = 0; i < w->n_worst && i < 2 && (size_t)at < cap; i++)
-        at += snprintf(buf + at, cap - (size_t)at, "%s[%lld] numeric %.6g, analytic %.6g",
-                       i == 0 ? ": " : "; ", (long long)w->worst[i].element, w->worst[i].numeric,
-                       w->worst[i].analytic);
-    if ((size_t)at < cap)
-        snprintf(buf + at, cap - (size_t)at, "%s. In the whole function: ", more);
-    return buf;
-}

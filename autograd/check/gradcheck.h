@@ -6,8 +6,8 @@
  * cotangent on every output (central differences and Ridders' extrapolation). It is compared
  *   - tightly, with the analytic gradient of the f64 run: is the vjp right?
  *   - to the precision of the user's dtypes, with the gradient in them: are the kernels right?
- * What is detached is held constant on both sides. Only a comparison that had something to compare
- * can say "right". After "wrong" each op is checked alone, and the culprit is named. */
+ * What is detached, or a count to an op, is held constant on both sides. Only what had something to
+ * compare can be "right". After "wrong" each op is checked alone, and the culprit is named. */
 #ifndef TL_GRADCHECK_H
 #define TL_GRADCHECK_H
 
@@ -22,7 +22,7 @@ enum { TL_ANOMALY = 1u << 16 };
 typedef enum {
     TL_RIGHT,             /* every element compared agrees */
     TL_WRONG,             /* numeric and analytic differ by more than errors, or a call failed */
-    TL_KINK,              /* it bends here: one-sided derivatives differ, numeric is their mean */
+    TL_KINK,              /* it bends here or nearby: numeric is the mean of both sides' slopes */
     TL_PRECISION_LIMITED, /* roundings hide it, or the numeric side is too uncertain */
     TL_NO_SIGNAL          /* nothing to compare: no gradient, or zero on both sides everywhere */
 } tl_verdict;

@@ -31,6 +31,7 @@ static tl_status find_used(tl_tape *t, tl_tensor y, const tl_tensor *x, int n, b
         for (uint32_t at = 0; at < n_order && !used[i]; at++)
             for (int k = 0; k < t->node[order[at]].n_in; k++)
                 used[i] |= tl_same_handle(x[i], t->node[order[at]].in[k]);
+        used[i] &= tl_peek(t, x[i]) != NULL && tl_peek(t, x[i])->needs_grad;
     }
     return TL_OK;
 }

@@ -11,12 +11,17 @@ typedef struct {
     double plus, minus;
 } pair;
 
-double tl_shadow_value_at(tl_shadow *s, double h)
+static void move(tl_shadow *s, double h)
 {
     for (int64_t k = 0; k < s->n; k++) {
         const double step = h * s->dir[k];
         s->x[k] = step == 0 ? s->x0[k] : s->x0[k] + step; /* -0 stays -0 */
     }
+}
+
+double tl_shadow_value_at(tl_shadow *s, double h)
+{
+    move(s, h);
     return tl_shadow_value(s);
 }
 
@@ -127,4 +132,50 @@ tl_numeric tl_shadow_derivative_near(tl_shadow *s, const tl_path *p, double part
 {
     const double size = size_of(s, p);
     return attempt(s, tl_shadow_value(s), part * (size > 0 ? size : 1));
+}
+
+/* ---- a bend, or a wrong gradient? ---- */
+
+/* The derivative at x0 + h * dir as the gradients there give it. */
+static double slope_at(tl_shadow *s, double h)
+{
+    double sum = 0;
+    move(s, h);
+    if (tl_shadow_gradients(s, false, 0) != TL_OK)
+        return (double)NAN;
+    for (int64_t k = 0; k < s->n; k++)
+        sum += s->dir[k] != 0 ? s->found[0][k] * s->dir[k] : 0;
+    return sum;
+}
+
+/* The mean slope from -h to h: by two points of each of some panels (Gauss), whose error falls with
+ * the fourth power of h. */
+static double mean_slope(tl_shadow *s, double h)
+{
+    enum { PANELS = 8 };
+    double sum = 0;
+    for (int i = 0; i < 2 * PANELS; i++) {
+        const double at = i / 2 + 0.5 + (i % 2 ? 0.5 : -0.5) / sqrt(3);
+        sum += slope_at(s, h * (2 * at / PANELS - 1)) / (2 * PANELS);
+    }
+    return sum;
+}
+
+/* If gradients are right, those between two points add up to how the value changes from one to the
+ * other, bend or none. If they are wrong, they miss it at every step. But a gradient that is wrong
+ * at x0 alone adds up as well. It is known by its neighbours, which agree with the numeric
+ * derivative; on one side of a bend at least, they do not. */
+bool tl_shadow_bends(tl_shadow *s, const tl_numeric *d, double off)
+{
+    const double near = 0x1p-24 * d->step;
+    if (!(fabs(slope_at(s, near) - d->value) > 0.8 * off) &&
+        !(fabs(slope_at(s, -near) - d->value) > 0.8 * off))
+        return false;
+    for (int part = 1; part <= 4; part *= 4) {
+        const double h = d->step / part;
+        const double plus = tl_shadow_value_at(s, h), minus = tl_shadow_value_at(s, -h);
+        if (!(fabs((plus - minus) / (2 * h) - mean_slope(s, h)) < 0.2 * off))
+            return false;
+    }
+    return true;
 }

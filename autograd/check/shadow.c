@@ -57,6 +57,43 @@ static tl_status copy_input(tl_at at, const char *what, tl_tensor x, bool grads,
     return grads && tl_dtype_is_float(v->a.dtype) ? tl_require_grad(on, *copy) : TL_OK;
 }
 
+/* Holds inputs constant for which ops take no gradient, a count for one, since backward would
+ * refuse them; and with these what is made of them alone. Inputs of which only counts are made are
+ * held, too; those of which other things are made as well stay, and are refused. */
+static tl_status hold_constants(tl_tape *t, tl_tensor y, const tl_tensor *in, int n)
+{
+    enum { VARIES = 1, MAKES = 2, IS = 4 }; /* by index of value: what y has of it; a count */
+    uint8_t *way = tl_tape_scratch(t, atomic_load(&t->values.count) + 1);
+    uint32_t *order, n_order;
+    if (way == NULL || tl_canonical_order(t, y, TL_TO_GRAD, &order, &n_order) != TL_OK)
+        return tl_error_status(t);
+    way[y.owner == t->values.owner ? y.index : atomic_load(&t->values.count)] = VARIES;
+    for (uint32_t i = n_order; i-- > 0;) {
+        const tl_node *to = &t->node[order[i]];
+        unsigned from = 0;
+        for (int j = 0; j < to->n_out; j++)
+            from |= way[to->out + (uint32_t)j] & (VARIES | MAKES);
+        for (int k = 0; k < to->n_in; k++)
+            if (to->in[k].owner == t->values.owner)
+                way[to->in[k].index] |= (uint8_t)(from && k < 32 && to->op->nodiff_in & TL_BIT(k)
+                                                      ? IS | MAKES
+                                                      : from);
+    }
+    for (int i = 0; i < n; i++)
+        if (tl_peek(t, in[i]) != NULL && /* not reset by the function */
+            (way[in[i].index] == MAKES || way[in[i].index] & IS))
+            tl_peek(t, in[i])->needs_grad = false;
+    for (uint32_t i = 0; i < n_order; i++) {
+        tl_node *to = &t->node[order[i]];
+        to->needs_grad = false;
+        for (int k = 0; k < to->n_in; k++)
+            to->needs_grad |= !tl_is_none(to->in[k]) && tl_peek(t, to->in[k])->needs_grad;
+        for (int j = 0; j < to->n_out && !to->needs_grad; j++)
+            tl_values_at(&t->values, to->out + (uint32_t)j)->needs_grad = false;
+    }
+    return TL_OK;
+}
+
 tl_status tl_shadow_record(const tl_subject *f, const char *who, bool grads, tl_tape *on,
                            tl_tensor *copies, tl_tensor *y, tl_err *err)
 {
@@ -71,7 +108,8 @@ tl_status tl_shadow_record(const tl_subject *f, const char *who, bool grads, tl_
     snprintf(what, sizeof what, "%s: the function's result", who);
     const tl_tape *failed = tl_failed(f->at.tape) ? f->at.tape : on;
     const tl_at at = {on, f->at.file, f->at.line, NULL};
-    if (!tl_failed(failed) && tl_readable(at, *y, what) != NULL)
+    if (!tl_failed(failed) && tl_readable(at, *y, what) != NULL &&
+        hold_constants(on, *y, copies, f->n) == TL_OK)
         return TL_OK;
     return tl_fail(err, tl_error_status(failed), "%s", tl_error(failed));
 }
@@ -124,7 +162,8 @@ tl_status tl_shadow_leaves(tl_shadow *s, const tl_tensor *in, int n, bool check_
     char name[32];
     for (int i = 0; i < n; i++) {
         snprintf(name, sizeof name, "input %d", i);
-        TL_TRY(add_leaf(s, in[i], check_inputs, name));
+        const tl_value *v = tl_peek(s->rec, in[i]);
+        TL_TRY(add_leaf(s, in[i], check_inputs && v != NULL && v->needs_grad, name));
     }
     if (tl_canonical_order(s->rec, s->y, TL_TO_ALL, &order, &count) != TL_OK)
         return tl_fail(&s->err, TL_ENOMEM, "no memory to order the nodes");

@@ -109,6 +109,8 @@ double tl_shadow_value_at(tl_shadow *s, double h);
 tl_numeric tl_shadow_derivative(tl_shadow *s, const tl_path *p);
 /* The same by steps from that part of what moves on down. */
 tl_numeric tl_shadow_derivative_near(tl_shadow *s, const tl_path *p, double part);
+/* Whether d is off from the f64 gradient, by that much, because of a bend at x0 or near it. */
+bool tl_shadow_bends(tl_shadow *s, const tl_numeric *d, double off);
 
 /* ---- noise.c ---- */
 
@@ -186,9 +188,11 @@ void tl_culprit_find_second(tl_checker *c, const tl_subject *f);
  * by itself, and writes it into the report. */
 void tl_culprit_find(tl_tape *rec, tl_tensor y, int order, tl_gradcheck_options o,
                      tl_gradcheck_report *r);
-/* The culprit in words. If there is none, but each op is right by itself: that, and `none`, which
- * says what follows from it. Returns buf. */
-const char *tl_culprit_text(const tl_culprit *c, const char *none, char *buf, size_t cap);
+
+/* ---- report.c ---- */
+
+/* Writes what was found into c->r->text. */
+void tl_check_describe(tl_checker *c);
 
 /* ---- explain.c ---- */
 

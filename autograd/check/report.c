@@ -1,0 +1,86 @@
+/* report.c: what a check found, in words. */
+#include <math.h>
+#include <stdio.h>
+
+#include "autograd/check/shadow.h"
+#include "tensor/threads.h"
+
+static const char *const names[] = {"right", "wrong", "kink", "precision-limited", "no signal"};
+
+const char *tl_verdict_name(tl_verdict v) { return (unsigned)v < 5 ? names[v] : "?"; }
+
+/* The culprit in words. If there is none, but each op is right by itself: that, and `none`, which
+ * says what follows from it. Returns buf. */
+static const char *culprit_text(const tl_culprit *w, const char *none, char *buf, size_t cap)
+{
+    char what[64] = "its cotangent", by[32] = "", factor[48] = "", more[96] = "";
+    buf[0] = '\0';
+    if (w->op == NULL && w->judged > 0)
+        snprintf(buf, cap, "each of %d ops is right by itself%s, %s: ", w->judged,
+                 w->unjudged > 0 ? " (others could not be judged)" : "", none);
+    if (w->op == NULL)
+        return buf;
+    if (w->input >= 0)
+        snprintf(what, sizeof what, "input %d", w->input);
+    if (w->by >= 0)
+        snprintf(by, sizeof by, "input %d and ", w->by);
+    if (!isnan(w->ratio))
+        snprintf(factor, sizeof factor, " (analytic/numeric = %.6g)", w->ratio);
+    if (w->calls + w->others > 1)
+        snprintf(more, sizeof more, "; %d more calls of it and %d of other ops are wrong",
+                 w->calls - 1, w->others);
+    int at = snprintf(buf, cap, "%.60s (%.90s:%d): its %s by %s%s %s%s at %d of %d elements", w->op,
+                      w->file == NULL ? "?" : w->file, w->line,
+                      w->by < 0 ? "gradient" : "second derivative", by, what, w->kind, factor,
+                      w->wrong, w->compared);
+    for (int i = 0; i < w->n_worst && i < 2 && (size_t)at < cap; i++)
+        at += snprintf(buf + at, cap - (size_t)at, "%s[%lld] numeric %.6g, analytic %.6g",
+                       i == 0 ? ": " : "; ", (long long)w->worst[i].element, w->worst[i].numeric,
+                       w->worst[i].analytic);
+    if ((size_t)at < cap)
+        snprintf(buf + at, cap - (size_t)at, "%s. In the whole function: ", more);
+    return buf;
+}
+
+void tl_check_describe(tl_checker *c)
+{
+    tl_gradcheck_report *r = c->r;
+    const char *name = c->who + 3; /* without the prefix */
+    char culprit[TL_MESSAGE_MAX], none[256] = "", ulps[32] = "";
+    char where[48] = "along a random direction";
+    tl_textenv saved = tl_textenv_enter();
+    if (r->analytic != 0)
+        snprintf(ulps, sizeof ulps, ", %.3g ULPs", r->ulps);
+    if (r->element >= 0)
+        snprintf(where, sizeof where, "at element %lld", (long long)r->element);
+    if (c->in_f64)
+        c->why = "so an op reads what is not its input, or the engine is wrong; the whole";
+    if (c->why != NULL)
+        snprintf(none, sizeof none, c->why, tl_dtype_name(c->dtype));
+    if (c->s.err.status != TL_OK)
+        snprintf(r->text, sizeof r->text, "%s: %.900s", name, c->s.err.message);
+    else if (r->leaves == 0)
+        snprintf(r->text, sizeof r->text, "%s: no signal: nothing to check, %s", name,
+                 c->why != NULL ? c->why : "no input or parameter takes a gradient");
+    else if (r->verdict == TL_NO_SIGNAL)
+        snprintf(r->text, sizeof r->text,
+                 "%s: no signal: the gradient of %s is zero on both sides everywhere", name,
+                 *r->leaf == '\0' ? "all that was checked" : r->leaf);
+    else if (r->verdict == TL_KINK)
+        snprintf(
+            r->text, sizeof r->text,
+            "%s: kink: %s%s, %s: numeric %.10g from below and %.10g from above, analytic %.10g; "
+            "%d comparisons of %d %s",
+            name, culprit_text(&r->culprit, none, culprit, sizeof culprit), r->leaf, where,
+            c->below, c->above, r->analytic, r->compared, r->leaves,
+            r->leaves == 1 ? "leaf" : "leaves");
+    else
+        snprintf(r->text, sizeof r->text,
+                 "%s: %s: %s%s, %s: numeric %.10g (error about %.2g), analytic %.10g, in f64 "
+                 "%.10g: %.2g relative%s; %d comparisons of %d %s",
+                 name, tl_verdict_name(r->verdict),
+                 culprit_text(&r->culprit, none, culprit, sizeof culprit), r->leaf, where,
+                 r->numeric, r->error, r->analytic, r->analytic_f64, r->relative, ulps, r->compared,
+                 r->leaves, r->leaves == 1 ? "leaf" : "leaves");
+    tl_textenv_leave(saved);
+}

@@ -1,0 +1,205 @@
+/* What the gradient checker says of functions that bend at the point or near it, and of inputs that
+ * are constants to an op: a right gradient is not called wrong, and a wrong one is. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <math.h>
+
+#include <tally_extend.h>
+
+#include "tests/support/functions.h"
+#include "tests/support/mutate.h"
+
+extern const struct CMUnitTest tl_tests_bends[];
+extern const size_t tl_tests_bends_count;
+
+/* ---- at the point ---- */
+
+typedef struct {
+    bool pool; /* a tie of max_pool, else relu at 0 */
+    double size;
+} bend;
+
+/* A bend of that size beside what is smooth. */
+static tl_tensor f_small(tl_tape *on, const tl_tensor *in, int n, void *ctx)
+{
+    const bend *b = ctx;
+    tl_tensor x = tl_slice(on, in[0], 0, 0, 2, 1);
+    (void)n;
+    x = b->pool ? tl_max_pool1d(on, tl_reshape(on, x, TL_DIMS(1, 1, 2)), .kernel = {2})
+                : tl_relu(on, x);
+    return tl_add(on, tl_scale(on, tl_sum(on, x, TL_ALL, false), b->size),
+                  tl_sum(on, tl_sin(on, in[0]), TL_ALL, false));
+}
+
+static tl_verdict check_small(bend b, tl_dtype d, bool fast, tl_gradcheck_report *r)
+{
+    tl_tensor x = tl_data(t, ((double[]){0, 0, 0.5, 1}), TL_F64, TL_DIMS(4));
+    x = d == TL_F64 ? x : tl_cast(t, x, d);
+    tl_verdict v = tl_gradcheck_with(t, f_small, &x, 1, &b, r, .fast = fast);
+    tl_error_clear(t);
+    return v;
+}
+
+static void a_small_bend_is_a_kink(void **unused)
+{
+    (void)unused;
+    for (int way = 0; way < 8; way++)
+        for (double size = 1; size > 1e-7; size /= 10) {
+            const bend b = {way & 1, size};
+            tl_gradcheck_report r;
+            if (check_small(b, way & 2 ? TL_F32 : TL_F64, way & 4, &r) != TL_KINK)
+                fail_msg("way %d, a bend of %g: %s", way, size, r.text);
+        }
+}
+
+static void a_bend_excuses_no_wrong_gradient(void **unused)
+{
+    (void)unused;
+    for (int way = 0; way < 8; way++)
+        for (double size = 1e-5; size > 1e-8; size /= 10) {
+            const bend b = {way & 1, size};
+            tl_mutation factor = {&tl_op_sin, 0, TL_MUTATE_FACTOR, 0, 0};
+            tl_gradcheck_report r;
+            tl_observe(t, &tl_mutator, &factor);
+            check_small(b, way & 2 ? TL_F32 : TL_F64, way & 4, &r);
+            tl_observe_end(t, &tl_mutator);
+            if (r.verdict != TL_WRONG)
+                fail_msg("way %d, a bend of %g: %s", way, size, r.text);
+        }
+}
+
+/* ---- beside the point ---- */
+
+/* It bends at 1 + away, and turns quickly. */
+static tl_tensor f_beside(tl_tape *on, const tl_tensor *in, int n, void *ctx)
+{
+    tl_tensor x = tl_sum(on, in[0], TL_ALL, false);
+    (void)n;
+    tl_tensor smooth = tl_sin(on, tl_scale(on, x, 3));
+    return tl_add(on, smooth,
+                  tl_scale(on, tl_relu(on, tl_shift(on, x, -1 - *(double *)ctx)), 1e-4));
+}
+
+static void a_bend_beside_the_point_is_not_wrong(void **unused)
+{
+    (void)unused;
+    for (double away = 1e-2; away > 1e-10; away /= 1.7)
+        for (int way = 0; way < 4; way++) {
+            tl_gradcheck_report r;
+            tl_tensor x = tl_data(t, ((double[]){1}), TL_F64, TL_DIMS(1));
+            x = way & 1 ? tl_cast(t, x, TL_F32) : x;
+            tl_gradcheck_with(t, f_beside, &x, 1, &away, &r, .fast = way > 1);
+            if (r.verdict == TL_WRONG)
+                fail_msg("%g away: %s", away, r.text);
+            tl_error_clear(t);
+        }
+}
+
+/* ---- wrong at the point alone ---- */
+
+static tl_status like_first(tl_call *c)
+{
+    c->out[0] = *c->in[0];
+    return TL_OK;
+}
+
+static tl_status square_forward(tl_call *c)
+{
+    for (int64_t i = 0; i < tl_array_count(c->in[0]); i++) {
+        const double x = tl_array_get(c->in[0], i);
+        tl_array_put(&c->out[0], i, x * x);
+    }
+    return TL_OK;
+}
+
+/* 2x, but at x = 1 it is off by a thousandth. */
+static void square_vjp(tl_vjp *g)
+{
+    tl_tensor x = g->in[0];
+    tl_tensor at = tl_eq(g->t, x, tl_scalar(g->t, tl_dtype_of(g->t, x), 1));
+    tl_tensor dx = tl_mul(g->t, g->dy[0], tl_scale(g->t, x, 2));
+    g->dx[0] = tl_where(g->t, at, tl_scale(g->t, dx, 1.001), dx);
+}
+
+static const tl_op op_square = {.name = "square_but_at_1",
+                                .n_in = 1,
+                                .n_out = 1,
+                                .shape = like_first,
+                                .forward = square_forward,
+                                .vjp = square_vjp,
+                                .saves_in = 1};
+FUNCTION(f_square, tl_apply1(TL_AT(on), &op_square, NULL, in, 1))
+
+static void a_gradient_wrong_at_the_point_alone_is_wrong(void **unused)
+{
+    (void)unused;
+    for (int fast = 0; fast < 2; fast++) {
+        tl_gradcheck_report r;
+        tl_tensor x = tl_data(t, ((double[]){1, 0.5}), TL_F64, TL_DIMS(2));
+        if (tl_gradcheck_with(t, f_square, &x, 1, NULL, &r, .fast = fast) != TL_WRONG)
+            fail_msg("%s", r.text);
+        tl_error_clear(t);
+    }
+}
+
+/* ---- inputs that are constants to an op ---- */
+
+FUNCTION(f_counted, tl_cross_entropy(on, in[0], in[1], TL_MEAN, .count = in[2]))
+FUNCTION(f_counted_nll,
+         tl_nll(on, tl_log_softmax(on, in[0], -1), in[1], TL_MEAN, .count = tl_scale(on, in[2], 2)))
+FUNCTION(f_divided, tl_div(on, tl_cross_entropy(on, in[0], in[1], TL_SUM), in[2]))
+
+FUNCTION(f_both, tl_add(on, f_counted(on, in, n, ctx), f_divided(on, in, n, ctx)))
+
+static tl_tensor f_slope(tl_tape *on, const tl_tensor *in, int n, void *ctx)
+{
+    tl_tensor dx = TL_NONE, y = f_counted(on, in, n, ctx);
+    tl_gradients(on, y, in, 1, TL_NONE, &dx);
+    return dx;
+}
+
+static void a_count_is_held(void **unused)
+{
+    static tl_function *const f[] = {f_counted, f_counted_nll, f_slope, f_both, f_divided};
+    (void)unused;
+    for (int k = 0; k < 5; k++)
+        for (int order = 1; order <= 2; order++) {
+            tl_gradcheck_report r;
+            tl_tensor in[] = {random_leaf(TL_F64, TL_DIMS(2, 3)),
+                              tl_data(t, ((int64_t[]){0, 2}), TL_I64, TL_DIMS(2)),
+                              tl_data(t, ((double[]){2}), TL_F64, TL_SCALAR)};
+            tl_verdict v = order == 1 ? tl_gradcheck_with(t, f[k], in, 3, NULL, &r, .seed = 0)
+                                      : tl_gradgradcheck_with(t, f[k], in, 3, NULL, &r, .seed = 0);
+            if (v != TL_RIGHT)
+                fail_msg("function %d, order %d: %s", k, order, r.text);
+            if (order == 1)
+                assert_int_equal(r.leaves, k == 4 ? 2 : 1); /* what only divides varies */
+        }
+}
+
+/* To differentiate by it is refused. */
+static void a_count_takes_no_gradient(void **unused)
+{
+    tl_tensor in[] = {random_leaf(TL_F64, TL_DIMS(2, 3)),
+                      tl_data(t, ((int64_t[]){0, 2}), TL_I64, TL_DIMS(2)),
+                      tl_data(t, ((double[]){2}), TL_F64, TL_SCALAR)};
+    (void)unused;
+    for (int i = 0; i < 3; i += 2)
+        tl_require_grad(t, in[i]);
+    tl_backward(t, f_counted(t, in, 3, NULL));
+    expect_failure(t, TL_ENOGRAD, "the vjp of cross_entropy gives no gradient for its input 2");
+}
+
+const struct CMUnitTest tl_tests_bends[] = {
+    TEST(a_small_bend_is_a_kink),
+    TEST(a_bend_excuses_no_wrong_gradient),
+    TEST(a_bend_beside_the_point_is_not_wrong),
+    TEST(a_gradient_wrong_at_the_point_alone_is_wrong),
+    TEST(a_count_is_held),
+    TEST(a_count_takes_no_gradient),
+};
+const size_t tl_tests_bends_count = sizeof tl_tests_bends / sizeof tl_tests_bends[0];
