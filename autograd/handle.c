@@ -133,11 +133,15 @@ _Thread_local const void *tl_recording;
 
 tl_status tl_error_begin(void *object)
 {
+    if (object == NULL || object != tl_recording)
+        return tl_error_renew(object);
+    return tl_fail(tl_error_record(object), TL_ETRACED,
+                   "this acts on the model at once, not in each run; use tl_assign or tl_host");
+}
+
+tl_status tl_error_renew(void *object)
+{
     tl_err *err = tl_error_record(object);
-    if (err != NULL && object == tl_recording)
-        return tl_fail(err, TL_ETRACED,
-                       "a call that reads or changes the model at once: of a traced function it "
-                       "would be made once, and not in each run (tl_assign and tl_host are)");
     if (err == NULL || (err->status != TL_OK && !err->read))
         return err == NULL ? tl_error_status(object) : err->status;
     if (err->status != TL_OK) /* tapes of other threads may be asking */

@@ -404,9 +404,11 @@ tl_status tl_site_check(tl_at at, const char *name, uint32_t index);
 /* Counts n optimizer steps (tl_tape_steps), for a graph whose backwards are still to come. */
 tl_status tl_steps_count(tl_at at, int n);
 
-/* The model of the program that this thread records, to run it later; NULL: none. What it is asked
- * to do at once is refused (tl_error_begin). */
+/* The model of the program that this thread records, to run it later; NULL: none. tl_error_begin
+ * refuses then what tl_error_renew, else the same, allows: to make tensors, and say what they are.
+ */
 extern _Thread_local const void *tl_recording;
+tl_status tl_error_renew(void *object);
 
 /* ---- op.c: ops and their attributes ---- */
 

@@ -101,7 +101,7 @@ tl_tensor tl_data_model_at(tl_model *m, const void *data, const char *c_type, tl
                            tl_shape shape, const char *file, int line)
 {
     tl_err err = {.status = TL_OK};
-    if (tl_error_begin(m) != TL_OK)
+    if (tl_error_renew(m) != TL_OK)
         return TL_NONE;
     tl_array a;
     size_t bytes;
@@ -113,7 +113,7 @@ tl_tensor tl_data_model_at(tl_model *m, const void *data, const char *c_type, tl
 tl_tensor tl_zeros_model_at(tl_model *m, tl_dtype dtype, tl_shape shape, const char *file, int line)
 {
     tl_err err = {.status = TL_OK};
-    if (tl_error_begin(m) != TL_OK)
+    if (tl_error_renew(m) != TL_OK)
         return TL_NONE;
     return unnamed((tl_at){NULL, file, line, NULL}, m, "tl_zeros", NULL, dtype, shape, &err);
 }
@@ -353,8 +353,9 @@ tl_named tl_model_at(tl_model *m, int i)
     pthread_mutex_lock(&m->lock);
     if (i >= 0 && i < m->n_entries) {
         const tl_entry *e = &m->entry[i];
-        named = (tl_named){e->name, tl_model_handle(m, e->value),
-                           tl_values_at(&m->values, e->value)->a, e->param, e->frozen};
+        const tl_value *v = tl_values_at(&m->values, e->value);
+        named = (tl_named){e->name,   tl_model_handle(m, e->value), v->a, e->param,
+                           e->frozen, v->st->version != 0};
     }
     pthread_mutex_unlock(&m->lock);
     return named;

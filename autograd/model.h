@@ -51,9 +51,9 @@ tl_tensor tl_buffer_at(tl_at at, tl_model *m, const char *name, tl_dtype dtype, 
 typedef struct {
     const char *name;
     tl_tensor tensor;
-    tl_array array; /* borrows the storage */
-    bool param;     /* false: a buffer */
-    bool frozen;    /* a parameter that is not trained now */
+    tl_array array;       /* borrows the storage */
+    bool param;           /* false: a buffer */
+    bool frozen, changed; /* a parameter that is not trained now; written since it was made */
 } tl_named;
 int tl_model_count(tl_model *m);
 tl_named tl_model_at(tl_model *m, int i);

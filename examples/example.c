@@ -281,12 +281,12 @@ void ex_ready(void)
     if (ex.step > ex.last) /* at it, there is nothing to do, which is well */
         ex_die(EX_WRONG_USE, "%s is at step %" PRId64 ", past --stop-at %" PRId64, ex.resume,
                ex.step, ex.last);
-    ex_files_begin(program);
     if (ex.group == NULL)
         open_log();
     micro = ex_need(tl_compile(ex.t, micro_batch, 1, NULL));
     last = ex_need(tl_compile(ex.t, last_micro_batch, 1, NULL));
     agree();
+    ex_files_begin(program);
     terminal = isatty(STDOUT_FILENO);
     signal(SIGINT, on_interrupt);
 }

@@ -139,7 +139,7 @@ void ex_files_begin(const ex_program *p)
 {
     program = p;
     first_step = ex.step;
-    if (ex.csv != NULL)
+    if (ex.csv != NULL && (ex.resume == NULL || ex.step < ex.last))
         open_csv();
     curve = ex.svg != NULL ? ex_need(calloc((size_t)ex.last + 1, sizeof *curve)) : NULL;
 }

@@ -111,6 +111,9 @@ static void option_read(const ex_option *o, const char *value)
         *(int64_t *)o->field = (int64_t)x;
 }
 
+/* Which flags are files: words without a default. */
+static uint64_t files;
+
 /* Of two that are not there both must be written to meet. */
 static bool one_file(const char *a, const char *b, bool both_written)
 {
@@ -133,7 +136,7 @@ static void check_files(void)
     const ex_option *o, *p;
     for (int i = 0; (o = ex_flag(i)) != NULL; i++)
         for (int k = 0; (p = ex_flag(k)) != NULL; k++) {
-            const bool words = p != o && kind_of(p) == EX_WORD && (o->kind & EX_WRITES) != 0;
+            const bool words = p != o && files >> k & 1 && (o->kind & EX_WRITES) != 0;
             const char *a = words ? *(const char **)o->field : NULL;
             const char *b = words ? *(const char **)p->field : NULL;
             if (a != NULL && b != NULL && one_file(a, b, (p->kind & EX_WRITES) != 0) &&
@@ -146,6 +149,9 @@ static void check_files(void)
 void ex_flags_read(const ex_program *p, int argc, char **argv)
 {
     program = p;
+    for (int i = 0; ex_flag(i) != NULL; i++)
+        if (kind_of(ex_flag(i)) == EX_WORD && *(const char **)ex_flag(i)->field == NULL)
+            files |= (uint64_t)1 << i;
     for (int i = 1; i < argc; i++) {
         int k = 0;
         if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0)

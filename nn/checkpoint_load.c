@@ -142,11 +142,9 @@ static bool is_state(tl_model *m, const char *name)
 /* The file need not have x: it is a buffer that is as it was made, or will be by copy_all. */
 static bool may_be_absent(const loading *l, const tl_named *x)
 {
-    const unsigned char *p = x->array.data;
-    const size_t bytes = (size_t)tl_array_count(&x->array) * tl_dtype_size(x->array.dtype);
-    const bool zeros = bytes == 0 || (*p == 0 && memcmp(p, p + 1, bytes - 1) == 0);
-    return !x->param && (zeros || is_state(l->m, x->name) || tl_is_loader_place(x->name) ||
-                         tl_is_rotary_table(x->name, &x->array));
+    return !x->param &&
+           (!x->changed || is_state(l->m, x->name) || tl_is_loader_place(x->name, &x->array) ||
+            tl_is_rotary_table(x->name, &x->array));
 }
 
 /* Checks that every tensor of the file belongs to the model, is part of a gradient, or is the state
@@ -284,7 +282,7 @@ static void copy_all(const loading *l)
             continue;
         if (i >= 0)
             tl_write(l->m, x.tensor, tl_st_at(l->f, i).array.data, bytes);
-        else if (bytes > 0 && (tl_is_loader_place(x.name) ||
+        else if (bytes > 0 && (tl_is_loader_place(x.name, &x.array) ||
                                (is_state(l->m, x.name) && whose != &tl_opt_elsewhere &&
                                 (l->opt != NULL || whose == NULL))))
             tl_write(l->m, x.tensor, memset(x.array.data, 0, bytes), bytes); /* notes the change */

@@ -165,7 +165,7 @@ static tl_tensor convolve(tl_at at, tl_model *m, const char *name, tl_tensor x, 
     if (o->kernel[0] < 1 || o->kernel[dims - 1] < 1)
         tl_tape_fail(at, TL_ESHAPE, "%s: '%.100s': .kernel must be given (it is %s)", who, title,
                      kernel);
-    else if (dims == 1 && (o->kernel[1] | o->stride[1] | o->padding[1] | o->dilation[1]) != 0)
+    else if (dims == 1 && o->kernel[1] != 0 && o->kernel[1] != o->kernel[0])
         tl_tape_fail(at, TL_EUSAGE,
                      "%s: '%.100s': one dim, and a second .kernel (%lld), .stride (%lld), .padding "
                      "(%lld) or .dilation (%lld)",

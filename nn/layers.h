@@ -60,9 +60,10 @@ typedef struct {
 tl_rotary_rows tl_rotary_rows_of(tl_at at, tl_model *m, tl_tensor x, const tl_columns *c,
                                  const tl_rotary_kind *k);
 /* One of a loader's buffers, which are zeros before its first batch. */
-static inline bool tl_is_loader_place(const char *name)
+static inline bool tl_is_loader_place(const char *name, const tl_array *a)
 {
-    return strncmp(name, "loader.", 7) == 0 || strncmp(name, "loading.", 8) == 0;
+    return a->dtype == TL_I64 && a->ndim == 1 && a->dim[0] == 4 &&
+           (strncmp(name, "loader.", 7) == 0 || strncmp(name, "loading.", 8) == 0);
 }
 
 /* Whether a buffer of that name is such a table. Its name tells its contents. (Inline: the library

@@ -292,8 +292,8 @@ double tl_opt_grad_norm(const tl_opt *o); /* of the last update, before clipping
  * A checkpoint is one safetensors file, written whole or not at all: parameters, buffers (with the
  * optimizer's state), the number of steps, the model's seed, and notes of the caller's. opt may be
  * NULL; several save a file each, and do not step before each has loaded its own (TL_EUSAGE).
- * Errors go to m or t. Loading needs the program's parameters and buffers, from a forward call; if
- * it fails, model and optimizer are as they were. */
+ * Errors go to m or t. Loading needs the program's parameters and buffers, from a forward call; a
+ * buffer written since, which the file lacks, is TL_ENAME. If it fails, all is as it was. */
 typedef struct {
     const char *key, *value;
 } tl_note;

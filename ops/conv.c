@@ -305,7 +305,7 @@ static tl_status dim_steps(tl_at at, const char *name, int64_t size, int64_t k, 
                         "%s %lld%s",
                         name, (long long)k, (long long)stride, (long long)dilation, (long long)pad,
                         large ? "over" : "finds no place in", (long long)size,
-                        large ? ": a number is too large; all must be below 2^30" : "");
+                        large ? ": all must be below 2^30" : "");
 }
 
 static tl_tensor conv(tl_at at, const char *name, int dims, tl_tensor x, tl_tensor w,
@@ -320,7 +320,7 @@ static tl_tensor conv(tl_at at, const char *name, int dims, tl_tensor x, tl_tens
                          "%s: x %s and w %s with .groups = %lld; (n, c, ...) and (o, c/groups, "
                          "...) are needed",
                          name, TL_TEXT_OF(&sx), TL_TEXT_OF(&sw), (long long)g);
-    if (dims == 1 && (o.stride[1] | o.padding[1] | o.dilation[1]) != 0)
+    if (dims == 1 && (tl_second(o.stride) || tl_second(o.padding) || tl_second(o.dilation)))
         return tl_reject(at, TL_EUSAGE,
                          "%s: one dim, and a second .stride (%lld), .padding (%lld) or .dilation "
                          "(%lld)",

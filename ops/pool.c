@@ -187,7 +187,8 @@ static tl_tensor pool(tl_at at, const char *name, int dims, tl_tensor x, tl_pool
     if (o.kernel[0] == 0 || o.kernel[dims - 1] == 0)
         return tl_reject(at, TL_EDOMAIN, "%s: .kernel must be given%s", name,
                          o.kernel[0] != 0 ? " for both dims" : "");
-    if (dims == 1 && (o.kernel[1] | o.stride[1] | o.padding[1] | o.dilation[1]) != 0)
+    if (dims == 1 && (tl_second(o.kernel) || tl_second(o.stride) || tl_second(o.padding) ||
+                      tl_second(o.dilation)))
         return tl_reject(at, TL_EUSAGE,
                          "%s: one dim, and a second .kernel (%lld), .stride (%lld), .padding "
                          "(%lld) or .dilation (%lld)",

@@ -33,7 +33,7 @@ static bool sample_fits(const tl_array *sample, const tl_shape *s)
     return sample->ndim == 0 || (sample->ndim == 1 && sample->dim[0] == s->dim[0]);
 }
 
-/* Draws are made for rows, which one number has not. */
+/* Draws are made row by row; a single number has no rows. */
 static tl_status need_rows(tl_call *c, const tl_shape *s)
 {
     return s->ndim > 0 ? TL_OK

@@ -31,7 +31,8 @@ tl_tensor tl_arange_at(tl_at at, tl_dtype dtype, double start, double stop, doub
         return tl_reject(at, TL_EDOMAIN, "arange: from %g to %g by %g%s", start, stop, step,
                          step == 0 ? "; the step must not be 0" : "");
     if (dtype == TL_I64 && (trunc(start) != start || trunc(step) != step))
-        return tl_reject(at, TL_EDOMAIN, "arange: %g by %g: no i64s", start, step);
+        return tl_reject(at, TL_EDOMAIN, "arange: from %g by %g; I64 needs a whole start and step",
+                         start, step);
     tl_tensor i = tl_cast_at(at, count(at, 0, n > 0 ? (int64_t)n : 0), TL_F64);
     return tl_cast_at(at, tl_shift_at(at, tl_scale_at(at, i, step), start), dtype);
 }

@@ -1,5 +1,5 @@
-/* environment.c: what a process's surroundings may ask for: variables of its environment, and the
- * environment of a thread, the floating-point one and the locale. */
+/* environment.c: the variables that the library reads, and the environment that a thread computes
+ * in: the floating-point one, and the locale. */
 #include "tensor/environment.h"
 
 #include <fenv.h>

@@ -567,6 +567,29 @@ static void damage_input(const tl_op *op, int input, const tl_case **order, int 
     }
 }
 
+/* A backward by what the op declares to take no gradient is refused, or the call is. */
+static bool refused_by_backward(const tl_case *c, const variation *var)
+{
+    case_run r = tl_case_run(c, TL_F64);
+    ref_tensor leaf[CASE_INPUTS];
+    tl_tensor in[CASE_INPUTS];
+    vary(&r, var);
+    uint64_t state = tl_case_seed(3, &r, CASE_PLAIN);
+    tl_case_fill(&r, &state, CASE_PLAIN, leaf);
+    case_call k = {&r, leaf, false};
+    tl_tape *t = tl_tape_new(NULL);
+    const int n = tl_case_floats(t, &k, in);
+    for (int i = 0; i < n; i++)
+        tl_require_grad(t, in[i]);
+    tl_backward(t, tl_sum(t, tl_case_function(t, in, n, &k), TL_ALL, false));
+    const char *said = tl_error(t);
+    const bool refused = strstr(said, "gives no gradient for its input") != NULL ||
+                         strstr(said, "cannot change a leaf that needs a gradient") != NULL;
+    tl_free(t);
+    tl_case_free(r.n, leaf);
+    return refused;
+}
+
 /* No gradient goes to the input: it is no floating one in any case, the op declares it, or asking
  * for one fails. */
 static void show_constant(const tl_op *op, int input, const tl_case **order, int n)
@@ -580,8 +603,9 @@ static void show_constant(const tl_op *op, int input, const tl_case **order, int
             integers++;
         if (!vary(&k, &var) || !look(op, input, order[i]).like_case)
             continue;
+        const tl_verdict v = check(order[i], &var, TL_F64, false, 1, NULL, &r);
         const bool declared = op->nodiff_in & TL_BIT(input);
-        if (check(order[i], &var, TL_F64, false, 1, NULL, &r) == TL_RIGHT && !declared) {
+        if (declared ? !refused_by_backward(order[i], &var) : v == TL_RIGHT) {
             failed++;
             complain(
                 "NO CONSTANT  %s, input %d (%s): case '%s' is right with a gradient by it: %s\n",

@@ -163,8 +163,8 @@ static void views(void **unused)
     REFUSES(EDOMAIN, "floor_divide", "element 0 of the divisor is 0", tl_floor_divide(t, i23, i23));
     REFUSES(EDOMAIN, "remainder", "element 0 of the divisor is 0", tl_remainder(t, i23, i23));
     REFUSES(EDOMAIN, "arange", "from 0 to 3 by 0", tl_arange(t, TL_F32, 0, 3, 0));
-    REFUSES(EDOMAIN, "arange", "0.5 by 1: no i64s", tl_arange(t, TL_I64, 0.5, 3, 1));
-    REFUSES(EDOMAIN, "arange", "0 by 0.5: no i64s", tl_arange(t, TL_I64, 0, 3, 0.5));
+    REFUSES(EDOMAIN, "arange", "from 0.5 by 1; I64 needs", tl_arange(t, TL_I64, 0.5, 3, 1));
+    REFUSES(EDOMAIN, "arange", "from 0 by 0.5; I64 needs", tl_arange(t, TL_I64, 0, 3, 0.5));
     REFUSES(EDOMAIN, "arange", "by nan", tl_arange(t, TL_F32, 0, 3, (double)NAN));
     REFUSES(ESHAPE, "tril", "x has 0 dims", tl_tril(t, scalar, 0));
     REFUSES(ESHAPE, "diagonal", "dim 1 of [2, 3] is listed twice", tl_diagonal(t, a23, 0, 1, -1));
@@ -183,7 +183,7 @@ static void views(void **unused)
     REFUSES(EDOMAIN, "conv2d",
             "a kernel of 2 with stride 1, dilation 3 and padding 0 finds no place in 2",
             tl_conv2d(t, image, image, .dilation = {3}));
-    REFUSES(EDOMAIN, "conv2d", "over 2: a number is too large; all must be below 2^30",
+    REFUSES(EDOMAIN, "conv2d", "over 2: all must be below 2^30",
             tl_conv2d(t, image, image, .padding = {L(1) << 40}));
     REFUSES(ESHAPE, "max_pool1d", "x has 2 dims; it needs 3", tl_max_pool1d(t, a23));
     REFUSES(EDOMAIN, "attention", "softcap is inf",
@@ -245,8 +245,8 @@ static void the_call_is_named(void **unused)
     tl_tensor line = tl_reshape(t, a23, TL_DIMS(1, 2, 3));
     NAMED("max_pool1d", "a second .kernel (0), .stride (2)",
           tl_max_pool1d(t, line, .kernel = {2}, .stride = {1, 2}));
-    NAMED("conv1d", "a second .stride (0), .padding (1)",
-          tl_conv1d(t, line, tl_reshape(t, a23, TL_DIMS(1, 2, 3)), .padding = {1, 1}));
+    NAMED("conv1d", "a second .stride (0), .padding (2)",
+          tl_conv1d(t, line, tl_reshape(t, a23, TL_DIMS(1, 2, 3)), .padding = {1, 2}));
     NAMED("avg_pool2d", "dims", tl_avg_pool2d(t, a23, .kernel = {2, 2}));
     NAMED("conv1d", "(n, c, ...)", tl_conv1d(t, a23, a23));
     NAMED("stack", "[2, 4]", tl_stack(t, ((tl_tensor[]){a23, a24}), 2, 0));

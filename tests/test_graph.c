@@ -58,6 +58,28 @@ static void writes(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int m
     out[0] = tl_add(t, in[0], tl_model_find(model, "w"));
 }
 
+static void selects(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int m, void *ctx)
+{
+    (void)n, (void)m, (void)ctx;
+    out[0] = tl_index_select(t, in[0], 0, in[1]);
+}
+
+/* Called or run, where the result has no elements as well. */
+static void ids_are_checked(void **state)
+{
+    (void)state;
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tape *t = tl_tape_new(m);
+    tl_compiled *c = tl_compile(t, selects, 1, NULL);
+    for (int bad = 0; bad < 2; bad++) {
+        tl_tensor y, in[] = {tl_zeros(t, TL_F32, TL_DIMS(2, 0)),
+                             tl_data(t, ((int64_t[]){0, bad + 1}), TL_I64, TL_DIMS(2))};
+        assert_int_equal(tl_run(c, in, 2, &y), bad ? TL_EINDEX : TL_OK);
+        tl_error_clear(t);
+    }
+    tl_free(c, t, m);
+}
+
 static void sets_nothing(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int m, void *ctx)
 {
     (void)t, (void)in, (void)n, (void)out, (void)m, (void)ctx;
@@ -515,6 +537,7 @@ static void a_graph_prints_a_line_a_node(void **state)
 
 const struct CMUnitTest tl_tests_graph[] = {
     cmocka_unit_test(what_cannot_be_traced_is_named_with_its_place),
+    cmocka_unit_test(ids_are_checked),
     cmocka_unit_test(inputs_of_another_kind_are_refused),
     cmocka_unit_test(other_shapes_are_other_graphs),
     cmocka_unit_test(inputs_and_outputs_keep_to_themselves),

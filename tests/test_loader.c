@@ -370,7 +370,7 @@ static void a_place_is_no_part_of_a_layer(void **unused)
     temp_dir_remove(&dir);
 }
 
-/* A checkpoint of before the loader was made: it begins. */
+/* Of a loader that the checkpoint does not know yet: it begins. */
 static void a_place_that_a_file_lacks(void **unused)
 {
     (void)unused;

@@ -100,7 +100,7 @@ tl_status tl_batch_axis_model_at(tl_model *m, tl_tensor x, int axis, const char 
     tl_err e = {.status = TL_OK};
     if (m == NULL)
         return TL_ENOMEM;
-    TL_TRY(tl_error_begin(m));
+    TL_TRY(tl_error_renew(m));
     tl_value *v = tl_model_value(m, x);
     if (v == NULL)
         tl_fail(&e, TL_ESTALE, "tl_batch_axis: not a tensor of this model");

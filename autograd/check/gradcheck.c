@@ -100,7 +100,8 @@ tl_status tl_check_record(tl_checker *c, const tl_subject *f)
     tl_observe_like(s->run, t);
     TL_TRY(tl_shadow_record(f, c->who, !c->o.skip_inputs, s->rec, s->copies, &s->y, &s->err));
     const tl_value *y = tl_peek(s->rec, s->y);
-    if (!tl_dtype_is_float(y->a.dtype) || !y->needs_grad)
+    c->empty = !tl_dtype_is_float(y->a.dtype) || !y->needs_grad;
+    if (c->empty)
         return tl_fail(
             &s->err, TL_ENOGRAD,
             "the function's result is not a floating tensor that depends on an input or parameter");
@@ -452,7 +453,7 @@ static tl_verdict check(tl_subject f, int order, tl_gradcheck_options o,
     if (s == TL_OK && r->culprit.op != NULL)
         r->verdict = TL_WRONG; /* also where lost digits hide it */
     if (s != TL_OK)            /* what could not be looked at is not known to be wrong */
-        r->verdict = tl_failed(f.at.tape) || s == TL_ENOMEM ? TL_NO_SIGNAL : TL_WRONG;
+        r->verdict = c.empty || tl_failed(f.at.tape) || s == TL_ENOMEM ? TL_NO_SIGNAL : TL_WRONG;
     tl_check_describe(&c);
     tl_shadow_free(&c.s);
     if (r->verdict != TL_RIGHT)

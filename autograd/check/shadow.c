@@ -81,7 +81,7 @@ static tl_status hold_constants(tl_tape *t, tl_tensor y, const tl_tensor *in, in
     }
     for (int i = 0; i < n; i++)
         if (tl_peek(t, in[i]) != NULL && /* not reset by the function */
-            (way[in[i].index] == MAKES || way[in[i].index] & IS))
+            way[in[i].index] & (MAKES | IS) && !(way[in[i].index] & VARIES))
             tl_peek(t, in[i])->needs_grad = false;
     for (uint32_t i = 0; i < n_order; i++) {
         tl_node *to = &t->node[order[i]];

@@ -147,6 +147,7 @@ typedef struct {
     bool noised[2];      /* the leaves' noise has been measured */
     bool lost;           /* a comparison failed by no more than what roundings do there */
     bool in_f64;         /* a comparison in f64 is wrong */
+    bool empty;          /* the result depends on nothing */
     double below, above; /* one-sided derivatives of the comparison that is reported */
     double worst;        /* how far over its tolerance the worst comparison is ... */
     int worst_leaf;      /* ... the index of its leaf (-1: all at once) ... */
