@@ -166,11 +166,8 @@ static tl_tensor convolve(tl_at at, tl_model *m, const char *name, tl_tensor x, 
         tl_tape_fail(at, TL_ESHAPE, "%s: '%.100s': .kernel must be given (it is %s)", who, title,
                      kernel);
     else if (dims == 1 && o->kernel[1] != 0 && o->kernel[1] != o->kernel[0])
-        tl_tape_fail(at, TL_EUSAGE,
-                     "%s: '%.100s': one dim, and a second .kernel (%lld), .stride (%lld), .padding "
-                     "(%lld) or .dilation (%lld)",
-                     who, title, (long long)o->kernel[1], (long long)o->stride[1],
-                     (long long)o->padding[1], (long long)o->dilation[1]);
+        tl_tape_fail(at, TL_EUSAGE, "%s: '%.100s': one dim, and a second .kernel (%lld)", who,
+                     title, (long long)o->kernel[1]);
     else if (s.ndim != dims + 2)
         tl_tape_fail(at, TL_ESHAPE, "%s: '%.100s': x has shape %s; %s is needed", who, title,
                      tl_shape_text(text, &s), dims == 1 ? "(n, c, w)" : "(n, c, h, w)");

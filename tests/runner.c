@@ -49,7 +49,7 @@
     X(programs) X(simplify) X(fuse) X(cost) X(order) X(reveal) X(hidden_sums) X(change)           \
     X(culprit) X(rotary_table) X(rotary_halves) X(in_place) X(half_products) X(includes)          \
     X(elementary) X(faults_rows) X(faults_norm) X(faults_rotary) X(faults_checker)                \
-    X(gradients_checker) X(bends) X(curve) X(gpt2) X(layers) X(recurrent) X(accumulate)                    \
+    X(gradients_checker) X(bends) X(curve) X(gpt2) X(layers) X(recurrent) X(accumulate)           \
     X(splits) X(group) X(shard)                                                                   \
     X(registry) X(reference) X(invariance) X(rotary) X(walk) X(graph_ops) X(readme) X(golden)     \
     X(kernels) X(kernels_backward) X(kernels_promise) X(train_text) X(pattern) X(pattern_places)  \

@@ -282,7 +282,7 @@ static void sizes_of_layers(void **unused)
     refused(&l, tl_convolve1d(t, m, "c", l.image, 2, .kernel = {3}), TL_ESHAPE,
             "tl_convolve1d: 'c': x has shape [1, 4, 3, 3]; (n, c, w) is needed");
     refused(&l, tl_convolve1d(t, m, "c", l.image, 2, .kernel = {3, 7}), TL_EUSAGE,
-            "tl_convolve1d: 'c': one dim, and a second .kernel (7), .stride (0)");
+            "tl_convolve1d: 'c': one dim, and a second .kernel (7)");
     refused(&l, tl_convolve2d(t, m, "c", l.image, 2, .kernel = {1, 1}, .groups = 3), TL_ESHAPE,
             "'c': 4 channels to 2 by .groups = 3, which must divide both");
     refused(&l, tl_self_attention(t, m, "a", l.x, .heads = 2), TL_ESHAPE,
