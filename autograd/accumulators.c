@@ -131,7 +131,7 @@ tl_status tl_acc_open(tl_tape *t, tl_leaf_grad *g, int k, tl_dtype dtype)
 
 void tl_grad_clear(tl_tape *t)
 {
-    if (!tl_lives(t))
+    if (!tl_lives(t) || !tl_between(t, "tl_grad_clear"))
         return;
     const bool idle = t->recorder == NULL && t->now.phase == 0 && t->waiting == 0;
     tl_prints_clear(t);

@@ -383,6 +383,8 @@ tl_tensor tl_attached(const tl_tape *t, tl_tensor x);
 
 /* ---- tape.c: tapes, scopes, places ---- */
 
+/* No backward is under way; if one is, `who` is refused. */
+bool tl_between(tl_tape *t, const char *who);
 /* A tape without arenas, for traces. */
 tl_tape *tl_tape_bare(tl_model *m);
 /* tl_mode_push without its special case for TL_INVARIANT. */

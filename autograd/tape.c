@@ -72,14 +72,16 @@ tl_tape *tl_tape_new(tl_model *m)
 
 tl_model *tl_tape_model(const tl_tape *t) { return tl_lives(t) ? t->model : NULL; }
 
+bool tl_between(tl_tape *t, const char *who)
+{
+    return !(t->now.phase & TL_PHASE_BACKWARD) ||
+           tl_tape_fail(tl_nowhere(t), TL_EUSAGE, "%s: a backward is under way", who) == TL_OK;
+}
+
 void tl_tape_reset(tl_tape *t)
 {
-    if (!tl_lives(t))
+    if (!tl_lives(t) || !tl_between(t, "tl_tape_reset"))
         return;
-    if (t->now.phase & TL_PHASE_BACKWARD) {
-        tl_tape_fail(tl_nowhere(t), TL_EUSAGE, "tl_tape_reset: a backward is under way");
-        return;
-    }
     TL_TELL(t, reset, t);
     tl_check_waiting(tl_nowhere(t), "tl_tape_reset");
     tl_values_drop(&t->values, 0);

@@ -28,7 +28,7 @@ tl_status tl_checkpoint_begin(tl_model *m, tl_tape *t, const tl_opt *opt, const 
 
 bool tl_opt_is_state(tl_model *m, const char *name)
 {
-    return name != NULL && strncmp(name, "master.", 7) != 0 &&
+    return name != NULL && !tl_model_named(m, name).param &&
            tl_model_named(m, tl_opt_state_of(name)).param;
 }
 
@@ -69,11 +69,12 @@ static tl_status add_gradients(entries *x, tl_tape *t, tl_err *err)
     return TL_OK;
 }
 
-/* State that nobody owns begins at zero when it is taken: what it holds is nothing to keep. */
+/* State that nobody owns begins at zero when it is taken: what it holds is nothing to keep. (Nobody
+ * owns masters, and each follows from its parameter.) */
 static bool is_forgotten(tl_model *m, const tl_opt *opt, const char *name)
 {
     return opt != NULL && !opt->gathered && tl_opt_is_state(m, name) &&
-           tl_opt_state_owner(m, name) == NULL;
+           strncmp(name, "master.", 7) != 0 && tl_opt_state_owner(m, name) == NULL;
 }
 
 /* t and opt may be NULL. */

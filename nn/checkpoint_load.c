@@ -133,18 +133,12 @@ static bool has_parameters(tl_model *m)
     return n > 0;
 }
 
-/* A tensor of that name is an optimizer's state of a parameter, or its master. */
-static bool is_state(tl_model *m, const char *name)
-{
-    return tl_model_named(m, tl_opt_state_of(name)).param;
-}
-
 /* The file need not have x: it is a buffer that is as it was made, or will be by copy_all. */
 static bool may_be_absent(const loading *l, const tl_named *x)
 {
     return !x->param &&
-           (!x->changed || is_state(l->m, x->name) || tl_is_loader_place(x->name, &x->array) ||
-            tl_is_rotary_table(x->name, &x->array));
+           (!x->changed || tl_opt_is_state(l->m, x->name) ||
+            tl_is_loader_place(x->name, &x->array) || tl_is_rotary_table(x->name, &x->array));
 }
 
 /* Checks that every tensor of the file belongs to the model, is part of a gradient, or is the state
@@ -283,7 +277,7 @@ static void copy_all(const loading *l)
         if (i >= 0)
             tl_write(l->m, x.tensor, tl_st_at(l->f, i).array.data, bytes);
         else if (bytes > 0 && (tl_is_loader_place(x.name, &x.array) ||
-                               (is_state(l->m, x.name) && whose != &tl_opt_elsewhere &&
+                               (tl_opt_is_state(l->m, x.name) && whose != &tl_opt_elsewhere &&
                                 (l->opt != NULL || whose == NULL))))
             tl_write(l->m, x.tensor, memset(x.array.data, 0, bytes), bytes); /* notes the change */
     }

@@ -143,10 +143,9 @@ enum { TL_GRADIENT_KIND = 256, TL_GRADIENT_NAME = TL_NAME_MAX + TL_GRADIENT_KIND
 /* How every call of a checkpoint begins. t and opt may be NULL. */
 tl_status tl_checkpoint_begin(tl_model *m, tl_tape *t, const tl_opt *opt, const char *who);
 
-/* Whether a tensor of that name would be an optimizer's own state of a parameter. A master is no
- * optimizer's: it follows from its parameter. */
+/* Whether a tensor of that name is or would be an optimizer's state of a parameter. */
 bool tl_opt_is_state(tl_model *m, const char *name);
-/* The owner of state; NULL of other tensors. */
+/* The owner of state; NULL of other tensors, and of masters. */
 const void *tl_opt_state_owner(tl_model *m, const char *name);
 
 #endif

@@ -10,6 +10,7 @@
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -372,6 +373,12 @@ static void a_group_that_cannot_be_is_an_error(void **unused)
     tl_err e = {.status = TL_OK};
     assert_int_not_equal(tl_link_mpi(NULL, 0, &e), TL_OK);
     assert_non_null(strstr(e.message, "out"));
+    for (int i = 0; i < 2; i++) {
+        tl_link link;
+        tl_err_clear(&e);
+        assert_int_equal(tl_link_mpi(&link, i == 0 ? -1 : NAN, &e), TL_EDOMAIN);
+        assert_non_null(strstr(e.message, i == 0 ? "timeout of -1" : "nan"));
+    }
     tl_model *m = tl_model_new(.seed = 1);
     const int odd[][2] = {{0, 0}, {3, 2}, {-1, 2}, {0, -1}, {0, 2}};
     const char *const says[] = {"rank 0 of 0", "rank 3 of 2", "rank -1 of 2", "rank 0 of -1",

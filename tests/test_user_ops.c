@@ -434,6 +434,48 @@ static void a_vjp_that_returns_what_it_may_not(void **unused)
     }
 }
 
+static void clearing_vjp(tl_vjp *g)
+{
+    g->dx[0] = g->dy[0];
+    tl_grad_clear(g->t);
+}
+
+static void steps(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int n_out, void *ctx)
+{
+    static const tl_op clears = {.name = "clears",
+                                 .n_in = 1,
+                                 .n_out = 1,
+                                 .shape = like,
+                                 .forward = copies,
+                                 .vjp = clearing_vjp};
+    tl_model *m = tl_tape_model(t);
+    tl_tensor w = tl_param(t, m, "w", TL_F32, TL_DIMS(3), .kind = TL_INIT_ONES);
+    tl_tensor y = tl_mul(t, tl_apply1(TL_AT(t), &clears, NULL, &w, 1), in[0]);
+    (void)n, (void)n_out;
+    out[0] = tl_sum(t, tl_square(t, tl_sub(t, y, in[0])), TL_ALL, false);
+    tl_backward(t, out[0]);
+    tl_step(ctx, t);
+}
+
+/* What a backward walks over is not dropped under its feet. */
+static void a_vjp_that_drops_gradients(void **unused)
+{
+    (void)unused;
+    for (int compiled = 0; compiled < 2; compiled++) {
+        tl_model *m = tl_model_new(.seed = 1);
+        tl_tape *t = tl_tape_new(m);
+        tl_opt *o = tl_sgd_new(m, .lr = 0.1);
+        tl_tensor x = row(t), y = TL_NONE;
+        tl_compiled *c = compiled ? tl_compile(t, steps, 1, o) : NULL;
+        if (compiled)
+            tl_run(c, &x, 1, &y);
+        else
+            steps(t, &x, 1, &y, 1, o);
+        expect_failure(t, TL_EUSAGE, "tl_grad_clear: a backward is under way");
+        tl_free(c, o, t, m);
+    }
+}
+
 /* Returns an accumulator to which it has nothing to add. */
 static bool adds;
 static void idle_vjp(tl_vjp *g)
@@ -488,6 +530,7 @@ const struct CMUnitTest tl_tests_user_ops[] = {
     cmocka_unit_test(a_kernel_that_fails_half_way_spoils_its_operand),
     cmocka_unit_test(observers_that_break_their_promise),
     cmocka_unit_test(a_vjp_that_returns_what_it_may_not),
+    cmocka_unit_test(a_vjp_that_drops_gradients),
     cmocka_unit_test(an_accumulator_is_zero_however_it_is_read),
 };
 const size_t tl_tests_user_ops_count = sizeof tl_tests_user_ops / sizeof tl_tests_user_ops[0];

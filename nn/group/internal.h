@@ -156,8 +156,6 @@ tl_status tl_group_receive_all(tl_group *g);
 
 /* ---- shard.c ---- */
 
-/* x is an optimizer's state of a parameter. */
-bool tl_group_is_state(tl_model *m, const tl_named *x);
 /* Gradients go only to the rank that updates the parameter. */
 bool tl_group_is_cut(tl_group *g);
 tl_status tl_group_share_cut(tl_group *g);

@@ -42,11 +42,21 @@ static tl_status started_alone(const char *but, tl_err *e)
     return TL_OK;
 }
 
+static tl_status check_call(tl_link *out, double timeout, tl_err *e)
+{
+    TL_TRY(TL_NEED(e, out));
+    *out = (tl_link){0};
+    return timeout >= 0 ? TL_OK
+                        : tl_fail(e, TL_EDOMAIN,
+                                  "tl_link_mpi: a timeout of %g seconds; 0 is the "
+                                  "default",
+                                  timeout);
+}
+
 #if !TL_MPI
 tl_status tl_link_mpi(tl_link *out, double timeout, tl_err *e)
 {
-    (void)timeout;
-    TL_TRY(TL_NEED(e, out));
+    TL_TRY(check_call(out, timeout, e));
     const tl_status s = started_alone("made without MPI: make TL_MPI=1", e);
     *out = s == TL_OK ? of_one : (tl_link){0};
     return s;
@@ -281,14 +291,13 @@ tl_status tl_link_mpi(tl_link *out, double timeout, tl_err *e)
 {
     const char *text = getenv("TL_MPI_TIMEOUT");
     int there = 0;
-    TL_TRY(TL_NEED(e, out));
-    *out = (tl_link){0};
+    TL_TRY(check_call(out, timeout, e));
     MPI_Initialized(&there);
     if (!there && !launched()) {
         *out = of_one;
         return TL_OK;
     }
-    if (!(timeout > 0) && !seconds_of(text, &timeout))
+    if (timeout == 0 && !seconds_of(text, &timeout))
         return tl_fail(e, TL_EUSAGE, "TL_MPI_TIMEOUT=%.40s: a number of seconds above 0 is needed",
                        text);
     ring *m = calloc(1, sizeof *m);
