@@ -1,7 +1,7 @@
 /* Every kernel table against the scalar level, bit for bit, over the sizes on which boundaries sit
- * and at every misalignment: row kernels, pointwise tiles, conversions, optimizer updates. (math,
- * gemm and attention have their own; test_reference compares the scalar level, and all others, with
- * tests/ref through the ops.) TL_TEST_SEED repeats a run. */
+ * and at every misalignment: row kernels, pointwise tiles, conversions, optimizer updates; and
+ * flags under which they compile. (math, gemm and attention have their own; test_reference compares
+ * the scalar level, and all others, with tests/ref through the ops.) TL_TEST_SEED repeats a run. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -15,6 +15,7 @@
 
 #include "tensor/isa.h"
 #include "tests/cases/cases.h"
+#include "tests/support/skip.h"
 
 extern const struct CMUnitTest tl_tests_levels[];
 extern const size_t tl_tests_levels_count;
@@ -298,10 +299,24 @@ static void test_updates(void **unused)
             }
 }
 
+/* CFLAGS may bring instructions that a level is not told of: each kernel is C for any mixture. */
+static void test_flags_of_users(void **unused)
+{
+    (void)unused;
+    if (system("test \"$(uname -m)\" = x86_64 && command -v gcc > /dev/null") != 0)
+        TL_SKIP();
+    assert_int_equal(
+        system("cd '" TL_ROOT "' && for f in tensor/kernels/*.k.c; do"
+               " for m in x86-64-v2 x86-64-v3 x86-64-v4; do for fma in -mno-fma -mfma; do"
+               " gcc -std=c11 -D_DEFAULT_SOURCE -I. -include tensor/ieee.h -fopenmp -march=$m $fma"
+               " -DTL_LEVEL=scalar -Wall -Wno-psabi -Werror -fsyntax-only $f"
+               " || exit 1; done; done; done"),
+        0);
+}
+
 const struct CMUnitTest tl_tests_levels[] = {
-    cmocka_unit_test(test_rows),
-    cmocka_unit_test(test_tiles),
-    cmocka_unit_test(test_conversions),
-    cmocka_unit_test(test_updates),
+    cmocka_unit_test(test_rows),           cmocka_unit_test(test_tiles),
+    cmocka_unit_test(test_conversions),    cmocka_unit_test(test_updates),
+    cmocka_unit_test(test_flags_of_users),
 };
 const size_t tl_tests_levels_count = sizeof tl_tests_levels / sizeof tl_tests_levels[0];

@@ -44,11 +44,16 @@
 
 enum { PREFETCH_K = 64, ROWS_AHEAD = 8 };
 
+/* They transpose in the registers that they multiply with, and none is for exact products. (Built
+ * by -march=native for AVX-512, the scalar level has its registers and is told that it has no fma.)
+ */
+#define GEMM_LINES (VEC_FMA && TL_HAS_FMA)
+
 #define G(name) name##_f32
 #define GEMM_ARITH 32
 #include "tensor/kernels/gemm_block.t.h"
 #include "tensor/kernels/gemm_pack.t.h"
-#if VEC_FMA /* it transposes in the registers that it multiplies with */
+#if GEMM_LINES
 #include "tensor/kernels/gemm_lines.t.h"
 #endif
 #undef GEMM_ARITH
@@ -58,13 +63,13 @@ enum { PREFETCH_K = 64, ROWS_AHEAD = 8 };
 #define GEMM_ARITH 64
 #include "tensor/kernels/gemm_block.t.h"
 #include "tensor/kernels/gemm_pack.t.h"
-#if VEC_FMA /* it transposes in the registers that it multiplies with */
+#if GEMM_LINES
 #include "tensor/kernels/gemm_lines.t.h"
 #endif
 #undef GEMM_ARITH
 #undef G
 
-#if VEC_FMA
+#if GEMM_LINES
 #define LINES(name) .lines = lines_##name
 #else
 #define LINES(name) .lines = NULL

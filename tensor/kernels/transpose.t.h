@@ -7,6 +7,7 @@
 #ifndef TRANSPOSE_ONCE
 #define TRANSPOSE_ONCE
 #if defined(__AVX512F__)
+#include <immintrin.h>
 enum { PIECES = 4 };
 typedef __m512 wide_vec;
 
@@ -41,6 +42,7 @@ static inline wide_vec zip64_hi(wide_vec a, wide_vec b)
 }
 
 #elif defined(__AVX2__)
+#include <immintrin.h>
 enum { PIECES = 2 };
 typedef __m256 wide_vec;
 
