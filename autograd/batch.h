@@ -12,6 +12,8 @@
 /* Says how the results of a call depend on the batch, some input of which does; in: room for the
  * inputs' own. */
 void tl_batch_infer(tl_call *c, tl_value *const *value, tl_batch *in, tl_value *const *made);
+/* n draws by one number for all its samples, which is the same in each micro-batch. */
+bool tl_draws_alike(const tl_tape *t, const tl_node *n);
 /* v, a leaf, is a constant. */
 static inline void tl_value_fix(tl_value *v)
 {

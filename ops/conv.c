@@ -191,10 +191,10 @@ static tl_status multiply(const job *j, const tl_array *y, int64_t pitch)
     const bool joined = y->stride[sample] == places && y->stride[4] == 1 && y->stride[3] == pitch;
     const int64_t samples = joined ? x->dim[1] : 1, size = (int64_t)tl_dtype_size(x->dtype);
     const tl_gemm_type type = x->dtype == TL_F64 ? TL_GEMM_F64 : TL_GEMM_F32;
-    int64_t *at = tl_scratch(j->c, (size_t)(k + samples * places + 1) * 8, false);
+    int64_t *at = tl_scratch(j->c, (size_t)(k + samples * places + 1) * 8, k == 0);
     if (at == NULL)
         return TL_ENOMEM;
-    if (k > 0)
+    if (k > 0) /* without terms all columns are one, of zeros */
         tables(j, samples, pitch, at, at + k);
     tl_gemm_batches p = {.nd = 2,
                          .dim = {w->dim[0], x->dim[1] / samples},

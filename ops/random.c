@@ -205,10 +205,14 @@ static tl_status key_of(tl_at at, const char *op, const char *stream, int64_t *k
     return TL_OK;
 }
 
-/* The number of row 0 if no sample is given. */
+/* The number of row 0 if no sample is given: another sample in each micro-batch. */
 static tl_tensor sample_or_0(tl_at at, tl_tensor sample)
 {
-    return tl_is_none(sample) ? tl_fill_at(at, TL_I64, TL_SCALAR, 0) : sample;
+    if (!tl_is_none(sample))
+        return sample;
+    sample = tl_fill_at(at, TL_I64, TL_SCALAR, 0);
+    tl_batch_axis_tape_at(at.tape, sample, TL_MIXED, at.file, at.line);
+    return sample;
 }
 
 tl_tensor tl_dropout_at(tl_at at, tl_tensor x, tl_dropout_options o)
@@ -218,10 +222,8 @@ tl_tensor tl_dropout_at(tl_at at, tl_tensor x, tl_dropout_options o)
         return x;
     if (key_of(at, "dropout", o.stream, &a.key) != TL_OK)
         return TL_NONE;
-    tl_tensor sample = sample_or_0(at, o.sample);
-    if (tl_is_none(o.sample)) /* row 0 is another sample each time */
-        tl_batch_axis_tape_at(at.tape, sample, TL_MIXED, at.file, at.line);
-    return tl_apply1(at, &tl_op_dropout, &a, (tl_tensor[]){x, sample, o.start}, 3);
+    return tl_apply1(at, &tl_op_dropout, &a, (tl_tensor[]){x, sample_or_0(at, o.sample), o.start},
+                     3);
 }
 
 /* ---- draw: uniform in [0, 1), normal with mean 0 and variance 1
@@ -289,9 +291,12 @@ static tl_status draw_forward(tl_call *c)
     return draw(c, 0, ((const draw_attrs *)c->attrs)->key, fill_block);
 }
 
+/* By one number draws are the same for all samples, unless the program says that they have an axis
+ * of samples. */
 static void draw_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
 {
-    out[0] = in[0] == 0 && (c->in[1] == NULL || in[1] == 0) ? 0 : TL_MIXED;
+    const bool alike = c->in[0]->ndim == 0 && c->in[1] == NULL;
+    out[0] = alike ? TL_FREE : in[0] == 0 && (c->in[1] == NULL || in[1] == 0) ? 0 : TL_MIXED;
 }
 
 const tl_op tl_op_draw = {

@@ -197,6 +197,30 @@ static void draws_without_samples_are_named(void **unused)
         }
 }
 
+/* Nor does telling their axis make them other draws in each micro-batch. */
+static void draws_that_are_told_an_axis_are_named(void **unused)
+{
+    char text[1024];
+    (void)unused;
+    for (int numbered = 0; numbered < 2; numbered++)
+        for (int strict = 0; strict < 2; strict++) {
+            tl_tensor w = tl_param(t, m, "w", TL_F32, TL_DIMS(4), TL_INIT_ONES, 0),
+                      first = numbered ? tl_scalar(t, TL_I64, 3) : TL_NONE,
+                      y = tl_normal(t, TL_F32, TL_DIMS(6, 4), "s", .sample = first),
+                      shown = strict ? tl_reshape(t, y, TL_DIMS(6, 2, 2)) : y;
+            const int mode = tl_mode_push(t, strict ? TL_STRICT : 0);
+            assert_int_equal(tl_batch_axis(t, shown, 0), numbered || !strict ? TL_OK : TL_EUSAGE);
+            tl_mode_pop(t, mode);
+            assert_int_equal(strstr(tl_error(t), "give it their numbers (.sample)") != NULL,
+                             !numbered && strict);
+            tl_error_clear(t);
+            y = tl_sum(t, tl_mul(t, tl_add(t, y, zeros(TL_DIMS(6, 4))), w), TL_ALL, false);
+            const int lines = strict ? 0 : tl_explain_invariance(t, y, text, sizeof text);
+            if (lines != (!numbered && !strict) || (lines > 0 && strstr(text, "draw (") == NULL))
+                fail_msg("%d: %s", lines, text);
+        }
+}
+
 /* ---- micro-batches that run different programs ---- */
 
 static tl_tensor program(tl_tape *on, const tl_tensor *in, int steps, void (*more)(tl_tensor *))
@@ -399,6 +423,7 @@ const struct CMUnitTest tl_tests_batch[] = {
     TEST(samples_stay_whole),
     TEST(what_is_repeated_or_drawn_is_told),
     TEST(draws_without_samples_are_named),
+    TEST(draws_that_are_told_an_axis_are_named),
     TEST(other_programs_are_noticed),
     TEST(fewer_backwards_are_noticed),
     TEST(calls_that_reach_no_parameter_do_not_count),

@@ -69,6 +69,16 @@ static tl_status set_axis(tl_value *v, int axis, bool told, tl_err *e)
     return TL_OK;
 }
 
+bool tl_draws_alike(const tl_tape *t, const tl_node *n)
+{
+    bool alike = false;
+    for (int i = 0; n->op->traits & TL_RANDOM && i < n->n_in; i++) {
+        const tl_value *v = tl_peek(t, n->in[i]);
+        alike |= v != NULL && v->a.ndim == 0 && !v->needs_grad && v->batch == TL_MIXED;
+    }
+    return alike;
+}
+
 tl_status tl_batch_axis_tape_at(tl_tape *t, tl_tensor x, int axis, const char *file, int line)
 {
     const tl_at at = {t, file, line, NULL};
@@ -85,6 +95,13 @@ tl_status tl_batch_axis_tape_at(tl_tape *t, tl_tensor x, int axis, const char *f
                             "tl_batch_axis: %s (%.90s:%d) has used x already, as what it was "
                             "before; it is told before x is used",
                             n->op->name, n->file == NULL ? "?" : n->file, n->line);
+    const tl_node *draw = own ? tl_maker(t, tl_behind(t, x, TL_VIEW, 0)) : NULL;
+    if (axis >= 0 && t->now.mode & TL_STRICT && draw != NULL && tl_draws_alike(t, draw))
+        return tl_tape_fail(
+            at, TL_EUSAGE,
+            "tl_batch_axis: TL_STRICT: %s (%.90s:%d) draws the same for the samples "
+            "of each micro-batch; give it their numbers (.sample)",
+            draw->op->name, draw->file == NULL ? "?" : draw->file, draw->line);
     if (one) {
         v->batch = (tl_batch)axis;
         return TL_OK;

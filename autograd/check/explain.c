@@ -99,8 +99,7 @@ static bool blames(const tl_tape *t, const tl_node *n, char why[TL_MESSAGE_MAX])
     const tl_op *op = n->op;
     const tl_value *y = NULL;
     report s = {why, TL_MESSAGE_MAX, 0, 0};
-    tl_batch b = TL_FREE;   /* TL_MIXED if any output is, else as output 0 is */
-    bool by_number = false; /* by one for all samples, the same in each micro-batch */
+    tl_batch b = TL_FREE; /* TL_MIXED if any output is, else as output 0 is */
     int weights = 0;
     int64_t samples = -1;
     *why = 0;
@@ -114,7 +113,6 @@ static bool blames(const tl_tape *t, const tl_node *n, char why[TL_MESSAGE_MAX])
             return false; /* an op before this one is to blame */
         if (v != NULL && v->samples > samples)
             samples = v->samples;
-        by_number |= v != NULL && v->a.ndim == 0 && !v->needs_grad && v->batch == TL_MIXED;
     }
     const bool draws = op->traits & TL_RANDOM && b >= 0;
     if (y == NULL || (!draws && (!n->needs_grad || op->traits & TL_NONDIFF)))
@@ -137,7 +135,7 @@ static bool blames(const tl_tape *t, const tl_node *n, char why[TL_MESSAGE_MAX])
         line(&s, "; gradients behind it depend on the split");
         return true;
     }
-    if (draws && by_number) {
+    if (draws && tl_draws_alike(t, n)) {
         line(&s,
              "gives samples without a number of their own (.sample) the same draws again in each "
              "micro-batch");
