@@ -188,7 +188,7 @@ tl_status tl_graph_input_fits(const tl_graph *g, const tl_tensor *in, int i, con
 }
 
 /* Notes what the trace knows of the model, if all that it uses is still there. */
-static tl_status know_model(tl_graph *g)
+static tl_status know_model(tl_graph *g, tl_at at)
 {
     tl_model *m = g->user->model;
     if (m != NULL) {
@@ -197,6 +197,12 @@ static tl_status know_model(tl_graph *g)
         g->newest = n == 0 ? TL_NONE : tl_model_handle(m, n - 1);
         pthread_mutex_unlock(&m->lock);
     }
+    if (m != NULL && m->frozen != g->traced_frozen)
+        return tl_fail(
+            &g->head.err, TL_ETRACED,
+            "tl_trace: tl_model_freeze acts when the program is traced, not in each run: "
+            "call it outside, or leave what it has met as it was found (%.90s:%d)",
+            at.file, at.line);
     for (uint32_t i = 0; i < g->t->n_nodes; i++)
         for (int k = 0; k < g->t->node[i].n_in; k++) {
             const tl_node *node = &g->t->node[i];
@@ -242,7 +248,7 @@ static tl_status record(tl_graph *g, tl_at at, tl_program *f, const tl_tensor *i
         if (tl_deref((tl_at){g->t, at.file, at.line, NULL}, g->out[i], "tl_trace") == NULL)
             return tl_fail(&g->head.err, TL_ESTALE, "%s", tl_error(g->t));
     }
-    return know_model(g);
+    return know_model(g, at);
 }
 
 /* What is done with the recorded program, in this order (internal.h). */

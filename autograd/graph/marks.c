@@ -211,6 +211,8 @@ void tl_mark_expand(tl_tape *dst, const tl_node *n, const tl_tensor *in, tl_tens
         return;
     tl_backward_options o = *(const tl_backward_options *)n->attrs;
     o.cotangent = in[1];
+    o.partial =
+        true; /* its parameters were looked at when it was traced, frozen as they were then */
     if (tl_backward_at(at, in[0], o) != TL_OK || tl_fold_recorded(dst) != TL_OK)
         return;
     for (int i = 0; i < dst->n_grads; i++) {
