@@ -139,8 +139,9 @@ static tl_status clamp_shape(tl_call *c)
 {
     const tl_clamp_attrs *a = c->attrs;
     if (!(a->lo <= a->hi))
-        return tl_call_fail(c, TL_EDOMAIN, "from %g to %g; the lower bound comes first", a->lo,
-                            a->hi);
+        return tl_call_fail(c, TL_EDOMAIN, "from %g to %g%s", a->lo, a->hi,
+                            a->lo > a->hi ? "; the lower bound comes first"
+                                          : "; bounds are numbers");
     return tl_float_shape(c);
 }
 

@@ -103,5 +103,8 @@ tl_status tl_chunk_at(tl_at at, tl_tensor x, int n, int dim, tl_tensor *out)
         return tl_error_status(at.tape);
     if (n < 1)
         return tl_tape_fail(at, TL_ESHAPE, "chunk: %d pieces", n);
-    return pieces(at, "chunk", x, size == 0 ? 1 : (size - 1) / n + 1, size, dim, out, n);
+    for (int i = 0; size == 0 && i < n; i++)
+        out[i] = tl_slice_at(at, x, dim, 0, 0, 1);
+    return size == 0 ? tl_error_status(at.tape)
+                     : pieces(at, "chunk", x, (size - 1) / n + 1, size, dim, out, n);
 }

@@ -200,6 +200,12 @@ static tl_tensor pool(tl_at at, const char *name, int dims, tl_tensor x, tl_pool
         a.stride.dim[d] = o.stride[i] == 0 ? o.kernel[i] : o.stride[i];
         a.pad.dim[d] = o.padding[i];
         a.dilation.dim[d] = o.dilation[i] + (o.dilation[i] == 0);
+        if (o.kernel[i] < 0 || o.stride[i] < 0 || o.padding[i] < 0 || o.dilation[i] < 0)
+            return tl_reject(at, TL_EDOMAIN,
+                             "%s: .kernel %lld, .stride %lld, .padding %lld, .dilation %lld; none "
+                             "can be below 0",
+                             name, (long long)o.kernel[i], (long long)o.stride[i],
+                             (long long)o.padding[i], (long long)o.dilation[i]);
     }
     x = tl_in_dtype(at, x, tl_dtype_compute(own));
     if (dims == 2)

@@ -341,7 +341,7 @@ static tl_status check_probabilities(tl_at at, tl_tensor p)
         const double x = tl_element_get(a.dtype, tl_cursor_data(&at_row));
         if (!(x >= 0 && x <= 1))
             return tl_tape_fail(at, TL_EDOMAIN,
-                                "bernoulli: p is %g at position %lld; 0 to 1 is needed", x,
+                                "bernoulli: p is %.9g at position %lld; 0 to 1 is needed", x,
                                 (long long)i);
     }
     return TL_OK;

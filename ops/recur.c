@@ -68,7 +68,7 @@ static tl_status recur_shape(tl_call *c)
         c->out[i].dim[2] = width[i];
     }
     c->out[2].dtype = tl_dtype_compute(g->dtype);
-    c->out[3] = c->out[4] = tl_array_make(g->dtype, &TL_DIMS(b, g->dim[1] > 0 ? n : 0), NULL);
+    c->out[3] = c->out[4] = tl_array_make(g->dtype, &TL_DIMS(b, n), NULL);
     if (!lstm)
         c->out[4].dim[1] = 0;
     return TL_OK;
@@ -372,9 +372,8 @@ static tl_status grad_shape(tl_call *c)
     if ((c->in[BACK_C] != NULL) != lstm || (c->in[BACK_A] != NULL) != has_gates)
         return tl_call_fail(c, TL_ESHAPE, "an LSTM has cells, an LSTM and a GRU have gates");
     TL_TRY(fit_rest(c, BACK_W, BACK_H0, BACK_START, y->dtype, b, n));
-    const int64_t some = y->dim[1] > 0; /* without steps there are no last states */
-    TL_TRY(fit(c, BACK_DHN, "dhn", y->dtype, TL_DIMS(b, some * n)));
-    TL_TRY(fit(c, BACK_DCN, "dcn", y->dtype, TL_DIMS(b, some * cells)));
+    TL_TRY(fit(c, BACK_DHN, "dhn", y->dtype, TL_DIMS(b, n)));
+    TL_TRY(fit(c, BACK_DCN, "dcn", y->dtype, TL_DIMS(b, cells)));
     TL_TRY(fit(c, BACK_DY, "dy", y->dtype, tl_array_shape(y)));
     TL_TRY(fit(c, BACK_DC, "dc", y->dtype, TL_DIMS(b, y->dim[1], cells)));
     TL_TRY(fit(c, BACK_C, "c", y->dtype, TL_DIMS(b, y->dim[1], cells)));

@@ -29,7 +29,8 @@ tl_tensor tl_arange_at(tl_at at, tl_dtype dtype, double start, double stop, doub
     tl_fpenv_leave(saved);
     if (step == 0 || !(n < 0x1p53))
         return tl_reject(at, TL_EDOMAIN, "arange: from %g to %g by %g%s", start, stop, step,
-                         step == 0 ? "; the step must not be 0" : "");
+                         step == 0 ? "; the step must not be 0"
+                                   : "; fewer than 2^53 numbers are needed");
     if (dtype == TL_I64 && (trunc(start) != start || trunc(step) != step))
         return tl_reject(at, TL_EDOMAIN, "arange: from %g by %g; I64 needs a whole start and step",
                          start, step);

@@ -459,7 +459,26 @@ static void written_out_equals_the_op(void **unused)
     }
 }
 
+/* Nothing is summed: 0, and the logarithm of that. */
+static void without_keys(void **unused)
+{
+    float y[6], l[2];
+    tl_tensor lse;
+    (void)unused;
+    tl_tape *t = tl_tape_new(NULL);
+    tl_tensor q = tl_fill(t, TL_F32, TL_DIMS(1, 1, 2, 3), 1),
+              k = tl_fill(t, TL_F32, TL_DIMS(1, 1, 0, 3), 1);
+    tl_tensor out = tl_attention(t, q, k, k, .full = true, .lse = &lse);
+    assert_int_equal(tl_keep(t, out, y, sizeof y), TL_OK);
+    assert_int_equal(tl_keep(t, lse, l, sizeof l), TL_OK);
+    for (int i = 0; i < 6; i++)
+        assert_true(y[i] == 0);
+    assert_true(l[0] == -INFINITY && l[1] == -INFINITY);
+    tl_free(t);
+}
+
 const struct CMUnitTest tl_tests_attention[] = {
+    cmocka_unit_test(without_keys),
     cmocka_unit_test(lengths_on_every_boundary),
     cmocka_unit_test(dims_on_every_boundary),
     cmocka_unit_test(long_sequences),

@@ -73,8 +73,8 @@ void ref_recur(const ref_tensor *g, const ref_tensor *w, const ref_tensor *bias,
     *y = ref_new(g->dtype, 3, (int64_t[]){g->dim[0], s, n});
     *c = ref_new(g->dtype, 3, (int64_t[]){g->dim[0], s, o.cell == REF_LSTM ? n : 0});
     *a = ref_new(ref_compute(g->dtype), 3, (int64_t[]){g->dim[0], s, gates > 1 ? 4 * n : 0});
-    last[0] = ref_new(g->dtype, 2, (int64_t[]){g->dim[0], s > 0 ? n : 0});
-    last[1] = ref_new(g->dtype, 2, (int64_t[]){g->dim[0], c->dim[2] > 0 && s > 0 ? n : 0});
+    last[0] = ref_new(g->dtype, 2, (int64_t[]){g->dim[0], n});
+    last[1] = ref_new(g->dtype, 2, (int64_t[]){g->dim[0], c->dim[2] > 0 ? n : 0});
     for (int64_t i = 0; i < g->dim[0]; i++) {
         double h[MOST], cell[MOST], u[4 * MOST], act[4 * MOST];
         for (int64_t j = 0; j < n; j++) {
