@@ -208,4 +208,16 @@ double tl_opt_lr(const tl_opt *o)
 {
     return !tl_lives(o) ? 0 : tl_schedule_lr(&o->o.schedule, o->o.lr, o->steps);
 }
+tl_status tl_opt_lr_set(tl_opt *o, double lr)
+{
+    if (!tl_lives(o))
+        return tl_error_status(o);
+    if (!(lr > 0 && isfinite(lr)))
+        return tl_fail(&o->head.err, TL_EDOMAIN,
+                       "tl_opt_lr_set: lr is %g; a number above 0 is needed; tl_opt_group's "
+                       "lr_scale may be 0",
+                       lr);
+    o->o.lr = lr;
+    return TL_OK;
+}
 double tl_opt_grad_norm(const tl_opt *o) { return tl_lives(o) ? o->grad_norm : (double)NAN; }

@@ -400,11 +400,61 @@ static void numbers_that_make_no_sense_are_refused(void **unused)
     tl_free(m);
 }
 
+static void descends(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out, void *o)
+{
+    tl_model *m = tl_tape_model(t);
+    tl_tensor p = tl_param(t, m, "p", TL_F32, TL_DIMS(2), TL_INIT_ONES, 0);
+    (void)n_in, (void)n_out;
+    out[0] = tl_sum(t, tl_mul(t, p, in[0]), TL_ALL, false);
+    tl_backward(t, out[0]);
+    tl_step(o, t);
+}
+
+/* What is set goes through the schedule, and a compiled step reads it without being traced again.
+ */
+static void a_rate_that_is_set(void **unused)
+{
+    static const float g[2] = {0.5f, 2};
+    (void)unused;
+    for (int compiled = 0; compiled < 2; compiled++) {
+        tl_model *m = tl_model_new(.seed = 3);
+        tl_tape *t = tl_tape_new(m);
+        tl_opt *o = tl_sgd_new(m, .lr = 1, .schedule = {TL_LINEAR, .total = 4});
+        tl_compiled *c = tl_compile(t, descends, 1, o);
+        float want[2] = {1, 1}, got[2];
+        for (int i = 0; i < 3; i++) {
+            tl_tensor x = tl_data(t, g, TL_F32, TL_DIMS(2)), y;
+            const double lr = 0.25 * (i + 1);
+            assert_int_equal(tl_opt_lr_set(o, lr), TL_OK);
+            assert_true(tl_opt_lr(o) == naive_lr(&(tl_schedule){TL_LINEAR, .total = 4}, lr, i));
+            for (int k = 0; k < 2; k++)
+                want[k] -= (float)tl_opt_lr(o) * g[k];
+            if (compiled)
+                tl_run(c, &x, 1, &y);
+            else
+                descends(t, &x, 1, &y, 1, o);
+            assert_string_equal(tl_error(t), "");
+            tl_tape_reset(t);
+            assert_int_equal(tl_keep(t, tl_model_find(m, "p"), got, sizeof got), TL_OK);
+            assert_memory_equal(got, want, sizeof got);
+        }
+        assert_true(!compiled || tl_compiled_count(c) == 1);
+        for (int i = 0; i < 3; i++) {
+            assert_int_equal(tl_opt_lr_set(o, i == 0 ? 0 : i == 1 ? NAN : -1), TL_EDOMAIN);
+            assert_non_null(strstr(tl_error(o), "tl_opt_lr_set: lr is"));
+            tl_error_clear(o);
+        }
+        assert_true(tl_opt_lr(o) == 0.75 * 0.25);
+        tl_free(c, o, t, m);
+    }
+}
+
 const struct CMUnitTest tl_tests_optimizers[] = {
     cmocka_unit_test(optimizers_against_naive_loops),
     cmocka_unit_test(each_optimizer_has_its_own_state),
     cmocka_unit_test(decays_as_pytorch),
     cmocka_unit_test(schedules_against_naive_formulas),
     cmocka_unit_test(numbers_that_make_no_sense_are_refused),
+    cmocka_unit_test(a_rate_that_is_set),
 };
 const size_t tl_tests_optimizers_count = sizeof tl_tests_optimizers / sizeof *tl_tests_optimizers;
