@@ -66,6 +66,13 @@ static void the_user_says_otherwise(void **unused)
     IS(x, 1);
     assert_int_equal(tl_batch_axis(t, tl_param(t, m, "w", TL_F32, TL_DIMS(2), TL_INIT_ONES, 0), 0),
                      TL_EUSAGE);
+    assert_non_null(strstr(tl_error(t), "'w' is a tensor of the model"));
+    tl_error_clear(t);
+    assert_int_equal(tl_batch_axis(m, tl_buffer(t, m, "held", TL_F32, TL_DIMS(2)), 0), TL_EUSAGE);
+    assert_non_null(strstr(tl_error(m), "'held' is a tensor of the model"));
+    tl_error_clear(m);
+    assert_int_equal(tl_batch_axis(t, of_model, 0), TL_EUSAGE);
+    assert_non_null(strstr(tl_error(t), "tl_batch_axis(m, x, axis)"));
 }
 
 static void ops_hand_it_on(void **unused)
