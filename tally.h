@@ -17,7 +17,7 @@
  *   Macros   tl_f(t, ...) is tl_f_at(TL_AT(t), ...): it takes the place of the call along. The
  *            arguments at the end are options, .name = value; one left out is 0, its default (of
  *            none at all -pedantic warns before C23). An array written in the call may need
- *            parentheses of its own: ((int64_t[]){0, 9}).
+ *            parentheses of its own: ((int64_t[]){0, 9}); g++ wants one with a name.
  *   Threads  A tape is used by one thread at a time. Several threads may each run a tape over one
  *            model, and even make its parameters together: the first to come makes each. Nothing
  *            else may use the model during tl_step, tl_write, tl_load and tl_model_freeze. */

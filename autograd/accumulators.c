@@ -207,8 +207,7 @@ tl_tensor tl_grad_at(tl_at at, tl_tensor x)
     return dx;
 }
 
-/* Adds the accumulators in f64. A single one that has the gradient's dtype is the gradient itself.
- */
+/* Adds the accumulators in f64. A single one of the gradient's dtype is the gradient itself. */
 tl_tensor tl_leaf_grad_sum(tl_at at, const tl_leaf_grad *g, tl_dtype dtype)
 {
     tl_tape *t = at.tape;

@@ -1,7 +1,6 @@
 /* apply.c: one op call. tl_apply, at the end of the file, goes through its phases in order: check
  * the call, read its inputs, ask the op's shape rule, check what changes in place, allocate the
- * outputs, ask observers, run the kernel and record the node. If any phase fails nothing is
- * recorded. */
+ * outputs, ask observers, run the kernel and record the node; nothing if any phase fails. */
 #include <string.h>
 
 #include "autograd/batch.h"
@@ -260,6 +259,7 @@ static tl_status allocate(making *k, tl_tensor *out)
                                     .versions = k->versions,
                                     .needs_grad = k->needs_grad,
                                     .file = k->at.file,
+                                    .call = k->at.call,
                                     .line = k->at.line,
                                     .kernel = c->kernel,
                                     .level = tl_isa_now()->name,

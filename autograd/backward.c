@@ -105,13 +105,14 @@ static tl_status check_saved(tl_walk *w, uint32_t i, unsigned reads)
         if (v->freed)
             return fail_freed(w, n, in ? "an input" : "the output");
         tl_changer by = {NULL, NULL, 0};
-        char text[TL_CHANGER_TEXT];
+        char text[TL_CHANGER_TEXT], name[TL_SHOWN_TEXT];
         if (!tl_changed_since(t, i, k, &by))
             continue;
         return tl_tape_fail(w->at, TL_EINPLACE,
-                            "tl_backward: %s %d of %s, saved for its gradient, was changed in "
+                            "tl_backward: %s %d of %s%s, saved for its gradient, was changed in "
                             "place by %s",
-                            in ? "input" : "output", bit, n->op->name, tl_changer_text(text, by));
+                            in ? "input" : "output", bit, n->op->name,
+                            in ? tl_shown_text(name, t, n->in[k]) : "", tl_changer_text(text, by));
     }
     return TL_OK;
 }
@@ -129,8 +130,7 @@ static tl_tensor collect(tl_walk *w, const tl_inbox *b)
     return sum;
 }
 
-/* Brings what a vjp returned for an input with record x to x's shape and dtype, and leaves it in
- * the inbox. */
+/* Brings what a vjp returned for an input with record x to x's shape and dtype, into the inbox. */
 static tl_status deliver(tl_walk *w, tl_edge *e, const tl_value *x, tl_tensor dx)
 {
     tl_tape *t = w->t;
@@ -182,8 +182,8 @@ tl_status tl_walk_vjp(tl_walk *w, uint32_t node, uint32_t first, tl_vjp *g)
     return tl_error_status(t);
 }
 
-/* Calls the vjp of node n, order[i], for the inputs that want a gradient now, and delivers what it
- * returns. */
+/* Calls the vjp of node n, order[i], for the inputs that want a gradient now; delivers its results.
+ */
 static tl_status call_vjp(tl_walk *w, uint32_t i, const tl_node *n, uint32_t first,
                           const tl_tensor *dy)
 {
@@ -228,8 +228,7 @@ static tl_status call_vjp(tl_walk *w, uint32_t i, const tl_node *n, uint32_t fir
     return TL_OK;
 }
 
-/* After a visit: releases the cotangents of the node's outputs and, unless retained, the outputs.
- */
+/* After a visit: releases the cotangents of the node's outputs and, if not retained, these. */
 static void free_visited(tl_walk *w, const tl_node *n)
 {
     tl_tape *t = w->t;

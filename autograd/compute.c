@@ -3,8 +3,7 @@
  * type and back.
  *
  * The loop of a pointwise op gathers a tile of each operand (widened, broadcast), calls the tile
- * kernel, and stores the result (rounded). Contiguous operands in a compute type are used in place.
- */
+ * kernel, and stores the result (rounded). Contiguous operands in a compute type are read as is. */
 #include "autograd/pointwise.h"
 
 #include <string.h>
@@ -318,8 +317,7 @@ static forward *way_of(const tl_call *c)
     return op->forward;
 }
 
-/* tl_parallel_for sets the floating-point environment for the loop over tiles; for other kernels it
- * is set here. */
+/* The floating-point environment is set here; for a loop over tiles, by tl_parallel_for. */
 tl_status tl_op_run(tl_call *c)
 {
     forward *way = way_of(c);

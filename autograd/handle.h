@@ -20,8 +20,7 @@ typedef struct {
 #define TL_NONE (TL_MAKE(tl_tensor){0, 0, 0})
 static inline int tl_is_none(tl_tensor x) { return x.owner == 0; }
 
-/* The place of a call, and the function that was called there, where errors should name it rather
- * than the ops inside it. */
+/* The place of a call, and the function called there, if errors are to name it and not its ops. */
 typedef struct {
     tl_tape *tape;
     const char *file;

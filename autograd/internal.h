@@ -86,7 +86,7 @@ typedef struct {
     uint32_t out;             /* index of the first output value; the others follow it */
     const uint32_t *versions; /* of the inputs' storages, then the outputs', at recording */
     bool needs_grad;
-    const char *file;
+    const char *file, *call; /* call: the function that the program called; NULL: not known */
     int line;
     uint8_t phase;                  /* TL_PHASE_... bits: what it was recorded for */
     const struct tl_kernel *kernel; /* the kernel that ran; NULL: the op's own */
@@ -356,6 +356,15 @@ const tl_node *tl_maker(const tl_tape *t, tl_tensor x);
 /* What x shows through ops with one of these traits, such as TL_VIEW, and none of `without`; x
  * itself if it was made otherwise. */
 tl_tensor tl_behind(const tl_tape *t, tl_tensor x, unsigned traits, unsigned without);
+/* " ('NAME')" of the tensor of the model that x shows; "" if it shows none with a name. */
+enum { TL_SHOWN_TEXT = 112 };
+static inline const char *tl_shown_text(char buf[TL_SHOWN_TEXT], const tl_tape *t, tl_tensor x)
+{
+    x = tl_behind(t, x, TL_VIEW, 0);
+    const char *name = t->model == NULL ? NULL : tl_model_name_of(t->model, x);
+    snprintf(buf, TL_SHOWN_TEXT, name == NULL ? "" : " ('%.100s')", name);
+    return buf;
+}
 /* The handle of value i of t; of a node's output j. */
 static inline tl_tensor tl_tape_handle(const tl_tape *t, uint32_t i)
 {

@@ -11,8 +11,8 @@
 #include "tensor/files/hash.h"
 #include "tensor/threads.h"
 
-/* Some vjp would read x, whose record is v: that of the node that made it, or of a node that used
- * it. */
+/* Some vjp would read x, whose record is v: that of the node that made it, or of one that used it.
+ */
 static bool gradient_reads(const tl_tape *t, tl_tensor x, const tl_value *v)
 {
     const tl_node *n = &t->node[v->node];
@@ -135,13 +135,14 @@ static tl_status check_inputs(tl_tape *t, uint32_t i)
 {
     const tl_node *n = &t->node[i];
     tl_changer by;
-    char text[TL_CHANGER_TEXT];
+    char text[TL_CHANGER_TEXT], name[TL_SHOWN_TEXT];
     for (int k = 0; k < n->n_in; k++)
         if (tl_changed_since(t, i, k, &by))
             return tl_tape_fail((tl_at){t, n->file, n->line, NULL}, TL_EINPLACE,
-                                "tl_backward: input %d of %s was changed in place by %s: its "
+                                "tl_backward: input %d of %s%s was changed in place by %s: its "
                                 "segment cannot be run again",
-                                k, n->op->name, tl_changer_text(text, by));
+                                k, n->op->name, tl_shown_text(name, t, n->in[k]),
+                                tl_changer_text(text, by));
     return TL_OK;
 }
 

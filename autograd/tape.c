@@ -224,6 +224,9 @@ tl_status tl_tape_fail(tl_at at, tl_status s, const char *fmt, ...)
     char where[112] = "";
     if (at.file != NULL)
         snprintf(where, sizeof where, " (%.90s:%d)", at.file, at.line);
+    const size_t n = strlen(e.message), w = strlen(where);
+    if (w <= n && strcmp(e.message + n - w, where) == 0) /* the message ends with it */
+        where[0] = '\0';
     return tl_fail(&at.tape->head.err, s, "%s%s%.*s%s", call, *call == '\0' ? "" : ": ",
                    TL_MESSAGE_MAX - 128 - (int)strlen(call), e.message, where);
 }

@@ -40,8 +40,7 @@ void tl_error_clear(void *object);
 /* Frees tapes, models, optimizers and graphs, in any order; skips NULLs. An object that another one
  * still needs lives on until that one is freed: a model for its tapes and optimizers, an optimizer
  * for graphs that step with it. Prints a line on stderr for an error that nobody has read or
- * cleared, and for an object that was freed before, which it leaves alone (unless a new one lies
- * there). */
+ * cleared, and for an object freed before, which it leaves alone (unless a new one lies there). */
 void tl_free_objects(void *const *objects, size_t n);
 #ifdef __cplusplus
 extern "C++" template <class... T> void tl_free(T *...object)
@@ -74,8 +73,9 @@ enum {
     TL_MIXED = -3  /* in any other way: gradients through it depend on the micro-batch split */
 };
 /* How x depends on it, by the rules of the ops that made it (op.h). Named tensors of the model,
- * tl_constant and 0-d data are TL_FREE; other data (tl_data, tl_zeros, tl_bound) have samples along
- * axis 0; an input of a traced program is as the tensor passed for it. No x: TL_MIXED. */
+ * tl_constant, 0-d data and results without inputs (tl_fill; tell tl_batch_axis, if they are of the
+ * batch's size) are TL_FREE; other data (tl_data, tl_zeros, tl_bound) have samples along axis 0; an
+ * input of a traced program is as the tensor passed for it. No x: TL_MIXED. */
 tl_batch tl_batch_of(tl_tape *t, tl_tensor x);
 /* Declares something else: samples along that axis, TL_FREE or TL_MIXED. x must be data, a random
  * draw, the result of an op without inputs, or a view of one of these; or what tl_expand repeats
@@ -150,8 +150,7 @@ bool tl_array_of(tl_tape *t, tl_tensor x, tl_array *out);
 /* The value of a tensor with one element, as a double; NaN, and an error, for any other. */
 #define tl_item(t, x) tl_item_at(TL_AT(t), x)
 double tl_item_at(tl_at at, tl_tensor x);
-/* Stores the value of x, of one element, in *to (NaN on an error): now or, if traced, after each
- * run of the graph. */
+/* Stores x, of one element, in *to (NaN: an error): now or, if traced, after each run. */
 #define tl_watch(t, x, to) tl_watch_at(TL_AT(t), x, to)
 tl_status tl_watch_at(tl_at at, tl_tensor x, double *to);
 /* Copies x out, row-major, in its own dtype; bytes must be its exact size. */
@@ -197,7 +196,7 @@ unsigned tl_mode(const tl_tape *t);
 /* A view of x that carries no gradient. */
 #define tl_detach(t, x) tl_detach_at(TL_AT(t), x)
 tl_tensor tl_detach_at(tl_at at, tl_tensor x);
-/* Marks a leaf of this tape (tl_data) as wanting a gradient; before it is used. */
+/* Marks a leaf of this tape (tl_data, tl_detach of anything) as wanting a gradient, before use. */
 #define tl_require_grad(t, x) tl_require_grad_at(TL_AT(t), x)
 tl_status tl_require_grad_at(tl_at at, tl_tensor x);
 
@@ -206,13 +205,17 @@ typedef struct {
     bool retain;         /* keep values and saved tensors, so that backward can run again */
     bool partial;        /* allow parameters that y does not reach */
     bool ragged;         /* allow another program than in earlier micro-batches of the step: other
-                          * ops (as many as a sample is long, say), or fewer calls of tl_backward */
+                          * ops (as many as a sample is long, say), or fewer calls of tl_backward.
+                          * Sums go on by a call's number: make those of all micro-batches first,
+                          * or the bits depend on the split (NUMERICS 10.3) */
     bool put_off;        /* leave what comes to parameters to tl_accumulate; in a traced function,
                           * after each run */
 } tl_backward_options;
 /* Adds the gradients of y by every parameter and marked leaf that it depends on to what earlier
  * micro-batches have left there. Releases values as it passes them, except y and views of leaves.
- * If it fails no step is taken with half a gradient: a failed tape refuses tl_step. */
+ * If it fails no step is taken with half a gradient: a failed tape refuses tl_step. A loss of
+ * parameters alone (L2 by hand) takes a call of its own in the last micro-batch of a step, after
+ * those of samples: tl_backward(t, penalty, .partial = true, .ragged = true). */
 #define tl_backward(t, y, ...) \
     tl_backward_at(TL_AT(t), y, TL_MAKE(tl_backward_options){__VA_ARGS__})
 tl_status tl_backward_at(tl_at at, tl_tensor y, tl_backward_options o);

@@ -97,6 +97,9 @@ static tl_tensor loss_of(tl_tape *t, const tl_tensor *in) { return sum_of(t, in,
  * byte but the first is a target exactly once. */
 static double validate(int64_t every)
 {
+    char when[48] = "before training";
+    if (ex.step > 0)
+        snprintf(when, sizeof when, "after step %" PRId64, ex.step);
     int64_t n = ex_text.n - ex_text.train - 1, all = (n + ex_text.seq - 1) / ex_text.seq, count = 0;
     int mode = tl_mode_push(ex.t, TL_NO_GRAD);
     ex_check(tl_write(ex.m, ex.total, (double[]){0}, sizeof(double)));
@@ -112,7 +115,8 @@ static double validate(int64_t every)
         sum_of(ex.t, in, 1);
         ex_check(TL_OK);
         tl_tape_reset(ex.t);
-        ex_wait("validation: %" PRId64 " of %" PRId64 " windows\n", w < all ? w : all, all);
+        if (w < all)
+            ex_wait("validation %s: %" PRId64 " of %" PRId64 " windows\n", when, w, all);
     }
     tl_mode_pop(ex.t, mode);
     return tl_item(ex.t, ex.total) / (double)count;

@@ -186,14 +186,15 @@ tl_status tl_checkpoint_writable(tl_model *m, const char *path)
 {
     TL_TRY(tl_error_begin(m));
     TL_TRY(TL_NEED(tl_error_record(m), path));
-    return tl_file_writable(path, tl_error_record(m));
+    return tl_told_by("tl_checkpoint_writable", tl_file_writable(path, tl_error_record(m)),
+                      tl_error_record(m));
 }
 
 tl_status tl_checkpoint_save(tl_model *m, const tl_opt *opt, const char *path, const tl_note *notes,
                              int n)
 {
     TL_TRY(tl_checkpoint_begin(m, NULL, opt, "tl_checkpoint_save"));
-    return save(m, NULL, opt, path, notes, n);
+    return tl_told_by("tl_checkpoint_save", save(m, NULL, opt, path, notes, n), tl_error_record(m));
 }
 
 tl_status tl_checkpoint_save_tape(tl_tape *t, const tl_opt *opt, const char *path,
@@ -201,5 +202,6 @@ tl_status tl_checkpoint_save_tape(tl_tape *t, const tl_opt *opt, const char *pat
 {
     tl_model *m = tl_tape_model(t);
     TL_TRY(tl_checkpoint_begin(m, t, opt, "tl_checkpoint_save_tape"));
-    return save(m, t, opt, path, notes, n);
+    return tl_told_by("tl_checkpoint_save_tape", save(m, t, opt, path, notes, n),
+                      tl_error_record(m));
 }

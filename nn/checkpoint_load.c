@@ -307,7 +307,8 @@ tl_status tl_checkpoint_notes(tl_model *m, const char *path, const char *const *
     tl_st_file *f;
     TL_TRY(tl_error_begin(m));
     TL_TRY(check_keys(keys, values, n, tl_error_record(m)));
-    TL_TRY(tl_st_open(&f, path, tl_error_record(m)));
+    TL_TRY(tl_told_by("tl_checkpoint_notes", tl_st_open(&f, path, tl_error_record(m)),
+                      tl_error_record(m)));
     copy_notes(f, keys, values, n);
     tl_st_close(f);
     return TL_OK;
@@ -357,7 +358,8 @@ tl_status tl_checkpoint_load(tl_model *m, tl_opt *opt, const char *path, const c
                              char (*values)[TL_NOTE_MAX], int n)
 {
     TL_TRY(tl_checkpoint_begin(m, NULL, opt, "tl_checkpoint_load"));
-    return load(m, NULL, opt, path, keys, values, n);
+    return tl_told_by("tl_checkpoint_load", load(m, NULL, opt, path, keys, values, n),
+                      tl_error_record(m));
 }
 
 tl_status tl_checkpoint_load_tape(tl_tape *t, tl_opt *opt, const char *path,
@@ -369,5 +371,6 @@ tl_status tl_checkpoint_load_tape(tl_tape *t, tl_opt *opt, const char *path,
         return tl_fail(tl_error_record(m), TL_EUSAGE,
                        "tl_checkpoint_load_tape: the tape holds gradients of a step that is not "
                        "finished; tl_grad_clear drops them");
-    return load(m, t, opt, path, keys, values, n);
+    return tl_told_by("tl_checkpoint_load_tape", load(m, t, opt, path, keys, values, n),
+                      tl_error_record(m));
 }

@@ -18,6 +18,8 @@ typedef struct {
 
 /* tl_fail with "PATH: " before the message. */
 tl_status tl_file_fail(const tl_source *file, tl_status s, const char *fmt, ...) TL_PRINTF(3, 4);
+/* What a public function returns: s; the message of its error begins with its name then. */
+tl_status tl_told_by(const char *who, tl_status s, tl_err *err);
 /* Parses n bytes of JSON. *out is for json_decref. */
 tl_status tl_source_json(json_t **out, const tl_source *file, const char *text, size_t n);
 /* Reads a JSON object from the file, which may have so many bytes. */

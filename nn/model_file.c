@@ -24,6 +24,16 @@ tl_status tl_file_fail(const tl_source *file, tl_status s, const char *fmt, ...)
     return tl_fail(file->err, s, "%.200s: %s", file->path, e.message);
 }
 
+tl_status tl_told_by(const char *who, tl_status s, tl_err *err)
+{
+    const bool told = err == NULL || err->status == TL_OK || strncmp(err->message, "tl_", 3) == 0;
+    if (s == TL_OK || told)
+        return s;
+    const tl_err e = *err;
+    tl_err_clear(err);
+    return tl_fail(err, e.status, "%s: %s", who, e.message);
+}
+
 tl_status tl_source_json(json_t **out, const tl_source *file, const char *text, size_t n)
 {
     json_error_t e;
@@ -161,12 +171,11 @@ static tl_st_entry *entries(tl_model *m, tl_part part, int *n)
     return NULL;
 }
 
-tl_status tl_save_with(tl_model *m, const char *path, tl_part part)
+static tl_status save(tl_model *m, const char *path, tl_part part)
 {
-    TL_TRY(tl_error_begin(m));
     tl_err *err = tl_error_record(m);
     int n;
-    TL_TRY(TL_NEED(err, path));
+    TL_TRY(tl_need(err, "tl_save", "path", path != NULL, 1));
     tl_st_entry *e = entries(m, part, &n);
     if (e == NULL)
         return err->status;
@@ -176,6 +185,12 @@ tl_status tl_save_with(tl_model *m, const char *path, tl_part part)
                          : tl_st_write(path, e, n, &(tl_st_meta){TL_ST_SEAL, ""}, 1, err);
     tl_free_raw(e);
     return s;
+}
+
+tl_status tl_save_with(tl_model *m, const char *path, tl_part part)
+{
+    TL_TRY(tl_error_begin(m));
+    return tl_told_by("tl_save", save(m, path, part), tl_error_record(m));
 }
 
 /* ---- loading ---- */
@@ -210,15 +225,17 @@ static tl_status check(const tl_st_file *f, const tl_st_entry *e, int n, const t
         const tl_st_entry x = tl_st_at(f, k);
         if (tl_names_find(e, n, sizeof *e, x.name) == NULL && !counts_batches(&x, e, n))
             return tl_file_fail(file, TL_ENAME,
-                                "has %d tensors, the model %d of them; '%.100s' is another",
-                                tl_st_count(f), n, x.name);
+                                "has %d tensors, the model %d of them; '%.100s' is another%s",
+                                tl_st_count(f), n, x.name,
+                                tl_st_meta_get(f, "tally.seed") == NULL
+                                    ? ""
+                                    : ": it is a checkpoint, which tl_checkpoint_load reads");
     }
     return TL_OK;
 }
 
-tl_status tl_load_with(tl_model *m, const char *path, tl_part part)
+static tl_status load(tl_model *m, const char *path, tl_part part)
 {
-    TL_TRY(tl_error_begin(m));
     const tl_source file = {path, tl_error_record(m)};
     tl_st_file *f;
     TL_TRY(tl_st_open(&f, path, file.err));
@@ -233,6 +250,12 @@ tl_status tl_load_with(tl_model *m, const char *path, tl_part part)
     tl_free_raw(e);
     tl_st_close(f);
     return s;
+}
+
+tl_status tl_load_with(tl_model *m, const char *path, tl_part part)
+{
+    TL_TRY(tl_error_begin(m));
+    return tl_told_by("tl_load", load(m, path, part), tl_error_record(m));
 }
 
 /* ---- parameters ---- */

@@ -85,7 +85,8 @@ typedef struct {
     double dropout;   /* between layers, of which there must be two; needs .sample */
     tl_tensor sample; /* see tl_decoder_options */
     /* States before the first step, (layers * directions, b, hidden); absent: zeros. Only an LSTM
-     * has c. Their samples are along axis 1, which tl_batch_axis must be told. */
+     * has c. Their samples are along axis 1: tl_batch_axis(t, h, 1). To carry one on, tl_keep
+     * *last_h before tl_backward; tl_data makes it .h in the next recording. */
     tl_tensor h, c;
     /* i64 (b): sample i has the steps start[i] <= t < end[i]; absent: 0, s. Every bit of a sample
      * is as if it were alone. In the other steps y is 0, and x may be anything finite. */
@@ -280,7 +281,8 @@ tl_opt *tl_adamw_new_at(tl_model *m, tl_opt_options o, const char *file, int lin
  * lr_scale, and this weight decay. The last match wins; if none matches, tl_step is TL_ENAME. */
 tl_status tl_opt_group(tl_opt *o, const char *pattern, double lr_scale, double weight_decay);
 
-/* One update with the tape's gradients, which it consumes; TL_EUSAGE, on t, without any. */
+/* One update with the tape's gradients; TL_EUSAGE, on t, without any. It consumes all, those of
+ * frozen parameters, too: after a backward one optimizer can step. */
 #define tl_step(opt, t) tl_step_at(opt, TL_AT(t))
 tl_status tl_step_at(tl_opt *o, tl_at at);
 int64_t tl_opt_steps(const tl_opt *o);         /* updates made */

@@ -120,7 +120,7 @@
  *                                     -> states (b, s, n). TL_EDOMAIN: no such cell. TL_ESHAPE,
  *                                     TL_EDTYPE: an operand or option does not fit (c: LSTMs only)
  *
- * Training. Options follow as .name = value.
+ * Training. Options follow as .name = value, but reduction, p and stream go first and bare.
  *   cross_entropy(logits, targets, reduction)  -log_softmax(logits) at the targets: logits (...,
  *                                     classes), targets i64 (...) -> 0-d, or (...) for TL_EACH
  *   nll(logp, targets, reduction)     the same of log-probabilities, without smoothing

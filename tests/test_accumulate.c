@@ -544,7 +544,7 @@ static void what_waits_does_not_change(void **unused)
     put_off(&a);
     tl_assign(t, a.fixed, tl_fill(t, TL_F32, TL_DIMS(4, 2), 3));
     assert_int_equal(tl_accumulate(t, "w"), TL_EINPLACE);
-    expect_error(t, TL_EINPLACE, "input 0 of matmul was changed meanwhile by assign");
+    expect_error(t, TL_EINPLACE, "input 0 of matmul ('fixed') was changed meanwhile by assign");
     put_off(&a);
     tl_assign(t, a.w, tl_fill(t, TL_F32, TL_DIMS(2, 2), 3));
     assert_int_equal(tl_accumulate(t, "w"), TL_OK);

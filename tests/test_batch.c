@@ -66,6 +66,13 @@ static void the_user_says_otherwise(void **unused)
     IS(x, 1);
     assert_int_equal(tl_batch_axis(t, tl_param(t, m, "w", TL_F32, TL_DIMS(2), TL_INIT_ONES, 0), 0),
                      TL_EUSAGE);
+    assert_non_null(strstr(tl_error(t), "'w' is a tensor of the model"));
+    tl_error_clear(t);
+    assert_int_equal(tl_batch_axis(m, tl_buffer(t, m, "held", TL_F32, TL_DIMS(2)), 0), TL_EUSAGE);
+    assert_non_null(strstr(tl_error(m), "'held' is a tensor of the model"));
+    tl_error_clear(m);
+    assert_int_equal(tl_batch_axis(t, of_model, 0), TL_EUSAGE);
+    assert_non_null(strstr(tl_error(t), "tl_batch_axis(m, x, axis)"));
 }
 
 static void ops_hand_it_on(void **unused)
@@ -416,7 +423,52 @@ static void what_is_cleared_in_a_graph_leaves_no_print(void **unused)
     }
 }
 
+/* A penalty on weights counts once a step, by a backward of its own in the last micro-batch. Before
+ * those that all micro-batches have it would take the number of one of them. */
+static void weights_of_a_penalty(int rows, bool first, char hex[65])
+{
+    float x[8][3];
+    tl_model *net = tl_model_new(.seed = 1);
+    tl_tape *tape = tl_tape_new(net);
+    tl_opt *opt = tl_sgd_new(net, .lr = 0.1);
+    for (int i = 0; i < 24; i++)
+        x[i / 3][i % 3] = 0.37f * (float)(i % 7) - 1.1f * (float)(i % 5);
+    for (int step = 0; step < 3; step++)
+        for (int row = 0; row < 8; row += rows) {
+            tl_tensor in = tl_data(tape, x + row, TL_F32, TL_DIMS(rows, 3));
+            tl_tensor y = tl_square(tape, tl_tanh(tape, tl_linear(tape, net, "a", in, 2)));
+            tl_tensor w = tl_square(tape, tl_model_find(net, "a.weight"));
+            tl_tensor loss[] = {tl_sum(tape, y, TL_ALL, false),
+                                tl_scale(tape, tl_sum(tape, w, TL_ALL, false), 0.03)};
+            const bool last = row + rows == 8, swap = first && last;
+            for (int i = 0; i < 1 + last; i++)
+                assert_int_equal(tl_backward(tape, loss[swap ? !i : i], .partial = i != swap,
+                                             .ragged = swap || i > 0),
+                                 TL_OK);
+            if (last)
+                assert_int_equal(tl_step(opt, tape), TL_OK);
+            tl_tape_reset(tape);
+        }
+    assert_int_equal(tl_model_sha256(net, hex), TL_OK);
+    tl_free(opt, tape, net);
+}
+
+static void a_penalty_comes_last(void **unused)
+{
+    char whole[65], split[65];
+    (void)unused;
+    weights_of_a_penalty(8, false, whole);
+    for (int rows = 1; rows < 8; rows *= 2) {
+        weights_of_a_penalty(rows, false, split);
+        assert_string_equal(split, whole);
+    }
+    weights_of_a_penalty(8, true, whole);
+    weights_of_a_penalty(2, true, split);
+    assert_string_not_equal(split, whole);
+}
+
 const struct CMUnitTest tl_tests_batch[] = {
+    TEST(a_penalty_comes_last),
     TEST(leaves_are_told),
     TEST(the_user_says_otherwise),
     TEST(ops_hand_it_on),

@@ -581,6 +581,49 @@ static void buffers_that_a_file_lacks(void **unused)
     end(&r);
 }
 
+/* tl_load, which reads what tl_save writes, says what else it has been given. */
+static void a_checkpoint_is_called_one(void **unused)
+{
+    (void)unused;
+    run r = begin(1, true);
+    steps(&r, 1);
+    assert_int_equal(tl_checkpoint_save(r.m, r.o, path, NULL, 0), TL_OK);
+    assert_int_equal(tl_load(r.m, path), TL_ENAME);
+    if (strncmp(tl_error(r.m), "tl_load: ", 9) != 0 ||
+        strstr(tl_error(r.m), "it is a checkpoint, which tl_checkpoint_load reads") == NULL)
+        fail_msg("%s", tl_error(r.m));
+    tl_error_clear(r.m);
+    assert_int_equal(tl_checkpoint_load(r.m, r.o, path, NULL, NULL, 0), TL_OK);
+    end(&r);
+}
+
+/* Every message says which function failed, and at which path. */
+static void messages_name_the_function(void **unused)
+{
+    static const char none[] = "/no/such/folder/file";
+    (void)unused;
+    run r = begin(1, true);
+    const char *const keys[] = {"key"};
+    char values[1][TL_NOTE_MAX], want[128];
+    for (int i = 0; i < 6; i++) {
+        static const char *const who[] = {"tl_checkpoint_save",      "tl_checkpoint_load",
+                                          "tl_checkpoint_notes",     "tl_checkpoint_writable",
+                                          "tl_checkpoint_save_tape", "tl_checkpoint_load_tape"};
+        const tl_status s = i == 0   ? tl_checkpoint_save(r.m, r.o, none, NULL, 0)
+                            : i == 1 ? tl_checkpoint_load(r.m, r.o, none, keys, values, 1)
+                            : i == 2 ? tl_checkpoint_notes(r.m, none, keys, values, 1)
+                            : i == 3 ? tl_checkpoint_writable(r.m, none)
+                            : i == 4 ? tl_checkpoint_save_tape(r.t, r.o, none, NULL, 0)
+                                     : tl_checkpoint_load_tape(r.t, r.o, none, keys, values, 1);
+        snprintf(want, sizeof want, "%s: ", who[i]);
+        if (s != TL_EIO || strncmp(tl_error(r.m), want, strlen(want)) != 0 ||
+            strstr(tl_error(r.m), "/no/such/folder") == NULL)
+            fail_msg("%s: %s", who[i], tl_error(r.m));
+        tl_error_clear(r.m);
+    }
+    end(&r);
+}
+
 /* Parameters without elements are parameters. */
 static void parameters_without_elements(void **unused)
 {
@@ -607,5 +650,7 @@ const struct CMUnitTest tl_tests_checkpoint[] = {
     TEST(work_grows_with_the_model),
     TEST(buffers_that_a_file_lacks),
     TEST(parameters_without_elements),
+    TEST(a_checkpoint_is_called_one),
+    TEST(messages_name_the_function),
 };
 const size_t tl_tests_checkpoint_count = sizeof tl_tests_checkpoint / sizeof tl_tests_checkpoint[0];

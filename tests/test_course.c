@@ -119,6 +119,38 @@ static void unwritable_files_are_named(void **state)
     }
 }
 
+/* Pictures have their colours without a style, and a curve is not filled. */
+static void pictures_need_no_style(void **state)
+{
+    static const char *const names[] = {"01_bits", "03_orders", "10_walk", "11_differences",
+                                        "13_rms_norm"};
+    static char got[ROOM], command[4096];
+    (void)state;
+    if (getenv("TL_RUN") != NULL && *getenv("TL_RUN") != '\0')
+        TL_SKIP(); /* under an emulator */
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        int drawn = 0;
+        snprintf(command, sizeof command,
+                 "'" TL_BUILD "/course/%s' '" TL_BUILD "/course/test.svg' >/dev/null && "
+                 "cat '" TL_BUILD "/course/test.svg' && rm '" TL_BUILD "/course/test.svg'",
+                 names[i]);
+        FILE *f = popen(command, "r");
+        read_all(f, got);
+        assert_int_equal(pclose(f), 0);
+        for (char *p = got; (p = strchr(p, '<')) != NULL; p++) {
+            const char *end = strchr(p, '>'), *fill = strstr(p, "fill='"),
+                       *stroke = strstr(p, "stroke='#");
+            const bool line = strncmp(p, "<path", 5) == 0 || strncmp(p, "<line", 5) == 0;
+            const bool area = strncmp(p, "<circle", 7) == 0 || strncmp(p, "<rect", 5) == 0;
+            drawn += line;
+            if (((line || area) && (fill == NULL || fill > end)) ||
+                (line && (stroke == NULL || stroke > end)))
+                fail_msg("%s draws %.*s", names[i], (int)(end - p), p);
+        }
+        assert_true(drawn > 3);
+    }
+}
+
 /* What nobody can read shows nothing. */
 static void lost_output_is_a_failure(void **state)
 {
@@ -191,6 +223,7 @@ static void marked_lines_are_left_out(void **state)
 #define X(name) {#name, lesson, NULL, NULL, #name},
 const struct CMUnitTest tl_tests_course[] = {LESSONS(X)
                                                  cmocka_unit_test(unwritable_files_are_named),
+                                             cmocka_unit_test(pictures_need_no_style),
                                              cmocka_unit_test(lost_output_is_a_failure),
                                              cmocka_unit_test(lessons_are_lessons),
                                              cmocka_unit_test(marked_lines_are_left_out)};

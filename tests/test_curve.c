@@ -68,10 +68,17 @@ static void the_curve_in_svg(void **unused)
 {
     static char buf[1 << 16];
     int depth = 0, points = 0;
+    double top = 400, bottom = 0;
     (void)unused;
     curve_of(TL_CURVE_SVG, 2, buf, sizeof buf);
     assert_true(strncmp(buf, "<svg xmlns=\"http://www.w3.org/2000/svg\"", 39) == 0);
     assert_non_null(strstr(buf, "</svg>\n"));
+    assert_non_null(strstr(buf, ">step</text>"));
+    assert_non_null(strstr(buf, ">error</text>"));
+    assert_non_null(strstr(buf, ">1e-14</text>"));              /* the smallest step */
+    assert_null(strstr(buf, "1e-18"));                          /* no error is as small */
+    for (char *p = buf; (p = strstr(p, "<line ")) != NULL; p++) /* not by a style alone */
+        assert_true(strstr(p, "stroke=") < strchr(p, '>'));
     assert_null(strstr(buf, "nan"));
     assert_null(strstr(buf, "inf"));
     for (char *p = buf; (p = strchr(p, '<')) != NULL;) {
@@ -94,10 +101,13 @@ static void the_curve_in_svg(void **unused)
         double x, y;
         int used = 0;
         assert_int_equal(sscanf(p, "%lf,%lf %n", &x, &y, &used), 2);
-        assert_true(x >= 0 && x <= 640 && y >= 0 && y <= 400);
+        assert_true(x >= 80 && x <= 610 && y >= 50 && y <= 330);
+        top = fmin(top, y);
+        bottom = fmax(bottom, y);
         p += used;
     }
     assert_true(points >= 10);
+    assert_true(top < 110 && bottom > 270); /* the curve fills the picture */
 }
 
 static void a_curve_of_what_is_not_there(void **unused)

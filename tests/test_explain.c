@@ -580,6 +580,20 @@ static tl_tensor strictly(tl_tape *tape, const tl_tensor *in, int n, void *ctx)
     return h;
 }
 
+/* An op that the program has not called is named with the function that has. */
+static void the_function_called_is_named(void **unused)
+{
+    static const int64_t ids[] = {2, 0};
+    (void)unused;
+    tl_tensor h = tl_matmul(t, batch(), weight("w"));
+    tl_tensor two = tl_data(t, ids, TL_I64, TL_DIMS(2));
+    const int line = __LINE__ + 1;
+    explain(loss_of(tl_index_select(t, h, 0, two)));
+    names("mixes samples", "index_select's gather", line);
+    explain(loss_of(tl_gather(t, h, tl_data(t, ids, TL_I64, TL_DIMS(1, 2)), 0)));
+    names("mixes samples", "gather", line + 2);
+}
+
 static void what_is_strict_can_be_checked(void **unused)
 {
     static const float x[2][4][3] = {{{0.5f, 1, 2}}, {{1, -1, 0.25f}}};
@@ -595,6 +609,7 @@ static void what_is_strict_can_be_checked(void **unused)
 const struct CMUnitTest tl_tests_explain[] = {
     TEST(what_is_strict_can_be_checked),
     TEST(strict_names_the_call),
+    TEST(the_function_called_is_named),
     TEST(weights_made_of_data_are_named),
     TEST(a_state_of_samples_has_to_be_called_one),
     TEST(weight_decay_in_the_loss_is_named),

@@ -276,7 +276,7 @@ static void scopes_are_guarded(void **state)
     tl_keep(t, y, trained, sizeof trained);
     int mode = tl_mode_push(t, TL_EVAL);
     assert_int_equal(tl_graph_run(tl_compiled_at(c, 0), &in, 1, &y, 1), TL_EUSAGE);
-    expect_failure_both(t, TL_EUSAGE, "scopes", "test_graph.c");
+    expect_failure_both(t, TL_EUSAGE, "other settings: modes (0, now 0x40); trace", "test_graph.c");
     assert_int_equal(tl_run(c, &in, 1, &y), TL_OK);
     tl_keep(t, y, eval, sizeof eval);
     assert_memory_equal(eval, x, sizeof x);
@@ -285,9 +285,22 @@ static void scopes_are_guarded(void **state)
     tl_param(t, m, "u", TL_F32, TL_SCALAR, .kind = TL_INIT_ONES);
     tl_model_freeze(m, "u", true);
     assert_int_equal(tl_graph_run(tl_compiled_at(c, 0), &in, 1, &y, 1), TL_EUSAGE);
+    expect_failure_both(t, TL_EUSAGE, "other settings: frozen parameters; trace", "");
     tl_error_clear(t);
     assert_int_equal(tl_run(c, &in, 1, &y), TL_OK);
     assert_int_equal(tl_compiled_count(c), 3);
+    tl_model_reseed(m, 2);
+    mode = tl_mode_push(t, TL_FAST);
+    assert_int_equal(tl_graph_run(tl_compiled_at(c, 2), &in, 1, &y, 1), TL_EUSAGE);
+    expect_failure_both(t, TL_EUSAGE, "modes (0, now 0x1), selected kernels, seed (1, now 2); tr",
+                        "");
+    tl_mode_pop(t, mode);
+    tl_model_reseed(m, 1);
+    tl_opt *opt = tl_sgd_new(m, .lr = 1);
+    assert_int_equal(tl_opt_group(opt, "u", 1, 0), TL_OK);
+    assert_int_equal(tl_graph_run(tl_compiled_at(c, 2), &in, 1, &y, 1), TL_EUSAGE);
+    expect_failure_both(t, TL_EUSAGE, "settings: optimizers' groups or names to freeze; tr", "");
+    tl_free(opt);
     tl_free(c, t, m);
 }
 

@@ -739,7 +739,30 @@ static void test_no_memory_is_shown(void **unused)
     tl_free(t);
 }
 
+/* A place is said once, and a parameter by its name, also through a view. */
+static void test_what_was_changed_is_named(void **unused)
+{
+    (void)unused;
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tape *t = tl_tape_new(m);
+    tl_opt *opt = tl_sgd_new(m, .lr = 1);
+    const tl_at here = {t, "here.c", 3, NULL};
+    tl_tensor x = tl_data(t, ((float[]){1, 2, 3, 4}), TL_F32, TL_DIMS(2, 2));
+    for (int i = 0; i < 2; i++)
+        x = tl_linear_at(here, m, i == 0 ? "a" : "b", x, 2, (tl_linear_options){0});
+    tl_tensor y = tl_sum(t, x, TL_ALL, false);
+    tl_backward(t, y, .retain = true);
+    assert_int_equal(tl_step_at(opt, here), TL_OK);
+    tl_backward(t, y);
+    const char *place = strstr(tl_error(t), " (here.c:3)");
+    if (place == NULL || strcmp(place, " (here.c:3)") != 0)
+        fail_msg("%s", tl_error(t));
+    expect_failure(t, TL_EINPLACE, "input 1 of matmul ('b.weight'), saved for its gradient");
+    tl_free(opt, t, m);
+}
+
 const struct CMUnitTest tl_tests_in_place[] = {
+    cmocka_unit_test(test_what_was_changed_is_named),
     cmocka_unit_test(test_what_others_count_on),
     cmocka_unit_test(test_called_and_compiled_agree),
     cmocka_unit_test(test_a_view_of_what_was_removed),

@@ -391,7 +391,7 @@ static void load_refuses(tl_model *m, tl_status want, const char *word)
     strcpy(was, hash(m));
     tl_status s = tl_load(m, path);
     if (s != want || !tl_failed(m) || strstr(tl_error(m), word) == NULL ||
-        strstr(tl_error(m), path) == NULL)
+        strncmp(tl_error(m), "tl_load: ", 9) != 0 || strstr(tl_error(m), path) != tl_error(m) + 9)
         fail_msg("%s with '%s' wanted, got %s: %s", tl_status_name(want), word, tl_status_name(s),
                  tl_error(m));
     assert_string_equal(hash(m), was);
@@ -468,6 +468,8 @@ static void places_that_cannot_be_written(void **unused)
     (void)unused;
     snprintf(there, sizeof there, "%s/no/such/folder", dir.path);
     assert_int_equal(tl_save(a, there), TL_EIO);
+    assert_memory_equal(tl_error(a), "tl_save: ", 9);
+    assert_non_null(strstr(tl_error(a), there));
     if (strstr(tl_error(a), "/no/such/") == NULL || strstr(tl_error(a), "No such file") == NULL)
         fail_msg("path and reason are wanted in: %s", tl_error(a));
     assert_int_equal(tl_save(a, dir.path), TL_EIO);

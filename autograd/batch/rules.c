@@ -52,9 +52,15 @@ static const tl_node *used(const tl_tape *t, tl_tensor x)
     return first;
 }
 
-static tl_status set_axis(tl_value *v, int axis, bool told, tl_err *e)
+/* name: x's, if it is a tensor of the model that has one. */
+static tl_status set_axis(tl_value *v, int axis, bool told, const char *name, tl_err *e)
 {
     char text[TL_SHAPE_TEXT];
+    if (!told && name != NULL)
+        return tl_fail(e, TL_EUSAGE,
+                       "tl_batch_axis: '%.200s' is a tensor of the model; those with names are "
+                       "free of the batch",
+                       name);
     if (!told)
         return tl_fail(e, TL_EUSAGE,
                        "tl_batch_axis: only data, draws, results without inputs, views of them, "
@@ -106,10 +112,14 @@ tl_status tl_batch_axis_tape_at(tl_tape *t, tl_tensor x, int axis, const char *f
         v->batch = (tl_batch)axis;
         return TL_OK;
     }
-    if (set_axis(v, axis, told, &e) == TL_OK)
-        return TL_OK;
-    return tl_tape_fail(at, e.status, "%s%s", e.message,
-                        own ? "" : "; of a tensor of the model the model is told");
+    const char *name = own ? NULL : tl_model_name_of(t->model, x);
+    if (!own && name == NULL)
+        return tl_tape_fail(at, TL_EUSAGE,
+                            "tl_batch_axis: value %u is a tensor of the model, which is told "
+                            "instead of the tape: tl_batch_axis(m, x, axis)",
+                            x.index);
+    return set_axis(v, axis, told, name, &e) == TL_OK ? TL_OK
+                                                      : tl_tape_fail(at, e.status, "%s", e.message);
 }
 
 tl_status tl_batch_axis_model_at(tl_model *m, tl_tensor x, int axis, const char *file, int line)
@@ -119,9 +129,10 @@ tl_status tl_batch_axis_model_at(tl_model *m, tl_tensor x, int axis, const char 
         return TL_ENOMEM;
     TL_TRY(tl_error_renew(m));
     tl_value *v = tl_model_value(m, x);
+    const char *name = tl_model_name_of(m, x);
     if (v == NULL)
         tl_fail(&e, TL_ESTALE, "tl_batch_axis: not a tensor of this model");
-    else if (set_axis(v, axis, tl_model_name_of(m, x) == NULL, &e) == TL_OK)
+    else if (set_axis(v, axis, name == NULL, name, &e) == TL_OK)
         return TL_OK;
     return tl_fail(&m->head.err, e.status, "%.800s (%.90s:%d)", e.message, file, line);
 }

@@ -138,7 +138,7 @@ static tl_status check_unchanged(tl_walk *w, const tl_use *u)
     tl_tape *t = w->t;
     const tl_node *n = &t->node[u->node];
     tl_changer by;
-    char text[TL_CHANGER_TEXT];
+    char text[TL_CHANGER_TEXT], name[TL_SHOWN_TEXT];
     for (int j = 0; u->by_op && j < n->n_in; j++) {
         const tl_saved *s = &u->saved[j];
         if (s->like == NULL || !s->read || s->x.owner == t->values.owner)
@@ -146,8 +146,9 @@ static tl_status check_unchanged(tl_walk *w, const tl_use *u)
         const tl_value *v = tl_peek(t, s->x);
         if (v->st != NULL && tl_storage_changed(v->st, n->versions[j], &v->a, &by))
             return tl_tape_fail(w->at, TL_EINPLACE,
-                                "tl_accumulate: input %d of %s was changed meanwhile by %s", j,
-                                n->op->name, tl_changer_text(text, by));
+                                "tl_accumulate: input %d of %s%s was changed meanwhile by %s", j,
+                                n->op->name, tl_shown_text(name, t, s->x),
+                                tl_changer_text(text, by));
     }
     return TL_OK;
 }

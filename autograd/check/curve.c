@@ -21,7 +21,7 @@ typedef struct {
 
 static double log10_of(double x)
 {
-    return log10(x > 1e-300 ? x : 1e-300); /* a picture, not a bit */
+    return log10(x > 1e-300 ? fmin(x, 1e300) : 1e-300); /* a picture, not a bit */
 }
 
 static void text(FILE *f, const curve *c)
@@ -43,38 +43,72 @@ static void csv(FILE *f, const curve *c)
                 fabs(c->central[i] - c->analytic), c->gap[i]);
 }
 
-enum { W = 640, H = 400, PAD = 60, TOP = 2, BOTTOM = -18 /* powers of ten */ };
+enum { W = 640, H = 400, LEFT = 84, RIGHT = 610, ABOVE = 50, BELOW = 330 };
 
-/* Where a power of ten stands in the picture. */
-static double height(double power)
+typedef struct {
+    int low, high; /* decades */
+    double from, to;
+} axis;
+
+static double place(const axis *a, double power)
 {
-    return H - PAD - (fmax(power, BOTTOM) - BOTTOM) / (TOP - BOTTOM) * (H - 2 * PAD);
+    return a->from + (power - a->low) / (a->high - a->low) * (a->to - a->from);
 }
 
+/* A line across the picture and a label for every decade of an axis or, if there are more than 8,
+ * for every second, fourth, ... */
+static void ticks(FILE *f, const axis *a, bool vertical)
+{
+    int each = 1;
+    while (a->high - a->low > 8 * each)
+        each *= 2;
+    for (int e = a->low; e <= a->high; e += each) {
+        const double at = place(a, e);
+        if (vertical)
+            fprintf(f,
+                    "<line x1=\"%d\" x2=\"%d\" y1=\"%.1f\" y2=\"%.1f\" stroke=\"#ddd\"/>"
+                    "<text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">1e%d</text>\n",
+                    LEFT, RIGHT, at, at, LEFT - 8, at + 4, e);
+        else
+            fprintf(f,
+                    "<line x1=\"%.1f\" x2=\"%.1f\" y1=\"%d\" y2=\"%d\" stroke=\"#888\"/>"
+                    "<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">1e%d</text>\n",
+                    at, at, BELOW, BELOW + 5, at, BELOW + 20, e);
+    }
+}
+
+/* Colours are attributes: not every viewer reads styles, which only make it dark on request. An
+ * error of 0 has no logarithm and stands at the bottom. */
 static void svg(FILE *f, const curve *c)
 {
-    double x0 = log10_of(c->h[POINTS - 1]), x1 = log10_of(c->h[0]);
+    axis x = {(int)floor(log10_of(c->h[POINTS - 1])), (int)ceil(log10_of(c->h[0])), LEFT, RIGHT};
+    axis y = {300, -300, BELOW, ABOVE};
+    for (int i = 0; i < POINTS; i++) {
+        const double error = fabs(c->central[i] - c->analytic);
+        y.low = error > 0 ? (int)fmin(y.low, floor(log10_of(error))) : y.low;
+        y.high = error > 0 ? (int)fmax(y.high, ceil(log10_of(error))) : y.high;
+    }
+    if (y.low >= y.high) /* no error at all, or one decade */
+        y.low = y.low > y.high ? -17 : y.low, y.high = y.low + 1;
     fprintf(f,
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" "
-            "font-family=\"sans-serif\" font-size=\"12\">\n<style>svg { background: #fff } "
-            "line { stroke: #ddd } @media (prefers-color-scheme: dark) { svg { background: "
-            "#16181c } text { fill: #ddd } line { stroke: #444 } }</style>\n",
-            W, H);
-    for (int e = BOTTOM; e <= TOP; e += 4)
-        fprintf(f,
-                "<line x1=\"%d\" x2=\"%d\" y1=\"%.1f\" y2=\"%.1f\"/><text x=\"8\" "
-                "y=\"%.1f\">1e%d</text>\n",
-                PAD, W - PAD, height(e), height(e), height(e) + 4, e);
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" width=\"%d\" "
+            "height=\"%d\" font-family=\"sans-serif\" font-size=\"12\">\n"
+            "<style>@media (prefers-color-scheme: dark) { rect { fill: #16181c } text { fill: #ddd "
+            "} line { stroke: #444 } }</style>\n"
+            "<rect width=\"%d\" height=\"%d\" fill=\"#fff\"/>\n",
+            W, H, W, H, W, H);
+    ticks(f, &y, true);
+    ticks(f, &x, false);
     fprintf(f, "<polyline fill=\"none\" stroke=\"#3d7fd9\" stroke-width=\"2\" points=\"");
     for (int i = 0; i < POINTS; i++)
-        fprintf(f, "%.1f,%.1f ", PAD + (log10_of(c->h[i]) - x0) / (x1 - x0) * (W - 2 * PAD),
-                height(log10_of(fabs(c->central[i] - c->analytic))));
-    fprintf(f, "\"/>\n<text x=\"%d\" y=\"%d\">step, %.1e to %.1e</text>\n", W / 2 - 60, H - 20,
-            c->h[POINTS - 1], c->h[0]);
+        fprintf(f, "%.1f,%.1f ", place(&x, log10_of(c->h[i])),
+                place(&y, fmax(log10_of(fabs(c->central[i] - c->analytic)), y.low)));
     fprintf(f,
+            "\"/>\n<text x=\"%d\" y=\"%d\" text-anchor=\"middle\">step</text>\n"
+            "<text transform=\"translate(24 %d) rotate(-90)\" text-anchor=\"middle\">error</text>\n"
             "<text x=\"%d\" y=\"24\">error of the central difference against the analytic "
             "derivative %.6g</text>\n</svg>\n",
-            PAD, c->analytic);
+            (LEFT + RIGHT) / 2, BELOW + 48, (ABOVE + BELOW) / 2, LEFT, c->analytic);
 }
 
 /* ---- measuring ---- */

@@ -2,11 +2,23 @@
  * bits, ops that mix samples, and values of parameters that changed between micro-batches.
  * tl_explain_invariance names them, and TL_STRICT refuses them. */
 #include <stdio.h>
+#include <string.h>
 
 #include "autograd/batch.h"
 #include "autograd/check/shadow.h"
 
 /* ---- what is outside the promise ---- */
+
+/* "op" or, if the program has called another function that is made of it, "function's op". */
+enum { NAME = 80 };
+static const char *name_of(char buf[NAME], const tl_node *n)
+{
+    if (n->call == NULL || strcmp(n->call, n->op->name) == 0)
+        snprintf(buf, NAME, "%.70s", n->op->name);
+    else
+        snprintf(buf, NAME, "%.36s's %.36s", n->call, n->op->name);
+    return buf;
+}
 
 typedef struct {
     char *buf;
@@ -118,11 +130,12 @@ static bool blames(const tl_tape *t, const tl_node *n, char why[TL_MESSAGE_MAX])
     if (y == NULL || (!draws && (!n->needs_grad || op->traits & TL_NONDIFF)))
         return false;
     if (b == TL_MIXED) {
+        char name[NAME];
         const tl_node *by = NULL;
         for (int i = 0; i < n->n_in && by == NULL; i++)
             by = mixer(t, n->in[i]);
         if (by != NULL)
-            line(&s, "uses what %s (%.90s:%d) made %s:", by->op->name,
+            line(&s, "uses what %s (%.90s:%d) made %s:", name_of(name, by),
                  by->file != NULL ? by->file : "?", by->line,
                  has_rule(by->op) ? "of all samples together" : "without a rule for the batch");
         else if (!has_rule(op))
@@ -182,11 +195,12 @@ const tl_observer tl_strict = {.mode = TL_STRICT, .records = refuse};
 /* Reports a node that a kernel without promised bits computed. */
 static void explain_kernel(report *r, const tl_node *n)
 {
+    char name[NAME];
     if (n->kernel != NULL && n->kernel->mode & TL_FAST)
         line(r,
              "%s ran kernel '%.60s' (%s:%d), which promises no bits: nothing computed from it, "
              "forward or backward, is invariant.\n",
-             n->op->name, n->kernel->name, n->file, n->line);
+             name_of(name, n), n->kernel->name, n->file, n->line);
 }
 
 /* Whether kernel k of selection c, which was in force at node i, has been reported: because a node
@@ -223,9 +237,9 @@ static void explain_choices(report *r, const tl_tape *t, const uint32_t *order, 
 /* Reports a node that mixes samples, with the reason. */
 static void explain_batch(report *r, tl_tape *t, const tl_node *n)
 {
-    char why[TL_MESSAGE_MAX];
+    char why[TL_MESSAGE_MAX], name[NAME];
     if (blames(t, n, why))
-        line(r, "%s (%s:%d) %s.\n", n->op->name, n->file, n->line, why);
+        line(r, "%s (%s:%d) %s.\n", name_of(name, n), n->file, n->line, why);
 }
 
 /* Reports values made of parameters alone that had other values in earlier micro-batches. */

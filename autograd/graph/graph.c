@@ -1,4 +1,6 @@
 /* graph.c: graphs are made here, kept by the shapes of their inputs (tl_compile), and freed. */
+#include <inttypes.h>
+#include <stdio.h>
 #include <time.h>
 
 #include "autograd/graph/internal.h"
@@ -380,11 +382,15 @@ tl_graph *tl_compiled_at(const tl_compiled *c, int i)
 }
 
 /* What cannot come back has changed, or been removed, since g was traced. */
+static bool is_cut(const tl_graph *g)
+{
+    const tl_model *m = g->user->model;
+    return m != NULL && !tl_is_none(g->newest) && tl_model_value(m, g->newest) == NULL;
+}
 static bool is_over(const tl_graph *g)
 {
     const tl_model *m = g->user->model;
-    return m != NULL && (m->settings != g->traced_settings ||
-                         (!tl_is_none(g->newest) && tl_model_value(m, g->newest) == NULL));
+    return m != NULL && (m->settings != g->traced_settings || is_cut(g));
 }
 
 bool tl_graph_scope_fits(const tl_graph *g, unsigned mode)
@@ -393,6 +399,29 @@ bool tl_graph_scope_fits(const tl_graph *g, unsigned mode)
     return u->now.mode == mode && g->traced_choice == u->now.choice && !is_over(g) &&
            (u->model == NULL ||
             (u->model->frozen == g->traced_frozen && u->model->seed == g->traced_seed));
+}
+
+const char *tl_graph_misfits(char buf[TL_MISFITS_TEXT], const tl_graph *g)
+{
+    const tl_tape *u = g->user;
+    const tl_model *m = u->model;
+    size_t n = 0;
+    buf[0] = '\0';
+#define ADD(...) n += (size_t)snprintf(buf + n, TL_MISFITS_TEXT - n, __VA_ARGS__)
+    if (u->now.mode != g->traced_mode)
+        ADD(", modes (%#x, now %#x)", g->traced_mode, u->now.mode);
+    if (u->now.choice != g->traced_choice)
+        ADD(", selected kernels");
+    if (m != NULL && m->frozen != g->traced_frozen)
+        ADD(", frozen parameters");
+    if (is_cut(g))
+        ADD(", tensors of the model that are no more");
+    if (m != NULL && m->settings != g->traced_settings)
+        ADD(", optimizers' groups or names to freeze");
+    if (m != NULL && m->seed != g->traced_seed)
+        ADD(", seed (%" PRIu64 ", now %" PRIu64 ")", g->traced_seed, m->seed);
+#undef ADD
+    return buf + (n > 0 ? 2 : 0);
 }
 
 static bool fits(tl_graph *g, const tl_tape *t, const tl_tensor *in, int n_in)

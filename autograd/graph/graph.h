@@ -14,9 +14,8 @@
  *     beside the tape's;
  *   - tl_grad and tl_step find what earlier backwards, called or run, have left on the tape. The
  *     trace holds for the parameters that had a gradient then; tl_compile traces again for others;
- *   - tl_require_grad on an input holds for the run: its gradient starts at zero in every run, can
- *     be read inside (tl_grad) and handed out, and ends with the run. The tensor that was passed
- *     stays unmarked. */
+ *   - tl_require_grad on an input holds for the run, not for the tensor passed: its gradient starts
+ *     at zero in every run, can be read (tl_grad) and handed out inside, and ends with the run. */
 #ifndef TL_GRAPH_H
 #define TL_GRAPH_H
 
@@ -29,7 +28,7 @@ typedef struct tl_graph tl_graph;
 typedef struct tl_compiled tl_compiled;
 
 /* A function of in[0 .. n_in) that sets out[0 .. n_out). It is called once for every set of input
- * shapes and dtypes; what it decides by ctx is decided then. */
+ * shapes and dtypes; what it decides by ctx, or by a C variable (a counter), is decided then. */
 typedef void tl_program(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out,
                         void *ctx);
 
@@ -94,8 +93,7 @@ tl_status tl_graph_print(tl_graph *g, FILE *f);
 tl_status tl_graph_dot(tl_graph *g, FILE *f);
 /* Why each value with several users is kept or computed inside their loops: users u, bytes T that
  * it reads and O that it would write, both costs (inline T*u, keep T + O*(1+u)), the verdict and
- * the rule behind it. Then, for each value that backward needs, whether it is kept or computed
- * again. */
+ * the rule behind it. Then, for each value that backward needs, if it is kept or computed again. */
 tl_status tl_graph_explain(tl_graph *g, FILE *f);
 /* What replacements (replace/pattern.h) did: a line for each that was made (how often, exact or
  * not) and for each near miss (how often, where and why not). */

@@ -205,6 +205,9 @@ static inline tl_tensor *tl_graph_result(const tl_graph *g, int i)
 }
 /* The settings are those of the trace, with that mode. */
 bool tl_graph_scope_fits(const tl_graph *g, unsigned mode);
+/* Which of them are not, as text; returns buf. */
+enum { TL_MISFITS_TEXT = 320 };
+const char *tl_graph_misfits(char buf[TL_MISFITS_TEXT], const tl_graph *g);
 /* in[i], which is a tensor, is like the input that the program was traced with; else an error, on
  * the tape at *at unless that is NULL. */
 tl_status tl_graph_input_fits(const tl_graph *g, const tl_tensor *in, int i, const tl_at *at);

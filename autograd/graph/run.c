@@ -164,6 +164,7 @@ static void read_watches(tl_graph *g, int end)
 
 static tl_status check(tl_graph *g, tl_at at, const tl_tensor *in, int n_in, int n_out)
 {
+    char text[TL_MISFITS_TEXT];
     if (n_in != g->n_in || n_out != g->n_out)
         return tl_tape_fail(at, TL_EUSAGE,
                             "tl_graph_run: inputs: %d given, %d in the graph; outputs: room for "
@@ -174,13 +175,10 @@ static tl_status check(tl_graph *g, tl_at at, const tl_tensor *in, int n_in, int
                             "tl_graph_run: not inside a trace; call the program itself");
     if (!tl_graph_scope_fits(g, g->traced_mode) &&
         (g->tracing->has_backward || !tl_graph_scope_fits(g, g->traced_mode | TL_NO_GRAD)))
-        return tl_tape_fail(
-            at, TL_EUSAGE,
-            "tl_graph_run: the graph was traced in other scopes (modes %#x, now %#x; or selected "
-            "kernels, frozen parameters, tensors of the model that are no more, optimizers' "
-            "groups, "
-            "seed); trace it again",
-            g->traced_mode, g->user->now.mode);
+        return tl_tape_fail(at, TL_EUSAGE,
+                            "tl_graph_run: the graph was traced with other settings: %s; trace it "
+                            "again",
+                            tl_graph_misfits(text, g));
     for (int i = 0; i < n_in; i++)
         TL_TRY(check_input(g, at, in, i));
     return tl_bind_check_gradients(g, at);

@@ -62,8 +62,7 @@ const char *tl_log_error(const tl_tape *t);
 #define tl_log_close(t) tl_log_close_at(TL_AT(t))
 tl_status tl_log_close_at(tl_at at);
 
-/* The file with the values kept of a step of the log at path, in buf, of n bytes; NULL if it does
- * not fit. Returns buf. */
+/* The file of a step's kept values, of the log at path, in buf of n bytes; NULL: no room. */
 enum { TL_LOG_PATH = 4096 };
 char *tl_log_values_path(char *buf, size_t n, const char *path, int64_t step);
 TL_END

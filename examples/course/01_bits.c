@@ -57,19 +57,20 @@ static bool toy(FILE *svg)
             line[(int)(4 * x)] = f == 0 ? '#' : '|';
             if (svg == NULL)
                 continue;
-            fprintf(svg, "<line x1='%g' y1='%d' x2='%g' y2='60' class='%s'/>\n", left,
-                    f == 0 ? 20 : 36, left, f == 0 ? "b" : "a");
+            fprintf(svg, "<line x1='%g' y1='%d' x2='%g' y2='60' %s/>\n", left, f == 0 ? 20 : 36,
+                    left, course_line(f == 0 ? 'b' : 'a'));
             if (f == 0)
                 fprintf(svg, "<text x='%g' y='78' text-anchor='middle'>%g</text>\n", left, x);
         }
     line[64] = '#';
     printf("\nA float with 2 bits of fraction, from 1 to 16 (# is a power of two):\n%s\n", line);
     if (svg != NULL)
-        fputs("<line x1='740' y1='20' x2='740' y2='60' class='b'/>"
-              "<text x='740' y='78' text-anchor='middle'>16</text>"
-              "<path d='M20 60H740'/><text x='20' y='98'>All numbers from 1 to 16 of a float with "
-              "two bits of fraction: four steps from each power of two to the next</text>\n",
-              svg);
+        fprintf(svg,
+                "<line x1='740' y1='20' x2='740' y2='60' %s/>"
+                "<text x='740' y='78' text-anchor='middle'>16</text>"
+                "<path d='M20 60H740' %s/><text x='20' y='98'>All numbers from 1 to 16 of a float "
+                "with two bits of fraction: four steps from each power of two to the next</text>\n",
+                course_line('b'), course_line(' '));
     return numbers == 4 * 4;
 }
 

@@ -64,7 +64,7 @@ static double draw(FILE *f, const tl_order *o, int64_t node, double *next, doubl
     }
     double ya = draw(f, o, tl_order_child(o, node, 0), next, &a);
     double yb = draw(f, o, tl_order_child(o, node, 1), next, &b), top = fmin(ya, yb) - 14;
-    fprintf(f, "<path d='M%g %gV%gH%gV%g'/>\n", a, ya, top, b, yb);
+    fprintf(f, "<path d='M%g %gV%gH%gV%g' %s/>\n", a, ya, top, b, yb, course_line(' '));
     return *x = (a + b) / 2, top;
 }
 

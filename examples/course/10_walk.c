@@ -64,14 +64,14 @@ static void draw(FILE *svg, int steps)
 {
     for (int i = 0; svg != NULL && i <= steps; i++) {
         int x = 40 + 150 * i;
-        fprintf(svg, "<circle cx='%d' cy='70' r='5' fill='currentColor' class='a'/>\n", x);
+        fprintf(svg, "<circle cx='%d' cy='70' r='5' %s/>\n", x, course_fill('a'));
         fprintf(svg, "<text x='%d' y='100' text-anchor='middle'>v = %.4f</text>\n", x, value[i]);
-        fprintf(svg, "<text x='%d' y='120' text-anchor='middle' class='b'>%.4f</text>\n", x,
-                gradient[i]);
+        fprintf(svg, "<text x='%d' y='120' text-anchor='middle' %s>%.4f</text>\n", x,
+                course_fill('b'), gradient[i]);
         if (i == steps)
             continue;
-        fprintf(svg, "<path d='M%d 64C%d 25 %d 25 %d 64M%d 74C%d 88 %d 88 %d 74'/>\n", x + 6,
-                x + 50, x + 100, x + 144, x + 8, x + 50, x + 100, x + 142);
+        fprintf(svg, "<path d='M%d 64C%d 25 %d 25 %d 64M%d 74C%d 88 %d 88 %d 74' %s/>\n", x + 6,
+                x + 50, x + 100, x + 144, x + 8, x + 50, x + 100, x + 142, course_line(' '));
         fprintf(svg, "<text x='%d' y='28' text-anchor='middle'>sin: %.4f</text>\n", x + 75,
                 tl_f64_cos(value[i]));
         fprintf(svg, "<text x='%d' y='80' text-anchor='middle'>0.125</text>\n", x + 75);

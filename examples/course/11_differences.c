@@ -46,36 +46,36 @@ static double ridders(double x, double h, double *estimate, int *calls)
     return best;
 }
 
-/* The errors against the step, both in powers of ten: 38 pixels for a power of h, 17 of the error.
- */
+/* Where an error stands: 17 pixels for a power of ten, below the line that names the curves. */
+static double height(double error) { return 45 - 17 * log10(error); }
+
+/* The errors against the step, both in powers of ten: 38 pixels for a power of h. */
 static void draw(FILE *svg, double error[2][POWERS], double best)
 {
+    fputs("<text x='8' y='22'>error of a difference</text>\n", svg);
     for (int k = 0; k < 2; k++) {
-        fprintf(svg, "<path class='%c' stroke-width='2' d='", "ab"[k]);
+        fprintf(svg, "<path %s stroke-width='2' d='", course_line("ab"[k]));
         for (int i = 0; i < POWERS; i++)
-            fprintf(svg, "%c%d %.1f", i == 0 ? 'M' : 'L', 50 + 38 * i,
-                    20 - 17 * log10(error[k][POWERS - 1 - i]));
-        fprintf(svg, "'/>\n<text class='%c' x='%d' y='24'>%s</text>\n", "ab"[k], 250 + 130 * k,
+            fprintf(svg, "%c%d %.1f", i == 0 ? 'M' : 'L', 60 + 38 * i,
+                    height(error[k][POWERS - 1 - i]));
+        fprintf(svg, "'/>\n<text %s x='%d' y='22'>%s</text>\n", course_fill("ab"[k]), 250 + 130 * k,
                 k == 0 ? "to one side" : "to both sides");
     }
-    double y = 20 - 17 * log10(best);
-    fprintf(svg, "<path class='c' stroke-width='2' d='M50 %.1fH582'/>\n", y);
-    fprintf(svg, "<text class='c' x='480' y='%.1f'>Ridders</text>\n", y - 6);
+    fprintf(svg, "<path %s stroke-width='2' d='M60 %.1fH592'/>\n", course_line('c'), height(best));
+    fprintf(svg, "<text %s x='490' y='%.1f'>Ridders</text>\n", course_fill('c'), height(best) - 6);
     for (int i = 0; i < 4; i++)
-        fprintf(svg, "<text x='%d' y='310' text-anchor='middle'>h = 1e-%02d</text>\n",
-                50 + 38 * 4 * i + 76, 13 - 4 * i);
+        fprintf(svg, "<text x='%d' y='340' text-anchor='middle'>h = 1e-%02d</text>\n",
+                60 + 38 * 4 * i + 76, 13 - 4 * i);
     for (int i = 1; i < 8; i++)
-        fprintf(svg, "<text x='8' y='%d'>1e-%02d</text>\n", 24 + 34 * i, 2 * i);
-    fputs("<text x='38' y='24'>1</text><text x='60' y='24'>error of a difference</text>\n"
-          "<path d='M50 10V290H600' class='d'/>\n",
-          svg);
+        fprintf(svg, "<text x='4' y='%d'>1e-%02d</text>\n", 49 + 34 * i, 2 * i);
+    fprintf(svg, "<text x='34' y='49'>1</text><path d='M50 40V320H610' %s/>\n", course_line('d'));
 }
 
 int main(int argc, char **argv)
 {
     double x = 0.9, exact = slope(x), error[2][POWERS], estimate;
     int lowest[2] = {0, 0}, calls;
-    FILE *svg = course_svg(argc, argv, 640, 330);
+    FILE *svg = course_svg(argc, argv, 640, 360);
 
     printf("         to one side                  to both sides\n");
     printf("step     error    right digits (*)    error    right digits (*)\n");

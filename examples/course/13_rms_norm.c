@@ -104,17 +104,17 @@ int main(int argc, char **argv)
                same ? "the same bits" : "rounded elsewhere");
         if (svg == NULL || w == 3)
             continue;
-        fprintf(svg, "<path class='%c' stroke-width='2' d='M40 220", "bac"[w]);
+        fprintf(svg, "<path %s stroke-width='2' d='M40 220", course_line("bac"[w]));
         for (int i = 0; i < operations[w]; i++)
             fprintf(svg, "L%.1f %.1f", 40 + 1.5 * i, 220 - 3 * used[w][i]);
-        fprintf(svg, "'/>\n<text class='%c' x='330' y='%d'>%s</text>\n", "bac"[w], 24 + 18 * w,
+        fprintf(svg, "'/>\n<text %s x='330' y='%d'>%s</text>\n", course_fill("bac"[w]), 24 + 18 * w,
                 way[w].name);
     }
     if (svg != NULL)
-        fputs("<path d='M40 10V220H630' class='d'/><text x='8' y='44'>60</text><text x='8' "
-              "y='134'>30</text><text x='40' y='240'>Arrays in memory, operation after "
-              "operation</text>\n",
-              svg);
+        fprintf(svg,
+                "<path d='M40 10V220H630' %s/><text x='8' y='44'>60</text><text x='8' y='134'>"
+                "30</text><text x='40' y='240'>Arrays in memory, operation after operation</text>",
+                course_line('d'));
     held &= kept[1] < kept[0] && most[2] < most[1] / 2;
     return course_end(held, "what is cheap to compute again need not be kept.");
 }

@@ -42,10 +42,31 @@ static inline int course_not_shown(bool held, const char *why)
     return course_lost() || !held;
 }
 
-/* Opens a picture: at the path that the program was given, else beside the program. Lines and text
- * drawn in currentColor are dark on light paper and light on dark paper; classes a, b, c and d are
- * four colours that can be read on both. NULL, and a line on stderr, if it cannot be written. It is
- * course_end that closes it. */
+/* What a line or path of a picture takes as attributes: ink (' ') or one of four colours, 'a' to
+ * 'd', that can be read on light and dark paper. The colour is no style: not every viewer reads
+ * those. */
+static inline const char *course_line(char colour)
+{
+    static const char *const pen[] = {"fill='none' stroke='#222'",
+                                      "fill='none' stroke='#0b62b0' class='a'",
+                                      "fill='none' stroke='#b3400a' class='b'",
+                                      "fill='none' stroke='#2b7a2b' class='c'",
+                                      "fill='none' stroke='#888' class='d'"};
+    return pen[colour >= 'a' && colour <= 'd' ? colour - 'a' + 1 : 0];
+}
+
+/* The same for text, which is black without it, and for what is filled. */
+static inline const char *course_fill(char colour)
+{
+    static const char *const ink[] = {"fill='#222'", "fill='#0b62b0' class='a'",
+                                      "fill='#b3400a' class='b'", "fill='#2b7a2b' class='c'",
+                                      "fill='#888' class='d'"};
+    return ink[colour >= 'a' && colour <= 'd' ? colour - 'a' + 1 : 0];
+}
+
+/* Opens a picture: at the path that the program was given, else beside the program. A viewer that
+ * reads styles shows it on dark paper where the reader prefers that. NULL, and a line on stderr, if
+ * it cannot be written. It is course_end that closes it. */
 static inline FILE *course_svg(int argc, char **argv, int width, int height)
 {
     char path[4096];
@@ -65,13 +86,12 @@ static inline FILE *course_svg(int argc, char **argv, int width, int height)
     fprintf(f,
             "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 %d %d' width='%d' height='%d'"
             " font-family='sans-serif' font-size='13'>\n<style>\n"
-            "svg { color: #222; background: #fff } text { fill: currentColor }\n"
-            "path, line { stroke: currentColor; fill: none }\n"
-            ".a { color: #0b62b0 } .b { color: #b3400a } .c { color: #2b7a2b } .d { color: #888 }\n"
             "@media (prefers-color-scheme: dark) {\n"
-            "  svg { color: #ddd; background: #16181c } .a { color: #6db3f2 }\n"
-            "  .b { color: #ff9a5c } .c { color: #7ccf7c } }\n</style>\n",
-            width, height, width, height);
+            "  svg { color: #ddd } .a { color: #6db3f2 } .b { color: #ff9a5c }\n"
+            "  .c { color: #7ccf7c } .d { color: #888 } rect { fill: #16181c }\n"
+            "  text, circle { fill: currentColor } path, line { stroke: currentColor } }\n"
+            "</style>\n<rect width='%d' height='%d' fill='#fff'/>\n",
+            width, height, width, height, width, height);
     return f;
 }
 
