@@ -266,9 +266,8 @@ typedef struct {
 } tl_opt_options;
 /* An optimizer of all parameters that are not frozen: f32, f64, and f16 and bf16 by f32 masters.
  * Its state is kept in m, which it borrows, from the first step on, in buffers that start at zero
- * (adamw.m.NAME, adamw.v.NAME, sgd.b.NAME); if two live optimizers would share one, tl_step is
- * TL_EUSAGE. NULL when out of memory or without a model. Numbers that make no sense (an lr of 0)
- * are TL_EDOMAIN, which tl_step reports, too. NUMERICS 12.10: PyTorch's compared. */
+ * (adamw.m.NAME, adamw.v.NAME, sgd.b.NAME); tl_step is TL_EUSAGE if two that live would share one,
+ * TL_EDOMAIN if a number makes no sense (an lr of 0). NULL: no memory, no model. NUMERICS 12.10. */
 #define TL_OPT(make, m, ...) make(m, TL_MAKE(tl_opt_options){__VA_ARGS__}, __FILE__, __LINE__)
 #define tl_sgd_new(m, ...) TL_OPT(tl_sgd_new_at, m, __VA_ARGS__)
 #define tl_adam_new(m, ...) TL_OPT(tl_adam_new_at, m, __VA_ARGS__)
@@ -282,7 +281,7 @@ tl_opt *tl_adamw_new_at(tl_model *m, tl_opt_options o, const char *file, int lin
 tl_status tl_opt_group(tl_opt *o, const char *pattern, double lr_scale, double weight_decay);
 
 /* One update with the tape's gradients; TL_EUSAGE, on t, without any. It consumes all, those of
- * frozen parameters, too: after a backward one optimizer can step. */
+ * frozen parameters, too: one backward serves one optimizer. */
 #define tl_step(opt, t) tl_step_at(opt, TL_AT(t))
 tl_status tl_step_at(tl_opt *o, tl_at at);
 int64_t tl_opt_steps(const tl_opt *o);         /* updates made */
