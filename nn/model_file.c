@@ -26,10 +26,12 @@ tl_status tl_file_fail(const tl_source *file, tl_status s, const char *fmt, ...)
 
 tl_status tl_told_by(const char *who, tl_status s, tl_err *err)
 {
-    const bool told = err == NULL || err->status == TL_OK || strncmp(err->message, "tl_", 3) == 0;
-    if (s == TL_OK || told)
+    if (s == TL_OK || err == NULL || err->status == TL_OK)
         return s;
     const tl_err e = *err;
+    const size_t word = strspn(e.message, "abcdefghijklmnopqrstuvwxyz_"); /* a path has more */
+    if (strncmp(e.message, "tl_", 3) == 0 && e.message[word] == ':')
+        return s;
     tl_err_clear(err);
     return tl_fail(err, e.status, "%s: %s", who, e.message);
 }

@@ -621,6 +621,8 @@ static void messages_name_the_function(void **unused)
             fail_msg("%s: %s", who[i], tl_error(r.m));
         tl_error_clear(r.m);
     }
+    assert_int_equal(tl_load(r.m, "tl_none.safetensors"), TL_EIO); /* a path like a function */
+    assert_memory_equal(tl_error(r.m), "tl_load: tl_none.safetensors: ", 30);
     end(&r);
 }
 
