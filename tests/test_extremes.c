@@ -246,7 +246,7 @@ static tl_tensor ids(tl_tape *t, tl_shape s) { return tl_zeros(t, TL_I64, s); }
     X(tl_expand(t, L(1, 3), TL_DIMS(far, 0, 1, 3)))                                              \
     X(tl_slice(t, L(far, 0), 0, 0, far, 1))                                                      \
     X(tl_concat(t, ((tl_tensor[]){L(far, 0), L(far, 0)}), 2, 0))                                 \
-    X(tl_recur(t, L(far, 0, 4), L(4, 1), TL_LSTM))                                               \
+    X(tl_recur(t, L(0, far, 4), L(4, 1), TL_LSTM))                                               \
     X(tl_recur(t, L(0, far, 3), L(3, 1), TL_GRU, .bias = L(3)))                                  \
     X(tl_swiglu(t, L(far, 0, 3), L(far, 0, 3)))                                                  \
     X(tl_apply1(TL_AT(t), tl_op_find("contiguous"), NULL, (tl_tensor[]){L(far, 0)}, 1))          \
