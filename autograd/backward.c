@@ -182,8 +182,7 @@ tl_status tl_walk_vjp(tl_walk *w, uint32_t node, uint32_t first, tl_vjp *g)
     return tl_error_status(t);
 }
 
-/* Calls the vjp of node n, order[i], for the inputs that want a gradient now; delivers its results.
- */
+/* Calls the vjp of node n, order[i], for the inputs that want a gradient now, and delivers it. */
 static tl_status call_vjp(tl_walk *w, uint32_t i, const tl_node *n, uint32_t first,
                           const tl_tensor *dy)
 {

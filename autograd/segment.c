@@ -11,8 +11,7 @@
 #include "tensor/files/hash.h"
 #include "tensor/threads.h"
 
-/* Some vjp would read x, whose record is v: that of the node that made it, or of one that used it.
- */
+/* Some vjp would read x, whose record is v: that of the node that made it, or of a user. */
 static bool gradient_reads(const tl_tape *t, tl_tensor x, const tl_value *v)
 {
     const tl_node *n = &t->node[v->node];
