@@ -123,9 +123,9 @@ tl_status tl_steps_count(tl_at at, int n)
 
 tl_status tl_tape_steps(tl_at at, int n)
 {
-    TL_TRY(tl_error_status(at.tape));
-    TL_TRY(n > 0 ? tl_prints_step(at) : TL_OK);
-    return tl_steps_count(at, n);
+    if (tl_failed(at.tape) || !tl_between(at.tape, "tl_step"))
+        return tl_error_status(at.tape);
+    return n > 0 && tl_prints_step(at) != TL_OK ? tl_error_status(at.tape) : tl_steps_count(at, n);
 }
 
 tl_status tl_tape_reserve(tl_tape *t, uint32_t calls, int inputs)

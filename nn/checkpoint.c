@@ -26,15 +26,9 @@ tl_status tl_checkpoint_begin(tl_model *m, tl_tape *t, const tl_opt *opt, const 
     return t == NULL ? TL_OK : tl_error_status(t); /* a failed tape may hold half a gradient */
 }
 
-bool tl_opt_is_state(tl_model *m, const char *name)
+const void *tl_opt_state_owner(tl_model *m, const tl_named *x)
 {
-    return name != NULL && !tl_model_named(m, name).param &&
-           tl_model_named(m, tl_opt_state_of(name)).param;
-}
-
-const void *tl_opt_state_owner(tl_model *m, const char *name)
-{
-    return tl_opt_is_state(m, name) ? tl_buffer_take(m, name, NULL) : NULL;
+    return tl_opt_is_state(m, x) ? tl_buffer_take(m, x->name, NULL) : NULL;
 }
 
 /* The entries of a file while they are collected. */
@@ -71,10 +65,10 @@ static tl_status add_gradients(entries *x, tl_tape *t, tl_err *err)
 
 /* State that nobody owns begins at zero when it is taken: what it holds is nothing to keep. (Nobody
  * owns masters, and each follows from its parameter.) */
-static bool is_forgotten(tl_model *m, const tl_opt *opt, const char *name)
+static bool is_forgotten(tl_model *m, const tl_opt *opt, const tl_named *x)
 {
-    return opt != NULL && !opt->gathered && tl_opt_is_state(m, name) &&
-           strncmp(name, "master.", 7) != 0 && tl_opt_state_owner(m, name) == NULL;
+    return opt != NULL && !opt->gathered && tl_opt_is_state(m, x) &&
+           strncmp(x->name, "master.", 7) != 0 && tl_opt_state_owner(m, x) == NULL;
 }
 
 /* t and opt may be NULL. */
@@ -94,7 +88,7 @@ static tl_status write_file(tl_model *m, tl_tape *t, const tl_opt *opt, const ch
         s = tl_fail(err, TL_ENOMEM, "tl_checkpoint_save: no memory for %d entries", count + more);
     for (int i = 0; s == TL_OK && i < count; i++) {
         tl_named p = tl_model_at(m, i);
-        if (!is_forgotten(m, opt, p.name))
+        if (!is_forgotten(m, opt, &p))
             x.e[x.n++] = (tl_st_entry){p.name, p.array};
     }
     if (s == TL_OK && t != NULL)
@@ -129,8 +123,9 @@ static char *state_of_others(tl_model *m, const tl_opt *opt)
     char *text = tl_calloc(1, 1);
     size_t used = 0;
     for (int i = 0; text != NULL && i < count; i++) {
-        const char *name = tl_model_at(m, i).name;
-        const void *whose = tl_opt_state_owner(m, name);
+        const tl_named x = tl_model_at(m, i);
+        const char *name = x.name;
+        const void *whose = tl_opt_state_owner(m, &x);
         if (whose == NULL || whose == opt)
             continue;
         const size_t n = strlen(name);

@@ -137,8 +137,8 @@ static bool has_parameters(tl_model *m)
 static bool may_be_absent(const loading *l, const tl_named *x)
 {
     return !x->param &&
-           (!x->changed || tl_opt_is_state(l->m, x->name) ||
-            tl_is_loader_place(x->name, &x->array) || tl_is_rotary_table(x->name, &x->array));
+           (!x->changed || tl_opt_is_state(l->m, x) || tl_is_loader_place(x->name, &x->array) ||
+            tl_is_rotary_table(x->name, &x->array));
 }
 
 /* Checks that every tensor of the file belongs to the model, is part of a gradient, or is the state
@@ -219,10 +219,11 @@ static tl_status own_state(const loading *l, bool now)
 {
     const char *kind = l->opt != NULL && l->opt->adam ? "adamw." : "sgd.";
     for (int k = 0; l->opt != NULL && k < tl_model_count(l->m); k++) {
-        const char *name = tl_model_at(l->m, k).name;
-        const void *whose = tl_opt_state_owner(l->m, name);
+        const tl_named x = tl_model_at(l->m, k);
+        const char *name = x.name;
+        const void *whose = tl_opt_state_owner(l->m, &x);
         const bool mine = whose == NULL || whose == l->opt;
-        if (!tl_opt_is_state(l->m, name))
+        if (!tl_opt_is_state(l->m, &x))
             continue;
         if (is_of_others(l, name)) {
             if (now && mine)
@@ -268,7 +269,7 @@ static void copy_all(const loading *l)
     for (int k = 0; k < tl_model_count(l->m); k++) {
         tl_named x = tl_model_at(l->m, k);
         size_t bytes = (size_t)tl_array_count(&x.array) * tl_dtype_size(x.array.dtype);
-        const void *whose = tl_opt_state_owner(l->m, x.name);
+        const void *whose = tl_opt_state_owner(l->m, &x);
         const bool theirs = l->opt != NULL && whose != NULL && whose != l->opt &&
                             whose != &tl_opt_elsewhere;
         int i = tl_st_find(l->f, x.name);
@@ -277,7 +278,7 @@ static void copy_all(const loading *l)
         if (i >= 0)
             tl_write(l->m, x.tensor, tl_st_at(l->f, i).array.data, bytes);
         else if (bytes > 0 && (tl_is_loader_place(x.name, &x.array) ||
-                               (tl_opt_is_state(l->m, x.name) && whose != &tl_opt_elsewhere &&
+                               (tl_opt_is_state(l->m, &x) && whose != &tl_opt_elsewhere &&
                                 (l->opt != NULL || whose == NULL))))
             tl_write(l->m, x.tensor, memset(x.array.data, 0, bytes), bytes); /* notes the change */
     }

@@ -182,8 +182,7 @@ tl_opt *tl_adamw_new_at(tl_model *m, tl_opt_options o, const char *file, int lin
 
 tl_status tl_opt_group(tl_opt *o, const char *pattern, double lr_scale, double weight_decay)
 {
-    if (!tl_lives(o))
-        return tl_error_status(o);
+    TL_TRY(tl_error_status(o));
     TL_TRY(TL_NEED(&o->head.err, pattern));
     if (!(lr_scale >= 0 && isfinite(lr_scale) && weight_decay >= 0 && isfinite(weight_decay)))
         return tl_fail(&o->head.err, TL_EDOMAIN,
@@ -210,8 +209,8 @@ double tl_opt_lr(const tl_opt *o)
 }
 tl_status tl_opt_lr_set(tl_opt *o, double lr)
 {
-    if (!tl_lives(o))
-        return tl_error_status(o);
+    TL_TRY(tl_error_status(o));
+    TL_TRY(tl_error_begin(o->model)); /* not in a traced function */
     if (!(lr > 0 && isfinite(lr)))
         return tl_fail(&o->head.err, TL_EDOMAIN,
                        "tl_opt_lr_set: lr is %g; a number above 0 is needed; tl_opt_group's "

@@ -101,6 +101,12 @@ static inline const char *tl_opt_state_of(const char *name)
             return name + strlen(tl_opt_kind(i));
     return "";
 }
+/* Whether x, a tensor of m, is an optimizer's state of a parameter, or its master. */
+static inline bool tl_opt_is_state(tl_model *m, const tl_named *x)
+{
+    const char *of = x->name == NULL || x->param ? "" : tl_opt_state_of(x->name);
+    return *of != '\0' && !tl_is_none(tl_model_find(m, of));
+}
 
 /* A walk over a model's tensors that cuts its parameters, frozen or not, into parts of about as
  * many bytes each, in order of name. */
@@ -143,9 +149,7 @@ enum { TL_GRADIENT_KIND = 256, TL_GRADIENT_NAME = TL_NAME_MAX + TL_GRADIENT_KIND
 /* How every call of a checkpoint begins. t and opt may be NULL. */
 tl_status tl_checkpoint_begin(tl_model *m, tl_tape *t, const tl_opt *opt, const char *who);
 
-/* Whether a tensor of that name is or would be an optimizer's state of a parameter. */
-bool tl_opt_is_state(tl_model *m, const char *name);
 /* The owner of state; NULL of other tensors, and of masters. */
-const void *tl_opt_state_owner(tl_model *m, const char *name);
+const void *tl_opt_state_owner(tl_model *m, const tl_named *x);
 
 #endif

@@ -388,10 +388,10 @@ static tl_tensor written(tl_at at, tl_tensor q, tl_tensor k, tl_tensor v, tl_att
     tl_tensor s, p = probabilities(&f, queries(&f, q), keys(&f, k), o, &s);
     tl_tensor y = tl_matmul_at(at, p, by_head(&f, v, 1, f.sk, sv.dim[3]));
     if (o.lse != NULL) {
-        tl_shape rows = tl_shape_of(at.tape, s);
-        rows.ndim--; /* without keys there is no maximum */
-        tl_tensor l = f.sk > 0 ? tl_logsumexp_at(at, s, TL_DIMS(-1), false)
-                               : tl_fill_at(at, f.c, rows, -(double)INFINITY);
+        tl_tensor l = f.sk > 0
+                          ? tl_logsumexp_at(at, s, TL_DIMS(-1), false) /* has no maximum else */
+                          : tl_shift_at(at, tl_sum_at(at, s, TL_DIMS(-1), false),
+                                        -(double)INFINITY);
         tl_tensor none = tl_lt_at(at, l, tl_fill_at(at, f.c, TL_SCALAR, -0x1p99));
         l = tl_masked_fill_at(at, l, none, -(double)INFINITY);
         *o.lse = tl_reshape_at(at, l, TL_DIMS(sq.dim[0], sq.dim[1], sq.dim[2]));

@@ -295,7 +295,7 @@ static tl_status draw_forward(tl_call *c)
  * of samples. */
 static void draw_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
 {
-    const bool alike = c->in[0]->ndim == 0 && c->in[1] == NULL;
+    const bool alike = c->in[0]->ndim == 0 && (c->in[1] == NULL || in[1] == TL_FREE);
     out[0] = alike ? TL_FREE : in[0] == 0 && (c->in[1] == NULL || in[1] == 0) ? 0 : TL_MIXED;
 }
 

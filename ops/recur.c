@@ -411,12 +411,6 @@ static void back_step(const job *j, int64_t i, int64_t k, void *dh, void *q)
                ds);
 }
 
-/* The cotangent of the last state. */
-static const void *last(const job *j, const tl_array *x, int64_t i)
-{
-    return j->s > 0 ? initial(j, x, i) : j->zeros;
-}
-
 static void back_rows(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const job *j = ctx;
@@ -425,8 +419,8 @@ static void back_rows(void *ctx, int64_t begin, int64_t end, int thread)
     const tl_row_table *r = tl_isa_now()->row;
     (void)thread;
     for (int64_t i = begin; i < end; i++) {
-        copy_row(j, row(j, j->h, i), last(j, &x[BACK_DHN], i), n);
-        copy_row(j, row(j, j->q, i), last(j, &x[BACK_DCN], i), n);
+        copy_row(j, row(j, j->h, i), initial(j, &x[BACK_DHN], i), n);
+        copy_row(j, row(j, j->q, i), initial(j, &x[BACK_DCN], i), n);
     }
     for (int64_t k = j->s; k-- > 0;) {
         const int64_t t = time_of(j, k);

@@ -228,6 +228,21 @@ static void draws_that_are_told_an_axis_are_named(void **unused)
         }
 }
 
+/* The number of a micro-batch's first sample is one, wherever it comes from. */
+static void draws_by_the_first_number(void **unused)
+{
+    (void)unused;
+    const int64_t numbers[6] = {3, 4, 5, 6, 7, 8};
+    const int mode = tl_mode_push(t, TL_STRICT);
+    tl_tensor ids = tl_data(t, numbers, TL_I64, TL_DIMS(6)),
+              first = tl_reshape(t, tl_slice(t, ids, 0, 0, 1, 1), TL_SCALAR);
+    IS(tl_normal(t, TL_F32, TL_DIMS(6, 4), "s", .sample = first), 0);
+    IS(tl_uniform(t, TL_F32, TL_DIMS(6, 4), "s"), TL_FREE); /* the same for all */
+    assert_int_not_equal(tl_permutation(t, 5, "s", .sample = first).owner, 0);
+    assert_string_equal(tl_error(t), "");
+    tl_mode_pop(t, mode);
+}
+
 /* ---- micro-batches that run different programs ---- */
 
 static tl_tensor program(tl_tape *on, const tl_tensor *in, int steps, void (*more)(tl_tensor *))
@@ -476,6 +491,7 @@ const struct CMUnitTest tl_tests_batch[] = {
     TEST(what_is_repeated_or_drawn_is_told),
     TEST(draws_without_samples_are_named),
     TEST(draws_that_are_told_an_axis_are_named),
+    TEST(draws_by_the_first_number),
     TEST(other_programs_are_noticed),
     TEST(fewer_backwards_are_noticed),
     TEST(calls_that_reach_no_parameter_do_not_count),

@@ -372,7 +372,7 @@ static void a_group_that_cannot_be_is_an_error(void **unused)
     assert_non_null(strstr(tl_error(t), "tl_group_new: a tape without a model"));
     tl_err e = {.status = TL_OK};
     assert_int_not_equal(tl_link_mpi(NULL, 0, &e), TL_OK);
-    assert_non_null(strstr(e.message, "out"));
+    assert_non_null(strstr(e.message, "tl_link_mpi: out"));
     for (int i = 0; i < 2; i++) {
         tl_link link;
         tl_err_clear(&e);

@@ -400,6 +400,13 @@ static void numbers_that_make_no_sense_are_refused(void **unused)
     tl_free(m);
 }
 
+static void sets(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out, void *o)
+{
+    (void)n_in, (void)n_out;
+    out[0] = tl_square(t, in[0]);
+    tl_opt_lr_set(o, 2);
+}
+
 static void descends(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out, void *o)
 {
     tl_model *m = tl_tape_model(t);
@@ -444,8 +451,12 @@ static void a_rate_that_is_set(void **unused)
             assert_non_null(strstr(tl_error(o), "tl_opt_lr_set: lr is"));
             tl_error_clear(o);
         }
+        tl_compiled *d = tl_compile(t, sets, 1, o);
+        tl_tensor x = tl_data(t, g, TL_F32, TL_DIMS(2)), y;
+        assert_int_equal(tl_run(d, &x, 1, &y), TL_ETRACED);
+        tl_error_clear(t);
         assert_true(tl_opt_lr(o) == 0.75 * 0.25);
-        tl_free(c, o, t, m);
+        tl_free(c, d, o, t, m);
     }
 }
 

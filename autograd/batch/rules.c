@@ -80,7 +80,9 @@ bool tl_draws_alike(const tl_tape *t, const tl_node *n)
     bool alike = false;
     for (int i = 0; n->op->traits & TL_RANDOM && i < n->n_in; i++) {
         const tl_value *v = tl_peek(t, n->in[i]);
-        alike |= v != NULL && v->a.ndim == 0 && !v->needs_grad && v->batch == TL_MIXED;
+        const tl_node *by = tl_maker(t, n->in[i]);
+        alike |= v != NULL && v->a.ndim == 0 && v->batch == TL_MIXED && by != NULL &&
+                 by->op == &tl_op_fill;
     }
     return alike;
 }
@@ -102,7 +104,8 @@ tl_status tl_batch_axis_tape_at(tl_tape *t, tl_tensor x, int axis, const char *f
                             "before; it is told before x is used",
                             n->op->name, n->file == NULL ? "?" : n->file, n->line);
     const tl_node *draw = own ? tl_maker(t, tl_behind(t, x, TL_VIEW, 0)) : NULL;
-    if (axis >= 0 && t->now.mode & TL_STRICT && draw != NULL && tl_draws_alike(t, draw))
+    if (axis >= 0 && axis < v->a.ndim && t->now.mode & TL_STRICT && draw != NULL &&
+        tl_draws_alike(t, draw))
         return tl_tape_fail(
             at, TL_EUSAGE,
             "tl_batch_axis: TL_STRICT: %s (%.90s:%d) draws the same for the samples "

@@ -117,7 +117,7 @@ static tl_graph *graph_new(tl_tape *user, int n_in, int n_out, tl_graph_options 
     g->out = tl_bump_get(&g->bump, (size_t)n_out * sizeof *g->out);
     g->tracing = tl_tracing_new(user->arena);
     if (g->tracing != NULL)
-        g->tracing->user = user;
+        g->tracing->user = user, g->tracing->frozen = g->traced_frozen;
     g->t = g->tracing == NULL ? NULL : tl_trace_tape(user, g->tracing);
     if (g->in == NULL || g->out == NULL || g->t == NULL) {
         tl_object_end(g);
@@ -200,11 +200,11 @@ static tl_status know_model(tl_graph *g, tl_at at)
         pthread_mutex_unlock(&m->lock);
     }
     if (m != NULL && m->frozen != g->traced_frozen)
-        return tl_fail(
-            &g->head.err, TL_ETRACED,
-            "tl_trace: tl_model_freeze acts when the program is traced, not in each run: "
-            "call it outside, or leave what it has met as it was found (%.90s:%d)",
-            at.file, at.line);
+        return tl_fail(&g->head.err, TL_ETRACED,
+                       "tl_trace: the traced function has frozen or thawed parameters, which acts "
+                       "when it is traced and not in each run; call tl_model_freeze outside "
+                       "(%.90s:%d)",
+                       at.file, at.line);
     for (uint32_t i = 0; i < g->t->n_nodes; i++)
         for (int k = 0; k < g->t->node[i].n_in; k++) {
             const tl_node *node = &g->t->node[i];

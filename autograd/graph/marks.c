@@ -51,6 +51,12 @@ static tl_status mark_backward(tl_at at, tl_tensor y, const tl_backward_options 
         return tl_tape_fail(at, TL_ETRACED,
                             "tl_backward: .put_off in a trace that has read or dropped gradients; "
                             "call tl_step, tl_grad and tl_grad_clear outside of it");
+    if (t->model != NULL && t->model->frozen != s->frozen)
+        return tl_tape_fail(
+            at, TL_ETRACED,
+            "tl_backward: the traced function has frozen or thawed parameters, which "
+            "acts when it is traced and not in each run; call tl_model_freeze "
+            "outside");
     TL_TRY(tl_walk_check(&w));
     TL_TRY(tl_prints_check(&w));
     for (int i = t->first_grad; i < t->n_grads; i++)
@@ -211,8 +217,6 @@ void tl_mark_expand(tl_tape *dst, const tl_node *n, const tl_tensor *in, tl_tens
         return;
     tl_backward_options o = *(const tl_backward_options *)n->attrs;
     o.cotangent = in[1];
-    o.partial =
-        true; /* its parameters were looked at when it was traced, frozen as they were then */
     if (tl_backward_at(at, in[0], o) != TL_OK || tl_fold_recorded(dst) != TL_OK)
         return;
     for (int i = 0; i < dst->n_grads; i++) {

@@ -51,6 +51,7 @@ typedef struct tl_tracing {
     bool reads;             /* its first part reads gradients */
     bool has_earlier;       /* it has found gradients on the user's tape */
     int calls;              /* of tl_backward on that tape, before the program's first */
+    uint64_t frozen;        /* the model's frozen parameters when the trace began */
     const tl_tensor *given; /* the inputs, while the program is traced */
     tl_array *bound;        /* host memory */
     tl_constant_leaf *constant;

@@ -50,7 +50,7 @@ static tl_status write_list(tl_group *g, const tl_note *notes, int n, FILE *list
         add(list, notes[i].key, notes[i].value);
     for (int i = 0; i < tl_model_count(m); i++) {
         const tl_named x = tl_model_at(m, i);
-        if (g->sharded && tl_opt_is_state(m, x.name))
+        if (g->sharded && tl_opt_is_state(m, &x))
             continue; /* each rank has that of other parameters */
         if (!x.param && tl_is_rotary_table(x.name, &x.array))
             continue; /* ranks may have seen other lengths; contents follow from names */

@@ -48,7 +48,7 @@ typedef struct {
  * link. A library that was made without TL_MPI=1 has a ring of one process. TL_EUSAGE if that
  * process was started as one of several or, with TL_MPI=1, by the mpirun of another MPI. A rank
  * that waits for another fails if that one neither sends nor takes anything for `timeout` seconds
- * (0: TL_MPI_TIMEOUT in the environment, else 600; TL_EDOMAIN below that). */
+ * (0: TL_MPI_TIMEOUT in the environment, else 600; TL_EDOMAIN: negative or NaN). */
 tl_status tl_link_mpi(tl_link *out, double timeout, tl_err *e);
 
 typedef struct tl_group tl_group;

@@ -44,7 +44,7 @@ static tl_status started_alone(const char *but, tl_err *e)
 
 static tl_status check_call(tl_link *out, double timeout, tl_err *e)
 {
-    TL_TRY(TL_NEED(e, out));
+    TL_TRY(tl_need(e, "tl_link_mpi", "out", out != NULL, 1));
     *out = (tl_link){0};
     return timeout >= 0 ? TL_OK
                         : tl_fail(e, TL_EDOMAIN,

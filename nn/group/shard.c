@@ -309,7 +309,7 @@ static tl_status check_owners(tl_group *g, tl_model *m, const tl_opt *opt)
     for (int i = 0; i < tl_model_count(m); i++) {
         const tl_named x = tl_model_at(m, i);
         const char *name = x.name;
-        const void *whose = tl_opt_is_state(m, x.name) ? tl_buffer_take(m, name, NULL) : NULL;
+        const void *whose = tl_opt_is_state(m, &x) ? tl_buffer_take(m, name, NULL) : NULL;
         if (whose != NULL && whose != opt)
             return tl_group_fail(g, TL_EUSAGE,
                                  "tl_group_save: '%.100s' is the state of another optimizer; of "

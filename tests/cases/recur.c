@@ -221,6 +221,11 @@ const tl_case tl_cases_recur[] = {
      .rows = "bpp---b"},
     GRAD("lstm", "*[2,3,2] - - *[2,3,2]:fixed *[2,3,2] c[2,3,8]:unit *[8,2] - - - - - -",
          "b--bbbp------", 1, TL_LSTM),
+    GRAD("lstm of no steps",
+         "- - - *[2,0,2] *[2,0,2] c[2,0,8] *[8,2] *[2,2]:fixed *[2,2] - - *[2,2] *[2,2]",
+         "---bbbpbb--bb", 2, TL_LSTM),
+    GRAD("gru of no steps", "- - - *[2,0,2] - c[2,0,8] *[6,2] *[2,2]:fixed - - - *[2,2] -",
+         "---b-bpb---b-", 1, TL_GRU),
     GRAD("lstm with all",
          "*[2,4,2] *[2,4,2] c[2,4,8] *[2,4,2]:fixed *[2,4,2] c[2,4,8]:unit *[8,2] *[2,2]:fixed "
          "*[2,2] "
