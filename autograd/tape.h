@@ -32,7 +32,7 @@ void tl_tape_limit(tl_tape *t, int steps);
 bool tl_failed(const void *object);
 const char *tl_error(const void *object);
 tl_status tl_error_status(const void *object);
-/* Clears the error, if there is one; a tape's accumulated gradients and its model's error with it.
+/* Clears the error, if any; with a tape's its model's, and, outside a backward, its gradients.
  * A call that reports to a model (tl_data, tl_load, tl_save, ...) first clears an error that
  * tl_error has read; if nobody has read it, the call returns it and does nothing else. */
 void tl_error_clear(void *object);

@@ -408,7 +408,7 @@ const char *tl_graph_misfits(char buf[TL_MISFITS_TEXT], const tl_graph *g)
     size_t n = 0;
     buf[0] = '\0';
 #define ADD(...) n += (size_t)snprintf(buf + n, TL_MISFITS_TEXT - n, __VA_ARGS__)
-    if (u->now.mode != g->traced_mode)
+    if ((u->now.mode ^ g->traced_mode) & ~(g->tracing->has_backward ? 0u : TL_NO_GRAD))
         ADD(", modes (%#x, now %#x)", g->traced_mode, u->now.mode);
     if (u->now.choice != g->traced_choice)
         ADD(", selected kernels");
