@@ -362,7 +362,9 @@ static inline const char *tl_shown_text(char buf[TL_SHOWN_TEXT], const tl_tape *
 {
     x = tl_behind(t, x, TL_VIEW, 0);
     const char *name = t->model == NULL ? NULL : tl_model_name_of(t->model, x);
-    snprintf(buf, TL_SHOWN_TEXT, name == NULL ? "" : " ('%.100s')", name);
+    buf[0] = '\0';
+    if (name != NULL)
+        snprintf(buf, TL_SHOWN_TEXT, " ('%.100s')", name);
     return buf;
 }
 /* The handle of value i of t; of a node's output j. */

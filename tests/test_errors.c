@@ -194,7 +194,8 @@ static void views(void **unused)
     REFUSES(EDOMAIN, "avg_pool2d", ".kernel 2, .stride -1, .padding 0, .dilation 0; none can be",
             tl_avg_pool2d(t, image, .kernel = {2, 2}, .stride = {-1}));
     REFUSES(EDOMAIN, "max_pool2d", ".kernel -1", tl_max_pool2d(t, image, .kernel = {2, -1}));
-    REFUSES(EDOMAIN, "clamp", "from nan to 1; bounds are numbers", tl_clamp(t, a23, NAN, 1));
+    REFUSES(EDOMAIN, "clamp", "from nan to 1; bounds are numbers",
+            tl_clamp(t, a23, (double)NAN, 1));
     REFUSES(EDOMAIN, "arange", "from 0 to inf by 1; fewer than 2^53",
             tl_arange(t, TL_F32, 0, (double)INFINITY, 1));
     REFUSES(EDOMAIN, "pad", "-1 before and 0 after dim 1", tl_pad(t, a23, 1, -1, 0, 0));

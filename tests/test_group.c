@@ -376,7 +376,7 @@ static void a_group_that_cannot_be_is_an_error(void **unused)
     for (int i = 0; i < 2; i++) {
         tl_link link;
         tl_err_clear(&e);
-        assert_int_equal(tl_link_mpi(&link, i == 0 ? -1 : NAN, &e), TL_EDOMAIN);
+        assert_int_equal(tl_link_mpi(&link, i == 0 ? -1 : (double)NAN, &e), TL_EDOMAIN);
         assert_non_null(strstr(e.message, i == 0 ? "timeout of -1" : "nan"));
     }
     tl_model *m = tl_model_new(.seed = 1);

@@ -115,12 +115,14 @@ static void what_is_detached_may_be_thawed(void **unused)
     tl_free(c, t, m);
 }
 
+enum { AROUND_BACKWARD, AROUND_STEP, STAYS, FREEZINGS };
+
 /* What is frozen while a backward is traced would be thawed when that is planned: it is refused,
  * and so is what stays frozen or thawed. */
 typedef struct {
     tl_model *m;
     tl_opt *o;
-    enum { AROUND_BACKWARD, AROUND_STEP, STAYS, FREEZINGS } how;
+    int how;
 } freezing;
 
 static void freezes(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out, void *ctx)

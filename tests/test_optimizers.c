@@ -447,7 +447,7 @@ static void a_rate_that_is_set(void **unused)
         }
         assert_true(!compiled || tl_compiled_count(c) == 1);
         for (int i = 0; i < 3; i++) {
-            assert_int_equal(tl_opt_lr_set(o, i == 0 ? 0 : i == 1 ? NAN : -1), TL_EDOMAIN);
+            assert_int_equal(tl_opt_lr_set(o, i == 0 ? 0 : i == 1 ? (double)NAN : -1), TL_EDOMAIN);
             assert_non_null(strstr(tl_error(o), "tl_opt_lr_set: lr is"));
             tl_error_clear(o);
         }
