@@ -7,10 +7,10 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <math.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 

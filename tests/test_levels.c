@@ -305,13 +305,15 @@ static void test_flags_of_users(void **unused)
     (void)unused;
     if (system("test \"$(uname -m)\" = x86_64 && command -v gcc > /dev/null") != 0)
         TL_SKIP();
-    assert_int_equal(
-        system("cd '" TL_ROOT "' && for f in tensor/kernels/*.k.c; do"
-               " for m in x86-64-v2 x86-64-v3 x86-64-v4; do for fma in -mno-fma -mfma; do"
-               " gcc -std=c11 -D_DEFAULT_SOURCE -I. -include tensor/ieee.h -fopenmp -march=$m $fma"
-               " -DTL_LEVEL=scalar -Wall -Wno-psabi -Werror -fsyntax-only $f"
-               " || exit 1; done; done; done"),
-        0);
+    assert_int_equal(system(
+                         "cd '" TL_ROOT
+                         "' && for cc in gcc clang; do for f in tensor/kernels/*.k.c; do"
+                         " for m in x86-64-v2 x86-64-v3 x86-64-v4; do for fma in -mno-fma -mfma; do"
+                         " command -v $cc > /dev/null || continue; $cc -std=c11 -D_DEFAULT_SOURCE "
+                         "-I. -include tensor/ieee.h -fopenmp -march=$m $fma"
+                         " -DTL_LEVEL=scalar -Wall -Wno-psabi -Werror -fsyntax-only $f"
+                         " || exit 1; done; done; done; done"),
+                     0);
 }
 
 const struct CMUnitTest tl_tests_levels[] = {

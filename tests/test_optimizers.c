@@ -400,6 +400,30 @@ static void numbers_that_make_no_sense_are_refused(void **unused)
     tl_free(m);
 }
 
+/* NUMERICS 12.3: one count of steps for all parameters, the one too that is reached at the third.
+ */
+static void a_parameter_that_is_reached_late(void **unused)
+{
+    (void)unused;
+    tl_model *m = tl_model_new(.seed = 3);
+    tl_tape *t = tl_tape_new(m);
+    tl_opt *o = tl_adam_new(m, .lr = 0.5);
+    double late = 0;
+    for (int i = 0; i < 3; i++) {
+        tl_tensor a = tl_param(t, m, "a", TL_F64, TL_DIMS(1), TL_INIT_ONES, 0),
+                  b = tl_param(t, m, "b", TL_F64, TL_DIMS(1), TL_INIT_ONES, 0);
+        tl_backward(t, tl_sum(t, i < 2 ? a : tl_add(t, a, b), TL_ALL, false), .partial = true);
+        assert_int_equal(tl_step(o, t), TL_OK);
+        late = tl_item(t, b);
+        assert_true(i == 2 || late == 1);
+        tl_tape_reset(t);
+    }
+    const double c1 = 1 / (1 - 0.9 * 0.9 * 0.9), c2 = 1 / (1 - 0.999 * 0.999 * 0.999);
+    assert_true(late == 1 - 0.5 * ((1 - 0.9) * c1 / (sqrt((1 - 0.999) * c2) + 1e-8)));
+    assert_true(late > 0.6); /* with a count of its own it would be 0.5 */
+    tl_free(o, t, m);
+}
+
 static void sets(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out, void *o)
 {
     (void)n_in, (void)n_out;
@@ -467,5 +491,6 @@ const struct CMUnitTest tl_tests_optimizers[] = {
     cmocka_unit_test(schedules_against_naive_formulas),
     cmocka_unit_test(numbers_that_make_no_sense_are_refused),
     cmocka_unit_test(a_rate_that_is_set),
+    cmocka_unit_test(a_parameter_that_is_reached_late),
 };
 const size_t tl_tests_optimizers_count = sizeof tl_tests_optimizers / sizeof *tl_tests_optimizers;

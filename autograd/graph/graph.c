@@ -108,7 +108,6 @@ static tl_graph *graph_new(tl_tape *user, int n_in, int n_out, tl_graph_options 
     if (user->model != NULL) {
         g->traced_settings = user->model->settings;
         g->traced_values = atomic_load(&user->model->values.count);
-        g->traced_frozen = user->model->frozen;
         g->traced_seed = user->model->seed; /* random streams hold keys made from it */
     }
     g->n_in = n_in;
@@ -117,7 +116,9 @@ static tl_graph *graph_new(tl_tape *user, int n_in, int n_out, tl_graph_options 
     g->out = tl_bump_get(&g->bump, (size_t)n_out * sizeof *g->out);
     g->tracing = tl_tracing_new(user->arena);
     if (g->tracing != NULL)
-        g->tracing->user = user, g->tracing->frozen = g->traced_frozen;
+        g->tracing->user = user;
+    if (g->tracing != NULL && user->model != NULL)
+        g->tracing->frozen = user->model->frozen;
     g->t = g->tracing == NULL ? NULL : tl_trace_tape(user, g->tracing);
     if (g->in == NULL || g->out == NULL || g->t == NULL) {
         tl_object_end(g);
@@ -199,7 +200,7 @@ static tl_status know_model(tl_graph *g, tl_at at)
         g->newest = n == 0 ? TL_NONE : tl_model_handle(m, n - 1);
         pthread_mutex_unlock(&m->lock);
     }
-    if (m != NULL && m->frozen != g->traced_frozen)
+    if (m != NULL && m->frozen != g->tracing->frozen)
         return tl_fail(&g->head.err, TL_ETRACED,
                        "tl_trace: the traced function has frozen or thawed parameters, which acts "
                        "when it is traced and not in each run; call tl_model_freeze outside "
@@ -398,7 +399,7 @@ bool tl_graph_scope_fits(const tl_graph *g, unsigned mode)
     const tl_tape *u = g->user;
     return u->now.mode == mode && g->traced_choice == u->now.choice && !is_over(g) &&
            (u->model == NULL ||
-            (u->model->frozen == g->traced_frozen && u->model->seed == g->traced_seed));
+            (u->model->frozen == g->tracing->frozen && u->model->seed == g->traced_seed));
 }
 
 const char *tl_graph_misfits(char buf[TL_MISFITS_TEXT], const tl_graph *g)
@@ -412,7 +413,7 @@ const char *tl_graph_misfits(char buf[TL_MISFITS_TEXT], const tl_graph *g)
         ADD(", modes (%#x, now %#x)", g->traced_mode, u->now.mode);
     if (u->now.choice != g->traced_choice)
         ADD(", selected kernels");
-    if (m != NULL && m->frozen != g->traced_frozen)
+    if (m != NULL && m->frozen != g->tracing->frozen)
         ADD(", frozen parameters");
     if (is_cut(g))
         ADD(", tensors of the model that are no more");

@@ -93,7 +93,7 @@ tl_status tl_graph_print(tl_graph *g, FILE *f);
 tl_status tl_graph_dot(tl_graph *g, FILE *f);
 /* Why each value with several users is kept or computed inside their loops: users u, bytes T that
  * it reads and O that it would write, both costs (inline T*u, keep T + O*(1+u)), the verdict and
- * the rule behind it. Then, for each value that backward needs, if it is kept or computed again. */
+ * the rule behind it. Then for each value that backward needs whether it is kept or made again. */
 tl_status tl_graph_explain(tl_graph *g, FILE *f);
 /* What replacements (replace/pattern.h) did: a line for each that was made (how often, exact or
  * not) and for each near miss (how often, where and why not). */

@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "nn/group/internal.h"
-#include "nn/opt.h"
 #include "nn/layers.h"
+#include "nn/opt.h"
 
 /* Added up from rank 0 to the last, whose sum goes round to all. */
 static tl_status count(tl_group *g, int64_t n, int64_t *all)
