@@ -169,13 +169,13 @@ static void fold_into(const tl_array *x, const tl_array *acc)
 }
 
 /* The fold of one term for each element, rounded to out: both contiguous, of as many elements. */
-static void fold_one(const tl_array *x, const tl_array *out)
+static void fold_one(void *ctx, int64_t begin, int64_t end, int thread)
 {
-    const int64_t count = tl_array_count(out);
-    const tl_array flat = {.dtype = x->dtype};
-    for (int64_t at = 0; at < count; at += GATHER) {
+    const tl_array *x = ((const fold_job *)ctx)->v, *out = x + 1, flat = {.dtype = x->dtype};
+    (void)thread;
+    for (int64_t at = begin; at < end; at += GATHER) {
         double part[GATHER] = {0};
-        const int64_t m = count - at < GATHER ? count - at : GATHER;
+        const int64_t m = end - at < GATHER ? end - at : GATHER;
         fold_rows(&flat, tl_flat_at(x, at), 1, 0, m, part);
         tl_isa_now()->convert->cast(m, TL_F64, part, out->dtype, tl_flat_at(out, at));
     }
@@ -372,7 +372,7 @@ static tl_status sum_to_forward(tl_call *c)
     if (c->in[1] != NULL && acc.dtype != TL_F64)
         return accumulate(c);
     if (c->in[1] == NULL && tl_array_contiguous(x) && tl_array_count(x) == tl_array_count(&acc)) {
-        fold_one(x, &acc);
+        tl_parallel_for(tl_array_count(x), 16384, fold_one, &(fold_job){.v = {*x, acc}});
         return TL_OK;
     }
     if (c->in[1] == NULL) {

@@ -65,49 +65,56 @@ static void narrow(int64_t n, tl_dtype dst, const void *x, void *y, int64_t stri
         move(n, tl_dtype_size(dst), x, 1, y, stride);
 }
 
-static double load(tl_dtype d, const void *x, int64_t i)
-{
-    switch (d) {
-    case TL_F64: return ((const double *)x)[i];
-    case TL_F32: return (double)((const float *)x)[i];
-    default: return (double)((const unsigned char *)x)[i];
-    }
-}
+#define EACH(type, value)               \
+    for (int64_t i = 0; i < n; i++)     \
+        ((type *)y)[i] = (type)(value); \
+    break
 
 static void cast_from_i64(int64_t n, const int64_t *x, tl_dtype to, void *y)
 {
-    for (int64_t i = 0; i < n; i++)
-        switch (to) {
-        case TL_F64: ((double *)y)[i] = (double)x[i]; break;
-        case TL_F32: ((float *)y)[i] = (float)x[i]; break;
-        case TL_F16: ((uint16_t *)y)[i] = tl_f64_to_f16(tl_i64_to_f64_odd(x[i])); break;
-        case TL_BF16: ((uint16_t *)y)[i] = tl_f64_to_bf16(tl_i64_to_f64_odd(x[i])); break;
-        case TL_I64: ((int64_t *)y)[i] = x[i]; break;
-        default: ((unsigned char *)y)[i] = x[i] != 0; break;
-        }
+    switch (to) {
+    case TL_F64: EACH(double, x[i]);
+    case TL_F32: EACH(float, x[i]);
+    case TL_F16: EACH(uint16_t, tl_f64_to_f16(tl_i64_to_f64_odd(x[i])));
+    case TL_BF16: EACH(uint16_t, tl_f64_to_bf16(tl_i64_to_f64_odd(x[i])));
+    case TL_I64: EACH(int64_t, x[i]);
+    default: EACH(unsigned char, x[i] != 0);
+    }
+}
+
+static inline double load(tl_dtype d, const void *x, int64_t i) /* exact */
+{
+    return d == TL_F64   ? ((const double *)x)[i]
+           : d == TL_F32 ? (double)((const float *)x)[i]
+                         : (double)((const unsigned char *)x)[i];
+}
+
+/* Inlined for each `from`, so that its loops are without branches. */
+static inline __attribute__((always_inline)) void cast_from(int64_t n, tl_dtype from, const void *x,
+                                                            tl_dtype to, void *y)
+{
+    switch (to) {
+    case TL_F64: EACH(double, load(from, x, i));
+    case TL_F32: EACH(float, load(from, x, i));
+    case TL_F16: EACH(uint16_t, tl_f64_to_f16(load(from, x, i)));
+    case TL_BF16: EACH(uint16_t, tl_f64_to_bf16(load(from, x, i)));
+    case TL_I64: EACH(int64_t, tl_f64_to_i64(load(from, x, i)));
+    default: EACH(unsigned char, !(load(from, x, i) == 0)); /* a NaN is not 0 */
+    }
 }
 
 static void cast(int64_t n, tl_dtype from, const void *x, tl_dtype to, void *y)
 {
-    if (from == TL_I64) {
-        cast_from_i64(n, x, to, y);
-        return;
-    }
-    if (from == to || (from == TL_F32 && (to == TL_F16 || to == TL_BF16))) {
+    if (from == to || (from == TL_F32 && (to == TL_F16 || to == TL_BF16)))
         narrow(n, to, x, y, 1);
-        return;
-    }
-    for (int64_t i = 0; i < n; i++) {
-        double v = load(from, x, i); /* exact */
-        switch (to) {
-        case TL_F64: ((double *)y)[i] = v; break;
-        case TL_F32: ((float *)y)[i] = (float)v; break;
-        case TL_F16: ((uint16_t *)y)[i] = tl_f64_to_f16(v); break;
-        case TL_BF16: ((uint16_t *)y)[i] = tl_f64_to_bf16(v); break;
-        case TL_I64: ((int64_t *)y)[i] = tl_f64_to_i64(v); break;
-        default: ((unsigned char *)y)[i] = v != 0 || v != v; break;
-        }
-    }
+    else if (from == TL_I64)
+        cast_from_i64(n, x, to, y);
+    else if (from == TL_F64)
+        cast_from(n, TL_F64, x, to, y);
+    else if (from == TL_F32)
+        cast_from(n, TL_F32, x, to, y);
+    else
+        cast_from(n, TL_BOOL, x, to, y);
 }
 
 const tl_convert_table TL_K(tl_convert_table) = {widen, narrow, cast};
