@@ -19,7 +19,7 @@
 #define ATTN_ROWS 2
 #endif
 #define ATTN_FEW 2
-#define ATTN_BLOCK_BYTES (192 * 1024)
+#define ATTN_BLOCK_BYTES (768 * 1024)
 #define ATTN_BLOCK_MOST 96
 
 /* The keys that a sample allows. */
