@@ -9,8 +9,9 @@
 #include "tensor/files/file.h"
 #include "tensor/files/safetensors.h"
 #include "tensor/memory.h"
+#include "tensor/threads.h"
 
-enum { OWN_NOTES = 5 };
+enum { OWN_NOTES = 6 };
 
 tl_status tl_checkpoint_begin(tl_model *m, tl_tape *t, const tl_opt *opt, const char *who)
 {
@@ -106,6 +107,11 @@ static tl_status check_notes(const tl_note *notes, int n, tl_err *err)
     for (int i = 0; i < n; i++) {
         TL_TRY(tl_need(err, "tl_checkpoint_save", "a note's key or value",
                        notes[i].key != NULL && notes[i].value != NULL, 1));
+        if (strncmp(notes[i].key, "tally.", 6) == 0)
+            return tl_fail(
+                err, TL_ENAME,
+                "tl_checkpoint_save: the note '%.60s': 'tally.' begins the library's own",
+                notes[i].key);
         if (strlen(notes[i].value) >= TL_NOTE_MAX)
             return tl_fail(
                 err, TL_EDOMAIN,
@@ -140,11 +146,20 @@ static char *state_of_others(tl_model *m, const tl_opt *opt)
     return text;
 }
 
+/* x in so many digits that reading them gives x, in any locale. */
+static const char *exact_text(char text[32], double x)
+{
+    tl_textenv saved = tl_textenv_enter();
+    snprintf(text, 32, "%.17g", x);
+    tl_textenv_leave(saved);
+    return text;
+}
+
 static tl_status save(tl_model *m, tl_tape *t, const tl_opt *opt, const char *path,
                       const tl_note *notes, int n)
 {
     tl_err *err = tl_error_record(m);
-    char steps[32], seed[32];
+    char steps[32], seed[32], lr[32];
     TL_TRY(tl_need(err, "tl_checkpoint_save", "path", path != NULL, 1));
     TL_TRY(check_notes(notes, n, err));
     if (opt != NULL && opt->o.parts > 1 && !opt->gathered)
@@ -168,6 +183,8 @@ static tl_status save(tl_model *m, tl_tape *t, const tl_opt *opt, const char *pa
         snprintf(steps, sizeof steps, "%" PRId64, opt->steps);
         *end++ = (tl_st_meta){"tally.optimizer", opt->name};
         *end++ = (tl_st_meta){"tally.steps", steps};
+        if (opt->lr_set)
+            *end++ = (tl_st_meta){"tally.lr", exact_text(lr, opt->o.lr)};
         if (*others != '\0')
             *end++ = (tl_st_meta){"tally.others", others};
     }

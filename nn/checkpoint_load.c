@@ -2,6 +2,7 @@
  * file is checked before anything in the model changes. */
 #include <errno.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,6 +25,7 @@ typedef struct {
     tl_source file;
     tl_st_file *f;
     int64_t steps;
+    double lr; /* that tl_opt_lr_set had set; 0: it had not */
     uint64_t seed;
 } loading;
 
@@ -46,6 +48,21 @@ static double power(double beta, int64_t n)
     return p;
 }
 
+/* The rate that tl_opt_lr_set had set. */
+static tl_status read_lr(loading *l)
+{
+    const char *text = tl_st_meta_get(l->f, "tally.lr");
+    char *end;
+    if (text == NULL)
+        return TL_OK;
+    tl_textenv saved = tl_textenv_enter();
+    l->lr = strtod(text, &end);
+    tl_textenv_leave(saved);
+    return *text != '\0' && *end == '\0' && l->lr > 0 && isfinite(l->lr)
+               ? TL_OK
+               : tl_file_fail(&l->file, TL_EFORMAT, "'%.30s' is not a learning rate", text);
+}
+
 static tl_status read_steps(loading *l)
 {
     const char *kind = tl_st_meta_get(l->f, "tally.optimizer"),
@@ -63,7 +80,7 @@ static tl_status read_steps(loading *l)
     if (end == text || *end != '\0' || errno != 0 || l->steps < 0 || l->steps > INT64_C(1) << 40)
         return tl_file_fail(&l->file, TL_EFORMAT, "'%.30s' is not a number of optimizer steps",
                             text);
-    return TL_OK;
+    return read_lr(l);
 }
 
 /* Draws go on as they would have. A file without a seed leaves the model's. */
@@ -347,6 +364,8 @@ static tl_status load(tl_model *m, tl_tape *t, tl_opt *opt, const char *path,
     if (s == TL_OK && opt != NULL) {
         opt->found = 0; /* what it has looked up may be another's now */
         opt->steps = l.steps;
+        opt->lr_set |= l.lr > 0;
+        opt->o.lr = l.lr > 0 ? l.lr : opt->o.lr;
         opt->bytes = tl_opt_cut_of(m, 0).all;
         opt->pow1 = power(opt->o.beta1, l.steps);
         opt->pow2 = power(opt->o.beta2, l.steps);

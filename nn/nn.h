@@ -286,18 +286,19 @@ tl_status tl_opt_group(tl_opt *o, const char *pattern, double lr_scale, double w
 tl_status tl_step_at(tl_opt *o, tl_at at);
 int64_t tl_opt_steps(const tl_opt *o);         /* updates made */
 double tl_opt_lr(const tl_opt *o);             /* of the next update */
-tl_status tl_opt_lr_set(tl_opt *o, double lr); /* its .lr from now on; not in checkpoints */
+tl_status tl_opt_lr_set(tl_opt *o, double lr); /* its .lr from now on, in checkpoints too */
 double tl_opt_grad_norm(const tl_opt *o); /* of the last update, before clipping; NaN without it */
 
 /* ---- checkpoints ----
  *
  * A checkpoint is one safetensors file, written whole or not at all: parameters, buffers (with the
- * optimizer's state), the number of steps, the model's seed, and notes of the caller's. opt may be
- * NULL; several save a file each, and do not step before each has loaded its own (TL_EUSAGE).
- * Errors go to m or t. Loading needs the program's parameters and buffers, from a forward call; a
- * buffer written since, which the file lacks, is TL_ENAME. If it fails, all is as it was. */
+ * optimizer's state), the number of steps, a rate that was set, the model's seed, and notes. opt
+ * may be NULL; several save a file each, and do not step before each has loaded its own
+ * (TL_EUSAGE). Errors go to m or t. Loading needs the program's parameters and buffers, from a
+ * forward call; a buffer written since, which the file lacks, is TL_ENAME. A failure changes
+ * nothing. */
 typedef struct {
-    const char *key, *value;
+    const char *key, *value; /* no key begins with "tally." */
 } tl_note;
 tl_status tl_checkpoint_save(tl_model *m, const tl_opt *opt, const char *path, const tl_note *notes,
                              int n);

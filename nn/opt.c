@@ -217,6 +217,7 @@ tl_status tl_opt_lr_set(tl_opt *o, double lr)
                        "lr_scale may be 0",
                        lr);
     o->o.lr = lr;
+    o->lr_set = true;
     return TL_OK;
 }
 double tl_opt_grad_norm(const tl_opt *o) { return tl_lives(o) ? o->grad_norm : (double)NAN; }

@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <float.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -204,6 +205,46 @@ static void state_that_is_cleared_has_changed(void **unused)
     end(&b);
 }
 
+/* A rate that was set comes back, in any digits, and is read by what is saved next. Without one the
+ * file says nothing of it, and the optimizer keeps its own. */
+static void a_rate_that_was_set(void **unused)
+{
+    static const double rates[3] = {0.1, 0x1.fffffffffffffp-20, DBL_MIN};
+    static const char *const bad[5] = {"", "0", "inf", "1e-3x", "-1"};
+    char value[1][TL_NOTE_MAX];
+    run a = begin(1, true), b = begin(1, true);
+    const double own = tl_opt_lr(b.o);
+    (void)unused;
+    assert_int_equal(tl_checkpoint_save(a.m, a.o, path, NULL, 0), TL_OK);
+    assert_int_equal(tl_checkpoint_load(b.m, b.o, path, &(const char *){"tally.lr"}, value, 1),
+                     TL_OK);
+    assert_string_equal(value[0], "");
+    assert_true(tl_opt_lr(b.o) == own);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(tl_opt_lr_set(a.o, rates[i]), TL_OK);
+        assert_int_equal(tl_checkpoint_save(a.m, a.o, path, NULL, 0), TL_OK);
+        run c = begin(1, true);
+        assert_int_equal(tl_checkpoint_load(c.m, c.o, path, NULL, NULL, 0), TL_OK);
+        assert_true(tl_opt_lr(c.o) == tl_opt_lr(a.o) && tl_opt_lr(c.o) != own);
+        assert_int_equal(tl_checkpoint_save(c.m, c.o, path, NULL, 0), TL_OK);
+        assert_int_equal(tl_checkpoint_load(b.m, b.o, path, NULL, NULL, 0), TL_OK);
+        assert_true(tl_opt_lr(b.o) == tl_opt_lr(a.o));
+        end(&c);
+    }
+    for (int i = 0; i < 5; i++) {
+        tl_st_meta meta[3] = {{"tally.optimizer", "adamw"},
+                              {"tally.steps", "0"},
+                              {"tally.lr", bad[i]}};
+        assert_int_equal(tl_st_write(path, NULL, 0, meta, 3, NULL), TL_OK);
+        assert_int_equal(tl_checkpoint_load(b.m, b.o, path, NULL, NULL, 0), TL_EFORMAT);
+        assert_non_null(strstr(tl_error(b.m), "is not a learning rate"));
+        assert_true(tl_opt_lr(b.o) == tl_opt_lr(a.o));
+        tl_error_clear(b.m);
+    }
+    end(&a);
+    end(&b);
+}
+
 static void notes_that_cannot_be_kept(void **unused)
 {
     run a = begin(1, true);
@@ -212,8 +253,11 @@ static void notes_that_cannot_be_kept(void **unused)
     memset(text, 'x', sizeof text);
     text[TL_NOTE_MAX] = '\0';
     assert_int_equal(tl_checkpoint_save(a.m, a.o, path, &(tl_note){"kept", "whole"}, 1), TL_OK);
-    const tl_note bad[3] = {{"long", text}, {"tally.steps", "7"}, {"bytes", "\xff"}};
-    for (int i = 0; i < 3; i++) {
+    const tl_note bad[4] = {{"long", text},
+                            {"tally.steps", "7"},
+                            {"bytes", "\xff"},
+                            {"tally.lr", "7"}};
+    for (int i = 0; i < 4; i++) {
         if (tl_checkpoint_save(a.m, a.o, path, &bad[i], 1) == TL_OK)
             fail_msg("note '%s' is taken, but cannot come back as it is", bad[i].key);
         assert_true(tl_failed(a.m) && tl_error(a.m)[0] != '\0');
@@ -643,6 +687,7 @@ const struct CMUnitTest tl_tests_checkpoint[] = {
     TEST(everything_comes_back),
     TEST(without_an_optimizer),
     TEST(state_that_is_cleared_has_changed),
+    TEST(a_rate_that_was_set),
     TEST(notes_that_cannot_be_kept),
     TEST(a_checkpoint_cut_anywhere),
     TEST(a_header_that_lies),
