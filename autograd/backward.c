@@ -319,11 +319,11 @@ tl_status tl_backward_at(tl_at at, tl_tensor y, tl_backward_options o)
             free_unsaved(&w);
         s = tl_tape_stopped(t, tl_walk_run(&w));
     }
+    for (int i = t->first_grad; s == TL_OK && i < t->n_grads; i++)
+        t->grad[i].live |= t->grad[i].reached;
     if (s == TL_OK)
         TL_TELL(t, backward_ends, t);
     t->calls += s == TL_OK && w.lasts;
-    for (int i = t->first_grad; s == TL_OK && i < t->n_grads; i++)
-        t->grad[i].live |= t->grad[i].reached;
     tl_scope_end(t, outer);
     return s;
 }

@@ -439,6 +439,84 @@ static void calls_between_backward_and_fold_are_refused(void **unused)
     }
 }
 
+/* ---- what would part the ranks in silence ---- */
+
+typedef enum {
+    OF_PARAMETERS,
+    EARLIER_MEAN,
+    NO_GROUP,
+    NO_GROUP_LATER,
+    ENDS,
+    AGAIN,
+    PARTINGS
+} parting;
+
+static void part_ranks(void *ctx, tl_link link, char out[GROUPED_HASH])
+{
+    const parting f = *(const parting *)ctx;
+    grouped_rank r = {.m = tl_model_new(.seed = 1)};
+    tl_tape *t = r.t = tl_tape_new(r.m);
+    r.opt = tl_sgd_new(r.m, .lr = 0.1);
+    tl_group *g = tl_group_new(t, link);
+    for (int step = 0; step < 2 && !tl_failed(t); step++) {
+        const bool joins = f != NO_GROUP && (f != NO_GROUP_LATER || step == 0);
+        tl_tensor w = tl_param(t, r.m, "w", TL_F32, TL_DIMS(2, 2), TL_INIT_NORMAL, 1),
+                  x = tl_data(t, ((float[4]){1, 2, 3, 4}), TL_F32, TL_DIMS(2, 2)),
+                  y = tl_square(t, tl_matmul(t, x, w));
+        if (joins)
+            tl_group_take(g, 2 * link.size);
+        if (f == EARLIER_MEAN)
+            tl_backward(t, tl_mean(t, y, TL_ALL, false), .put_off = true, .retain = true);
+        y = tl_sum(t, f == OF_PARAMETERS ? tl_square(t, w) : y, TL_ALL, false);
+        if (joins)
+            tl_group_backward(g, t, y);
+        else
+            tl_backward(t, y);
+        if (joins && tl_group_fold(g) == TL_OK && f == ENDS)
+            tl_group_free(g), g = NULL;
+        if (joins && g != NULL)
+            tl_group_share(g);
+        if (f == AGAIN) { /* one fails, and all clear that */
+            if (link.rank == 1)
+                tl_group_begin(g, (tl_group_part){3, 2, 4});
+            tl_group_count(g, 1);
+            assert_true(tl_failed(t));
+            tl_error_clear(t);
+            for (int i = 0; i < 2; i++) {
+                assert_int_equal(tl_group_count(g, 10), 0);
+                assert_non_null(strstr(tl_error(t), "2 samples from 3 on, of 4"));
+                if (i == 0)
+                    tl_error_clear(t);
+            }
+        }
+        tl_step(r.opt, t);
+        tl_tape_reset(t);
+    }
+    tl_group_free(g);
+    grouped_end(&r, out);
+}
+
+static void what_would_part_ranks_is_refused(void **unused)
+{
+    static const char *const says[PARTINGS] = {
+        [OF_PARAMETERS] = "a loss of parameters alone would count once for each of",
+        [EARLIER_MEAN] = "how many ranks there are: mean (tests/test_group.c",
+        [NO_GROUP] = "shared, none since the last update",
+        [NO_GROUP_LATER] = "shared, none since the last update",
+        [ENDS] = "no parameter has a gradient",
+        [AGAIN] = "tl_group: it has ended with a failure",
+    };
+    static ring g;
+    (void)unused;
+    for (parting f = 0; f < PARTINGS; f++)
+        for (int size = 2; size <= 3; size++) {
+            train_all(&g, size, part_ranks, &f);
+            for (int r = 0; r < size; r++)
+                if (strlen(g.r[r].out) == 64 || (r == 0 && strstr(g.r[r].out, says[f]) == NULL))
+                    fail_msg("%d, rank %d of %d: %s", f, r, size, g.r[r].out);
+        }
+}
+
 /* ---- programs ---- */
 
 typedef enum { LOOP, OP, USE, BACKWARDS, LATER, RAGGED, PROGRAMS } strange;
@@ -841,6 +919,7 @@ const struct CMUnitTest tl_tests_group[] = {
     cmocka_unit_test(a_group_that_cannot_be_is_an_error),
     cmocka_unit_test(a_second_group_is_refused),
     cmocka_unit_test(calls_between_backward_and_fold_are_refused),
+    cmocka_unit_test(what_would_part_ranks_is_refused),
     cmocka_unit_test(ranks_of_other_programs_are_refused),
     cmocka_unit_test_setup_teardown(logs_of_updates_tell_where_a_rank_parts, logged_begin,
                                     logged_end),

@@ -240,8 +240,11 @@ typedef enum {
     OTHER_PARTS,
     NOT_ALL, /* ranks call tl_group_cut */
     GROUP_ENDS,
-    CLEARS, /* and then the optimizer is as any */
-    FREED,  /* the optimizer; another has all gradients */
+    CLEARS,     /* and goes on alone */
+    OTHER_RATE, /* of one rank */
+    OTHER_STEP, /* one has made more of them */
+    OTHER_PART, /* without tl_group_cut */
+    FREED,      /* the optimizer; another has all gradients */
     LINK_FAILS,
     LINK_FAILS_LATE,
     NO_MEMORY,
@@ -298,8 +301,16 @@ static void stray_cut(void *ctx, tl_link link, char out[GROUPED_HASH])
     tl_opt *other = tl_sgd_new(r.m, .lr = 0.1, .part = link.rank, .parts = link.size);
     if (f == OTHER_PARTS)
         tl_group_cut(g, tl_lives(other) ? other : NULL), tl_group_cut(g, NULL);
-    else if (f != NOT_ALL || link.rank != 1)
+    else if ((f != NOT_ALL || link.rank != 1) && f != OTHER_PART)
         tl_group_cut(g, r.opt);
+    if (f == OTHER_RATE && link.rank == 1)
+        tl_opt_lr_set(r.opt, 0.03);
+    if (f == OTHER_STEP && link.rank == 1)
+        r.opt->steps++;
+    if (f == OTHER_PART) {
+        tl_free(r.opt);
+        r.opt = tl_adamw_new(r.m, .lr = 0.02, .part = 0, .parts = link.size);
+    }
     tl_compiled *steps = tl_compile(r.t, steps_of, 1, r.opt);
     tl_tensor one;
     if (f == FREED) {
@@ -351,10 +362,14 @@ static void what_a_cut_cannot_have_is_refused(void **unused)
         [OWN_UPDATE] = "tl_group_cut: an update, but gradients have gone",
         [FREEZES] = "parameters have been made or frozen",
         [BACKWARD_AGAIN] = "tl_group_cut: a backward between tl_group_share and tl_step",
-        [STEPS_TWICE] = "no parameter has a gradient",
+        [STEPS_TWICE] = "shared, none since the last update",
         [OTHER_PARTS] = "tl_group_cut: an optimizer of the tape's model is needed",
         [NOT_ALL] = "they make different calls",
         [GROUP_ENDS] = "no parameter has a gradient",
+        [CLEARS] = "shared, none since the last update",
+        [OTHER_RATE] = "tl_group_weights: rank ",
+        [OTHER_STEP] = " has optimizer's steps ",
+        [OTHER_PART] = "updates part 0 of ",
         [LINK_FAILS] = "the wire is cut",
         [LINK_FAILS_LATE] = "the wire is cut",
         [NO_MEMORY] = "no memory for what comes",
@@ -373,7 +388,8 @@ static void what_a_cut_cannot_have_is_refused(void **unused)
                 if (says[f] == NULL ? memcmp(g.r[r].out, want, 64) != 0 : strlen(g.r[r].out) == 64)
                     fail_msg("%d, rank %d of %d: %s", f, r, size, g.r[r].out);
             }
-            if (says[f] != NULL && told < (f == NOT_ALL || f == RUN_STEPS ? 2 : size))
+            const int most = f == NOT_ALL || f == RUN_STEPS || f == OTHER_PART ? 2 : size;
+            if (says[f] != NULL && told < most)
                 fail_msg("%d: %s; %s; %s; %s", f, g.r[0].out, g.r[1].out, g.r[2].out,
                          size > 3 ? g.r[3].out : "");
         }

@@ -1,4 +1,5 @@
-/* agree.c: what ranks tell each other: counts, and what must be the same in all. */
+/* agree.c: what ranks tell each other: counts, and what must be the same in all; and what would not
+ * be for another number of ranks. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,6 +8,7 @@
 #include "nn/group/internal.h"
 #include "nn/layers.h"
 #include "nn/opt.h"
+#include "tensor/threads.h"
 
 /* Added up from rank 0 to the last, whose sum goes round to all. */
 static tl_status count(tl_group *g, int64_t n, int64_t *all)
@@ -26,9 +28,25 @@ int64_t tl_group_count(tl_group *g, int64_t n)
     int64_t all = 0;
     if (tl_group_size(g) == 1)
         return n;
-    if (!tl_failed(g->t))
+    if (tl_group_begins(g) == TL_OK)
         count(g, n, &all);
     return tl_group_ends(g) == TL_OK ? all : 0;
+}
+
+tl_status tl_group_promise(tl_group *g, tl_at at, tl_tensor y)
+{
+    char why[TL_MESSAGE_MAX / 2];
+    if (tl_batch_of(at.tape, y) == TL_FREE && !is_last(g))
+        return tl_tape_fail(at, TL_EUSAGE,
+                            "tl_group: a loss of parameters alone would count once for each of %d "
+                            "ranks; call its tl_backward (.partial, .ragged) after tl_group_share "
+                            "or, with .put_off before tl_group_fold, in the last rank alone",
+                            g->link.size);
+    if (tl_explain_invariance(at.tape, y, why, sizeof why) <= 0)
+        return tl_error_status(at.tape);
+    why[strcspn(why, "\n")] = 0;
+    return tl_tape_fail(at, TL_EUSAGE,
+                        "tl_group: the hash would depend on how many ranks there are: %s", why);
 }
 
 /* ---- what must be the same in every rank: a list of keys and values, each with its NUL ---- */
@@ -36,6 +54,59 @@ int64_t tl_group_count(tl_group *g, int64_t n)
 static void add(FILE *list, const char *key, const char *value)
 {
     fprintf(list, "%s%c%s%c", key, 0, value, 0);
+}
+
+static void add_number(FILE *list, const char *key, double x)
+{
+    char text[32];
+    tl_textenv saved = tl_textenv_enter();
+    snprintf(text, sizeof text, "%.17g", x);
+    tl_textenv_leave(saved);
+    add(list, key, text);
+}
+
+/* All that decides an update, but for the parameters' own state. */
+static void add_optimizer(FILE *list, const tl_opt *o)
+{
+    const tl_schedule *s = &o->o.schedule;
+    add(list, "the optimizer", o->name);
+    add_number(list, "optimizer's steps", (double)o->steps);
+    add_number(list, "lr", o->o.lr);
+    add_number(list, "momentum", o->o.momentum);
+    add_number(list, "weight_decay", o->o.weight_decay);
+    add_number(list, "beta1", o->o.beta1);
+    add_number(list, "beta2", o->o.beta2);
+    add_number(list, "eps", o->o.eps);
+    add_number(list, "clip", o->o.clip);
+    add_number(list, "nesterov", o->o.nesterov);
+    add_number(list, "decoupled", o->o.decoupled);
+    add_number(list, "schedule.kind", s->kind);
+    add_number(list, "schedule.warmup", (double)s->warmup);
+    add_number(list, "schedule.total", (double)s->total);
+    add_number(list, "schedule.min_ratio", s->min_ratio);
+    add_number(list, "schedule.decay", (double)s->decay);
+    for (int i = 0; i < o->n_groups; i++) {
+        add(list, "tl_opt_group of", o->group[i].pattern);
+        add_number(list, "its lr_scale", o->group[i].lr_scale);
+        add_number(list, "its weight_decay", o->group[i].weight_decay);
+    }
+}
+
+char *tl_group_settings(tl_group *g, size_t *bytes)
+{
+    const tl_opt *o = g->opt != NULL ? g->opt : g->stepped;
+    char *text = NULL;
+    *bytes = 0;
+    FILE *list = open_memstream(&text, bytes);
+    if (list != NULL && tl_object_given(o))
+        add_optimizer(list, o);
+    const bool whole = list != NULL && !ferror(list);
+    if ((list != NULL && fclose(list) != 0) || !whole || text == NULL) {
+        tl_group_fail(g, TL_ENOMEM, "tl_group: no memory for an optimizer's settings");
+        free(text);
+        return NULL;
+    }
+    return text;
 }
 
 static tl_status write_list(tl_group *g, const tl_note *notes, int n, FILE *list)
@@ -48,6 +119,8 @@ static tl_status write_list(tl_group *g, const tl_note *notes, int n, FILE *list
     add(list, "seed", text);
     for (int i = 0; i < n; i++)
         add(list, notes[i].key, notes[i].value);
+    if (tl_group_is_cut(g)) /* by what each rank does to its part */
+        add_optimizer(list, g->opt);
     for (int i = 0; i < tl_model_count(m); i++) {
         const tl_named x = tl_model_at(m, i);
         if (g->sharded && tl_opt_is_state(m, &x))
@@ -64,9 +137,8 @@ static tl_status write_list(tl_group *g, const tl_note *notes, int n, FILE *list
     return TL_OK;
 }
 
-/* The first difference from rank 0's, in words; "" if there is none. */
-static void compare(const tl_group *g, const char *mine, size_t n, const char *its, size_t bytes,
-                    char out[TL_MESSAGE_MAX])
+void tl_group_compare(const tl_group *g, const char *mine, size_t n, int whose, const char *its,
+                      size_t bytes, char out[TL_MESSAGE_MAX])
 {
     const char *a = mine, *b = its;
     *out = '\0';
@@ -75,9 +147,9 @@ static void compare(const tl_group *g, const char *mine, size_t n, const char *i
         if (vb > its + bytes) /* no list that a rank writes; a NUL is behind it */
             vb = its + bytes;
         if (strcmp(a, b) != 0 || strcmp(va, vb) != 0) {
-            snprintf(out, TL_MESSAGE_MAX, "rank %d has %.60s %.100s, rank 0 has %.60s%s%.100s",
-                     g->link.rank, a, va, strcmp(a, b) == 0 ? "" : b, strcmp(a, b) == 0 ? "" : " ",
-                     vb);
+            snprintf(out, TL_MESSAGE_MAX, "rank %d has %.60s %.100s, rank %d has %.60s%s%.100s",
+                     g->link.rank, a, va, whose, strcmp(a, b) == 0 ? "" : b,
+                     strcmp(a, b) == 0 ? "" : " ", vb);
             return;
         }
         a = va + strlen(va) + 1;
@@ -85,8 +157,8 @@ static void compare(const tl_group *g, const char *mine, size_t n, const char *i
     }
     const bool more = a < mine + n;
     if (more || b < its + bytes)
-        snprintf(out, TL_MESSAGE_MAX, "rank %d has %s %.100s, unlike rank 0", g->link.rank,
-                 more ? "a" : "no", more ? a : b);
+        snprintf(out, TL_MESSAGE_MAX, "rank %d has %s %.100s, unlike rank %d", g->link.rank,
+                 more ? "a" : "no", more ? a : b, whose);
 }
 
 /* Rank 0's list goes from rank to rank to the last, and behind it the first difference from it,
@@ -99,7 +171,7 @@ static tl_status agree(tl_group *g, const char *list, size_t bytes)
         TL_TRY(tl_group_send(g, NOTES, 0, list, bytes));
     } else {
         TL_TRY(tl_group_expect(g, &h, NOTES));
-        compare(g, list, bytes, g->text, (size_t)h.bytes, own);
+        tl_group_compare(g, list, bytes, 0, g->text, (size_t)h.bytes, own);
         TL_TRY(is_last(g) ? TL_OK : tl_group_send(g, NOTES, 0, g->text, (size_t)h.bytes));
         TL_TRY(tl_group_expect(g, &h, NOTES));
         snprintf(differs, sizeof differs, "%s", *g->text != '\0' ? g->text : own);
@@ -114,7 +186,7 @@ static tl_status agree(tl_group *g, const char *list, size_t bytes)
     TL_TRY(tl_group_settle(g, NULL));
     if (*differs == '\0')
         return TL_OK;
-    g->told = true; /* all ranks fail */
+    tl_group_told(g, differs); /* all ranks fail */
     return tl_group_fail(g, TL_EUSAGE, "tl_group_agree: %s", differs);
 }
 
@@ -130,7 +202,7 @@ tl_status tl_group_agree(tl_group *g, const tl_note *notes, int n)
         return e.status;
     char *text = NULL;
     size_t bytes = 0;
-    if (!tl_failed(g->t)) {
+    if (tl_group_begins(g) == TL_OK) {
         FILE *list = open_memstream(&text, &bytes);
         const tl_status s = list == NULL ? TL_OK : write_list(g, notes, n, list);
         const bool whole = list != NULL && !ferror(list);

@@ -44,7 +44,7 @@ tl_status tl_group_begin(tl_group *g, tl_group_part part)
 {
     if (g == NULL)
         return TL_OK;
-    if (g->begun)
+    if (tl_group_begins(g) == TL_OK && g->begun)
         tl_group_fail(g, TL_EUSAGE,
                       "tl_group_take: the micro-batch before has not ended; call tl_group_fold");
     else if (part.first < 0 || part.n < 0 || part.n > part.of - part.first)
@@ -53,7 +53,7 @@ tl_status tl_group_begin(tl_group *g, tl_group_part part)
                       part.n, part.first, part.of);
     if (g->over)
         g->cost = (tl_group_cost){0};
-    g->folding = g->announced = g->backward = g->over = false;
+    g->folding = g->announced = g->backward = g->over = g->shared = false;
     g->next_part = 0;
     g->n_params = 0;
     g->accumulated = tl_accumulated(g->t);
@@ -302,21 +302,48 @@ static void update_begins(void *ctx, tl_tape *t)
     tl_group *g = ctx;
     if (tl_traced(t))
         return;
-    if (g->begun || g->round > 0)
-        tl_group_fail(g, TL_EUSAGE,
-                      "tl_group: an update before the sums of all ranks are shared; call %s first",
-                      g->begun ? "tl_group_fold and tl_group_share" : "tl_group_share");
+    if (!g->shared)
+        tl_group_fail(
+            g, TL_EUSAGE,
+            "tl_group: an update before the sums of all ranks are shared%s; call %s first",
+            g->begun || g->round > 0 ? "" : ", none since the last update",
+            g->begun        ? "tl_group_fold and tl_group_share"
+            : g->round == 0 ? "tl_group_take, tl_group_fold and tl_group_share"
+                            : "tl_group_share");
     tl_group_check_update(g);
 }
 
+static void updated(void *ctx, tl_tape *t) { tl_group_updated(ctx, tl_tape_model(t)); }
+
 static void cleared(void *ctx, tl_tape *t)
 {
-    if (!tl_traced(t))
-        tl_group_cleared(ctx);
+    tl_group *g = ctx;
+    if (tl_traced(t))
+        return;
+    g->shared = false;
+    tl_group_cleared(g);
 }
 
-static const tl_observer watches = {.put_off = complete,
+/* A backward before tl_group_backward, which looks at its own, traced or not. When it is over, as
+ * looking is a walk, and there is one at a time. */
+static void backward_begins(void *ctx, tl_tape *t, tl_tensor y)
+{
+    (void)t;
+    ((tl_group *)ctx)->y = y;
+}
+
+static void backward_ends(void *ctx, tl_tape *t)
+{
+    tl_group *g = ctx;
+    if (g->begun && !g->backward && !tl_traced(t))
+        tl_group_promise(g, tl_nowhere(t), g->y);
+}
+
+static const tl_observer watches = {.backward_begins = backward_begins,
+                                    .backward_ends = backward_ends,
+                                    .put_off = complete,
                                     .update_begins = update_begins,
+                                    .updated = updated,
                                     .cleared = cleared};
 
 static tl_status begin_backward(tl_group *g, tl_at at)
@@ -357,18 +384,6 @@ static void end_run(tl_tape *t, void *unused)
         end_backward(g);
 }
 
-/* Ranks are a split of the batch: refuses what gives other bits under another split. */
-static tl_status keeps_the_promise(tl_at at, tl_tensor y)
-{
-    char why[TL_MESSAGE_MAX / 2];
-    if (tl_explain_invariance(at.tape, y, why, sizeof why) <= 0)
-        return tl_error_status(at.tape);
-    why[strcspn(why, "\n")] = 0;
-    return tl_tape_fail(at, TL_EUSAGE,
-                        "tl_group_backward: the hash would depend on how many ranks there are: %s",
-                        why);
-}
-
 tl_status tl_group_backward_at(tl_at at, tl_group *g, tl_tensor y)
 {
     const tl_backward_options o = {.put_off = tl_group_size(g) > 1};
@@ -381,7 +396,8 @@ tl_status tl_group_backward_at(tl_at at, tl_group *g, tl_tensor y)
         return tl_error_status(at.tape);
     }
     TL_TRY(tl_error_status(at.tape));
-    TL_TRY(keeps_the_promise(at, y));
+    TL_TRY(tl_group_begins(g));
+    TL_TRY(tl_group_promise(g, at, y));
     TL_TRY(traced ? tl_host(at.tape, TL_BEFORE, begin_run, NULL) : begin_backward(g, at));
     tl_backward_at(at, y, o);
     if (traced)
@@ -394,6 +410,7 @@ tl_status tl_group_fold(tl_group *g)
 {
     if (g == NULL)
         return TL_OK;
+    tl_group_begins(g);
     if (!g->begun)
         tl_group_fail(g, TL_EUSAGE, "tl_group_fold: no micro-batch has begun; call tl_group_take");
     g->begun = g->backward = false;
@@ -420,6 +437,7 @@ tl_status tl_group_share(tl_group *g)
 {
     if (g == NULL)
         return TL_OK;
+    tl_group_begins(g);
     if (g->begun)
         tl_group_fail(g, TL_EUSAGE, "tl_group_share: a micro-batch has begun; call tl_group_fold");
     else if (g->round == 0 && g->link.size > 1) /* gradients would be those of one rank's samples */
@@ -430,7 +448,7 @@ tl_status tl_group_share(tl_group *g)
         g->step++;
         g->round = 0;
         g->program = 0;
-        g->over = true;
+        g->over = g->shared = true;
     }
     return tl_group_ends(g);
 }
@@ -472,8 +490,11 @@ void tl_group_free(tl_group *g)
 {
     if (g == NULL)
         return;
-    tl_group_count(g, 0); /* names a rank that hangs by now */
-    const bool failed = tl_failed(g->t);
+    if (!g->told)
+        tl_group_count(g, 0); /* names a rank that hangs by now */
+    const bool failed = g->told || tl_failed(g->t);
+    if (g->begun || g->round > 0) /* gradients of some samples, which an update would take */
+        tl_grad_clear(g->t);
     tl_group_unwatch_totals(g);
     tl_group_uncut(g);
     tl_observe_end(g->t, &watches);

@@ -17,7 +17,8 @@
  *
  * All ranks make the same calls in the same order, even a rank that has no samples. g may be NULL
  * everywhere: a group of one. Errors go to the tape. A rank that has failed tells the others: their
- * tapes fail with its message at their next call of the group. */
+ * tapes fail with its message at their next call of the group. That ends the group: whoever clears
+ * the error gets it again (TL_EIO). */
 #ifndef TL_NN_GROUP_H
 #define TL_NN_GROUP_H
 
@@ -45,10 +46,11 @@ typedef struct {
 } tl_link;
 
 /* The ring of a duplicate of MPI_COMM_WORLD. MPI is begun if it has not been; then it ends with the
- * link. A library that was made without TL_MPI=1 has a ring of one process. TL_EUSAGE if that
- * process was started as one of several or, with TL_MPI=1, by the mpirun of another MPI. A rank
- * that waits for another fails if that one neither sends nor takes anything for `timeout` seconds
- * (0: TL_MPI_TIMEOUT in the environment, else 600; TL_EDOMAIN: negative or NaN). */
+ * last link, and there can be no other (TL_EUSAGE). A library that was made without TL_MPI=1 has a
+ * ring of one process. TL_EUSAGE if that process was started as one of several or, with TL_MPI=1,
+ * by the mpirun of another MPI. A rank that waits for another fails if that one neither sends nor
+ * takes anything for `timeout` seconds (0: TL_MPI_TIMEOUT in the environment, else 600; TL_EDOMAIN:
+ * negative or NaN). */
 tl_status tl_link_mpi(tl_link *out, double timeout, tl_err *e);
 
 typedef struct tl_group tl_group;
@@ -64,8 +66,9 @@ int tl_group_rank(const tl_group *g); /* which process this is, from 0 */
 int tl_group_size(const tl_group *g); /* how many there are */
 
 /* Compares each rank with rank 0: number of ranks, seed, the n notes, and name, dtype, shape and
- * contents of each named tensor of the model. If one differs, all ranks fail (TL_EUSAGE) with its
- * number and the first difference. To be called once parameters are made, and whenever in doubt. */
+ * contents of each named tensor of the model; and the settings of the optimizer given to
+ * tl_group_cut. If one differs, all ranks fail (TL_EUSAGE) with its number and the first
+ * difference. To be called once parameters are made, and whenever in doubt. */
 tl_status tl_group_agree(tl_group *g, const tl_note *notes, int n);
 /* The sum over all ranks, such as the count that a loss is divided by; 0 on an error. */
 int64_t tl_group_count(tl_group *g, int64_t n);
@@ -92,8 +95,11 @@ int64_t tl_group_next(tl_group *g, tl_tape *t, tl_loader *l, int64_t most, tl_te
  * the sums of the rank before: while backward goes on, if these have come, else in tl_group_fold.
  * Traced, that is so in each run of the graph. In a group of one it is tl_backward, adds what those
  * before have put off, and is refused in a trace that has such. Nothing else of the group may be
- * called between it, or that run, and tl_group_fold. TL_EUSAGE if tl_explain_invariance names
- * something in y, such as TL_MEAN without the whole batch's .count. */
+ * called between it, or that run, and tl_group_fold. TL_EUSAGE, here
+ * and in a tl_backward that is called before it (not traced), if tl_explain_invariance names
+ * something in y, such as TL_MEAN without the whole batch's .count, or if y is of parameters alone,
+ * which each rank would add: all ranks call that one's tl_backward after tl_group_share, unless
+ * gradients are cut. */
 #define tl_group_backward(g, t, y) tl_group_backward_at(TL_AT(t), g, y)
 tl_status tl_group_backward_at(tl_at at, tl_group *g, tl_tensor y);
 /* After tl_group_backward, or tl_backward (.put_off): each parameter's sums go on from what the
@@ -105,7 +111,7 @@ tl_status tl_group_fold(tl_group *g);
  * parameter, they go as a whole. TL_EDOMAIN below 1. */
 tl_status tl_group_parts(tl_group *g, int64_t elements);
 /* After the last fold, before tl_step: every rank gets what was summed (unless tl_group_cut says
- * otherwise) and the totals. */
+ * otherwise) and the totals. In a group of several an update without it is TL_EUSAGE. */
 tl_status tl_group_share(tl_group *g);
 
 /* Cuts an optimizer's state over the ranks, by parameters: tl_adamw_new(m, ..., .part =
@@ -120,6 +126,8 @@ int tl_group_shard(tl_group *g);
  * as above. */
 tl_status tl_group_cut(tl_group *g, tl_opt *opt);
 /* After each tl_step of an optimizer cut by tl_group_shard: what each rank has updated goes to all.
+ * TL_EUSAGE if their settings or steps differ: of the optimizer that tl_group_cut was given, or
+ * else the last that stepped and has state.
  */
 tl_status tl_group_weights(tl_group *g);
 /* tl_checkpoint_save by rank 0, of the state of all ranks, cut or not. Rank 0 keeps room for all of

@@ -47,7 +47,8 @@ struct tl_group {
     struct block *sent; /* what the link may still be reading */
     char *text;         /* of the message that came last */
     size_t room;        /* bytes of text */
-    bool told;          /* the other ranks know that this one has failed */
+    bool told;          /* a rank has failed, and the others know: nothing goes round any more */
+    char why[TL_MESSAGE_MAX];
     char *buffer[TL_GROUP_BUFFERS]; /* for parts of sums that do not lie together */
     unsigned next_buffer;
 
@@ -55,7 +56,9 @@ struct tl_group {
     tl_group_part part;
     bool begun;           /* it has begun, and has not been folded */
     bool over;            /* the step before it has been shared */
+    bool shared;          /* and its gradients, of all ranks, are still there */
     bool backward;        /* its tl_group_backward is under way */
+    tl_tensor y;          /* of the last tl_backward */
     bool folding;         /* its fold has begun */
     bool more;            /* the rank before has not sent all of its sums yet */
     bool announced;       /* the head and text of sums have come (next, text), not the numbers */
@@ -79,8 +82,9 @@ struct tl_group {
     int n_totals;
 
     /* An optimizer cut over the ranks. */
-    bool sharded;   /* there is one */
-    tl_opt *opt;    /* the only one to have its gradients (tl_group_cut); held */
+    bool sharded;          /* there is one */
+    tl_opt *opt;           /* the only one to have its gradients (tl_group_cut); held */
+    const tl_opt *stepped; /* the last one that made a step, if it has state; it may have ended */
     bool cut_apart; /* until gradients are consumed: each rank has only those that it updates */
 };
 
@@ -107,8 +111,12 @@ static inline size_t bytes_of(const tl_array *a)
 tl_status tl_group_fail(tl_group *g, tl_status s, const char *fmt, ...) TL_PRINTF(3, 4);
 /* malloc, whose failure is the tape's. */
 void *tl_group_alloc(tl_group *g, size_t bytes);
-/* How a call of the group ends: the other ranks are told of a failure, once. */
+/* How a call of the group begins: the tape has not failed, nor has the group ever. And how it ends:
+ * the other ranks are told of a failure. */
+tl_status tl_group_begins(tl_group *g);
 tl_status tl_group_ends(tl_group *g);
+/* The other ranks know of this failure, or will. */
+void tl_group_told(tl_group *g, const char *why);
 
 /* Sends head and text to g->to; n: as in the head. */
 tl_status tl_group_send(tl_group *g, what w, int n, const void *text, size_t bytes);
@@ -154,6 +162,18 @@ tl_status tl_group_send_all(tl_group *g, what w);
 /* Receives the last rank's sums, and hands them on. */
 tl_status tl_group_receive_all(tl_group *g);
 
+/* ---- agree.c ---- */
+
+/* Ranks are a split of the batch: refuses a backward from y if that gives other bits under another
+ * split. Not while one is under way: it is a walk. */
+tl_status tl_group_promise(tl_group *g, tl_at at, tl_tensor y);
+/* The settings of the optimizer that is cut or has made the last step, as a list of keys and values
+ * (each with its NUL), to be freed; *bytes 0: there is none. NULL without memory. */
+char *tl_group_settings(tl_group *g, size_t *bytes);
+/* The first difference from the list of rank `whose`, in words; "" if there is none. */
+void tl_group_compare(const tl_group *g, const char *mine, size_t n, int whose, const char *its,
+                      size_t bytes, char out[TL_MESSAGE_MAX]);
+
 /* ---- shard.c ---- */
 
 /* Gradients go only to the rank that updates the parameter. */
@@ -163,6 +183,8 @@ tl_status tl_group_share_cut(tl_group *g);
 void tl_group_uncut(tl_group *g);
 /* While it is so: refuses an update that is not that of the optimizer. */
 void tl_group_check_update(tl_group *g);
+/* Notes whose update it was. */
+void tl_group_updated(tl_group *g, tl_model *m);
 /* Gradients have been consumed, or dropped: each rank may have all of the next ones. */
 void tl_group_cleared(tl_group *g);
 

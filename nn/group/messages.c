@@ -143,10 +143,12 @@ static tl_status receive(tl_group *g, head *h)
     TL_TRY(tl_group_receive_bytes(g, g->text, bytes));
     g->text[bytes] = '\0';
     if (h->what == FAILED) {
-        g->told = true;
         if (next_of(g, g->link.rank) != h->n)
             tl_group_send(g, FAILED, h->n, g->text, bytes);
-        return tl_group_fail(g, TL_EIO, "tl_group: rank %d has failed: %.400s", h->n, g->text);
+        char why[TL_MESSAGE_MAX];
+        snprintf(why, sizeof why, "rank %d has failed: %.400s", h->n, g->text);
+        tl_group_told(g, why);
+        return tl_group_fail(g, TL_EIO, "tl_group: %s", why);
     }
     if (h->step == g->step && h->round == g->round)
         return TL_OK;
@@ -189,12 +191,28 @@ tl_status tl_group_round(tl_group *g, what w, int *n, void *number)
     return hands_on(g) ? tl_group_send(g, w, *n, number, 8) : TL_OK;
 }
 
+void tl_group_told(tl_group *g, const char *why)
+{
+    if (!g->told)
+        snprintf(g->why, sizeof g->why, "%s", why);
+    g->told = true;
+}
+
+/* What this rank and others have sent since a failure cannot be told from what goes with it. */
+tl_status tl_group_begins(tl_group *g)
+{
+    TL_TRY(tl_error_status(g->t));
+    return g->told
+               ? tl_group_fail(g, TL_EIO, "tl_group: it has ended with a failure: %.400s", g->why)
+               : TL_OK;
+}
+
 tl_status tl_group_ends(tl_group *g)
 {
     const tl_status s = tl_error_status(g->t);
     if (s != TL_OK && !g->told && g->link.size > 1) {
-        g->told = true;
         const char *why = tl_error(g->t);
+        tl_group_told(g, why);
         tl_group_send(g, FAILED, g->link.rank, why, strlen(why));
     }
     return s;

@@ -94,7 +94,6 @@ typedef struct {
 typedef struct {
     MPI_Comm comm; /* a duplicate of the world: its messages and errors are mine */
     int next, before;
-    bool begun; /* MPI was begun for this link, and ends with it */
     double timeout;
     sending *sent;
     int n, room;
@@ -109,6 +108,10 @@ static double now(void)
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
+
+/* Links that there are; MPI was begun for the first, and ends with the last. */
+static int links;
+static bool begun;
 
 /* Sends signs of life and takes those that have come. */
 static void signs(ring *m)
@@ -245,17 +248,17 @@ static void end(void *ctx, bool failed)
         for (int i = 0; i < 2; i++)
             MPI_Wait(&m->sign[i], MPI_STATUS_IGNORE);
         MPI_Comm_free(&m->comm);
-        if (m->begun)
+        if (--links == 0 && begun)
             MPI_Finalize();
     }
     free(m->sent);
     free(m);
 }
 
-static tl_status begin(ring *m, tl_link *out, tl_err *e)
+static tl_status begin(ring *m, bool begins, tl_link *out, tl_err *e)
 {
     int rank, size, level;
-    if (m->begun && MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &level) != MPI_SUCCESS)
+    if (begins && MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &level) != MPI_SUCCESS)
         return tl_fail(e, TL_EIO, "tl_link_mpi: MPI does not begin");
     MPI_Comm_size(MPI_COMM_WORLD, &size);
     const tl_status s = size > 1
@@ -263,7 +266,7 @@ static tl_status begin(ring *m, tl_link *out, tl_err *e)
                             : started_alone("this MPI knows of one: it is not the one that mpirun "
                                             "is of",
                                             e);
-    if (s != TL_OK && m->begun)
+    if (s != TL_OK && begins)
         MPI_Finalize();
     TL_TRY(s);
     if (MPI_Comm_dup(MPI_COMM_WORLD, &m->comm) != MPI_SUCCESS)
@@ -274,6 +277,8 @@ static tl_status begin(ring *m, tl_link *out, tl_err *e)
     m->before = (rank + size - 1) % size;
     m->sign[0] = m->sign[1] = MPI_REQUEST_NULL;
     *out = (tl_link){m, rank, size, send, receive, settle, comes, end};
+    begun |= begins;
+    links++;
     return TL_OK;
 }
 
@@ -290,8 +295,13 @@ static bool seconds_of(const char *text, double *out)
 tl_status tl_link_mpi(tl_link *out, double timeout, tl_err *e)
 {
     const char *text = getenv("TL_MPI_TIMEOUT");
-    int there = 0;
+    int there = 0, over = 0;
     TL_TRY(check_call(out, timeout, e));
+    MPI_Finalized(&over);
+    if (over)
+        return tl_fail(e, TL_EUSAGE,
+                       "tl_link_mpi: MPI has ended in this process, with the last link or by the "
+                       "program; it cannot begin again");
     MPI_Initialized(&there);
     if (!there && !launched()) {
         *out = of_one;
@@ -304,8 +314,7 @@ tl_status tl_link_mpi(tl_link *out, double timeout, tl_err *e)
     if (m == NULL)
         return tl_fail(e, TL_ENOMEM, "tl_link_mpi: no memory");
     m->timeout = timeout;
-    m->begun = !there;
-    const tl_status s = begin(m, out, e);
+    const tl_status s = begin(m, !there, out, e);
     if (s != TL_OK)
         free(m);
     return s;

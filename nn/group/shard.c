@@ -22,8 +22,9 @@ static tl_status send_tensor(tl_group *g, what w, const char *name, const tl_arr
     return tl_group_send_pieces(g, a->data, bytes_of(a));
 }
 
-/* Sends the parameters that this rank updates, or their state, and then the end of that kind. */
-static tl_status send_own(tl_group *g, what w)
+/* Sends the parameters that this rank updates, or their state, and then the end of that kind, with
+ * the optimizer's settings. */
+static tl_status send_own(tl_group *g, what w, const char *own, size_t bytes)
 {
     tl_model *m = tl_tape_model(g->t);
     tl_opt_cut cut = tl_opt_cut_of(m, g->link.size);
@@ -41,7 +42,7 @@ static tl_status send_own(tl_group *g, what w)
                 TL_TRY(send_tensor(g, w, name, &a));
         }
     }
-    return tl_group_send(g, w + 1, g->link.rank, NULL, 0);
+    return tl_group_send(g, w + 1, g->link.rank, own, bytes);
 }
 
 /* The tensor that g->text names, and its array. State is made if need be (by rank 0). */
@@ -77,8 +78,9 @@ static tl_status hand_on(tl_group *g)
 
 /* Receives what `others` ranks have sent, each up to its end. It is handed on, but not back to the
  * rank that sent it; state no further than to rank 0. */
-static tl_status receive_others(tl_group *g, what w, int others)
+static tl_status receive_others(tl_group *g, what w, int others, const char *own, size_t bytes)
 {
+    char differs[TL_MESSAGE_MAX];
     while (others > 0) {
         head h;
         tl_array a;
@@ -87,6 +89,11 @@ static tl_status receive_others(tl_group *g, what w, int others)
         if (on)
             TL_TRY(tl_group_send(g, (what)h.what, h.n, g->text, (size_t)h.bytes));
         others -= h.what != w;
+        if (h.what != w && bytes > 0 && h.bytes > 0) { /* else one of them has made no step */
+            tl_group_compare(g, own, bytes, h.n, g->text, (size_t)h.bytes, differs);
+            if (*differs != '\0')
+                return tl_group_fail(g, TL_EUSAGE, "tl_group_weights: %s", differs);
+        }
         if (h.what != w)
             continue;
         if (w == STATE && on) {
@@ -118,6 +125,16 @@ void tl_group_check_update(tl_group *g)
         tl_group_fail(g, TL_EUSAGE,
                       "tl_group_cut: a backward between tl_group_share and tl_step, when gradients "
                       "have gone to the ranks that take them");
+}
+
+void tl_group_updated(tl_group *g, tl_model *m)
+{
+    g->stepped = NULL;
+    for (int i = tl_model_count(m); i-- > 0 && g->stepped == NULL;) {
+        const tl_named x = tl_model_at(m, i);
+        const tl_opt *o = tl_opt_is_state(m, &x) ? tl_buffer_take(m, x.name, NULL) : NULL;
+        g->stepped = tl_object_given(o) && o->stepping ? o : NULL;
+    }
 }
 
 void tl_group_cleared(tl_group *g)
@@ -206,7 +223,7 @@ static tl_status share_all(tl_group *g, tl_opt_away *away)
         send_gradients(g, grad, n) != TL_OK) {
         for (g->to = 0; g->to < g->link.rank; g->to++) /* who waits for this one */
             tl_group_send(g, FAILED, g->link.rank, tl_error(g->t), strlen(tl_error(g->t)));
-        g->told = true;
+        tl_group_told(g, tl_error(g->t));
     }
     g->to = next_of(g, g->link.rank);
     free(grad);
@@ -286,9 +303,17 @@ tl_status tl_group_weights(tl_group *g)
 {
     if (tl_group_size(g) == 1)
         return g == NULL ? TL_OK : tl_error_status(g->t);
-    if (!tl_failed(g->t) && send_own(g, WEIGHTS) == TL_OK &&
-        receive_others(g, WEIGHTS, g->link.size - 1) == TL_OK)
+    size_t bytes;
+    char *own = tl_group_begins(g) == TL_OK ? tl_group_settings(g, &bytes) : NULL;
+    const tl_opt *o = tl_object_given(g->stepped) ? g->stepped : NULL;
+    if (o != NULL && o->o.parts > 1 && (o->o.parts != g->link.size || o->o.part != g->link.rank))
+        tl_group_fail(g, TL_EUSAGE,
+                      "tl_group_weights: the optimizer of rank %d of %d updates part %d of %d",
+                      g->link.rank, g->link.size, o->o.part, o->o.parts);
+    if (own != NULL && !tl_failed(g->t) && send_own(g, WEIGHTS, own, bytes) == TL_OK &&
+        receive_others(g, WEIGHTS, g->link.size - 1, own, bytes) == TL_OK)
         tl_group_settle(g, NULL);
+    free(own);
     return tl_group_ends(g);
 }
 
@@ -298,8 +323,8 @@ tl_status tl_group_weights(tl_group *g)
 static tl_status gather(tl_group *g)
 {
     const int rank = g->link.rank;
-    TL_TRY(rank > 0 ? send_own(g, STATE) : TL_OK);
-    TL_TRY(receive_others(g, STATE, (rank > 0 ? rank : g->link.size) - 1));
+    TL_TRY(rank > 0 ? send_own(g, STATE, NULL, 0) : TL_OK);
+    TL_TRY(receive_others(g, STATE, (rank > 0 ? rank : g->link.size) - 1, NULL, 0));
     return tl_group_settle(g, NULL);
 }
 
@@ -332,7 +357,7 @@ tl_status tl_group_save(tl_group *g, tl_model *m, tl_opt *opt, const char *path,
     else if (parts > 1)
         check_owners(g, m, opt);
     const bool gathers = parts > 1 || (opt == NULL && g->sharded);
-    if (!tl_failed(g->t) && (!gathers || gather(g) == TL_OK) && g->link.rank == 0) {
+    if (tl_group_begins(g) == TL_OK && (!gathers || gather(g) == TL_OK) && g->link.rank == 0) {
         if (parts > 1)
             opt->gathered = true;
         if (tl_checkpoint_save(m, opt, path, notes, n) != TL_OK)
