@@ -663,7 +663,9 @@ static void stray(void *ctx, tl_link link, char out[GROUPED_HASH])
     const fault given = *(const fault *)ctx, f = given % FAULTS;
     const bool strays = link.rank == 1;
     const grouped_program *p = &grouped_programs[0];
-    tl_note note = {strays && f == UNKEYED ? NULL : "--lr", strays && f == NOTE ? "0.3" : "0.2"};
+    char value[128];
+    snprintf(value, sizeof value, "%0*d%c", 110, 0, strays && f == NOTE ? '3' : '2');
+    tl_note note = {strays && f == UNKEYED ? NULL : "--lr", value};
     grouped_rank r;
     grouped_begin(&r, p, TL_F32);
     tl_group *g = tl_group_new(r.t, link);
@@ -739,7 +741,7 @@ static void what_strays_is_named(void **unused)
         [SEED] = "rank 1 has seed 5, rank 0 has 3",
         [FROZEN] = "rank 1 has l2.bias parameter F32 [3] frozen",
         [WEIGHT] = "rank 1 has l1.bias parameter F32 [12], sha256",
-        [NOTE] = "rank 1 has --lr 0.3, rank 0 has 0.2",
+        [NOTE] = "rank 1 has --lr ...000000000000000000003, rank 0 has ...000000000000000000002",
         [UNKEYED] = "rank 1 has failed: tl_group_agree: a note is NULL",
         [GAP] = "rank 1 takes samples from 4 on, of 9; those of rank 0 ended at 3 of 9",
         [END_MISSING] = "rank 2 of 3 takes samples 6 to 8 of 9: the first is missing, or the last",

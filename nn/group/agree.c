@@ -147,9 +147,14 @@ void tl_group_compare(const tl_group *g, const char *mine, size_t n, int whose, 
         if (vb > its + bytes) /* no list that a rank writes; a NUL is behind it */
             vb = its + bytes;
         if (strcmp(a, b) != 0 || strcmp(va, vb) != 0) {
-            snprintf(out, TL_MESSAGE_MAX, "rank %d has %.60s %.100s, rank %d has %.60s%s%.100s",
-                     g->link.rank, a, va, whose, strcmp(a, b) == 0 ? "" : b,
-                     strcmp(a, b) == 0 ? "" : " ", vb);
+            size_t same = 0; /* of long values only what is beside the difference is shown */
+            while (strcmp(a, b) == 0 && va[same] != '\0' && va[same] == vb[same])
+                same++;
+            const size_t from = same > 80 ? same - 20 : 0;
+            const char *cut = from > 0 ? "..." : "";
+            snprintf(out, TL_MESSAGE_MAX, "rank %d has %.60s %s%.100s, rank %d has %.60s%s%s%.100s",
+                     g->link.rank, a, cut, va + from, whose, strcmp(a, b) == 0 ? "" : b,
+                     strcmp(a, b) == 0 ? "" : " ", cut, vb + from);
             return;
         }
         a = va + strlen(va) + 1;
