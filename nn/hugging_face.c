@@ -1,6 +1,7 @@
 /* hugging_face.c: a folder in which transformers keeps a model - config.json
  * (hugging_face_config.c), and the tensors as safetensors, in one file or in shards that an index
  * names. */
+#include <errno.h>
 #include <fnmatch.h>
 #include <limits.h>
 #include <stdio.h>
@@ -120,6 +121,22 @@ static bool needless(const char *name, const tl_decoder_config *c)
     return strcmp(name, "lm_head.weight") == 0 && (c->family == TL_FAMILY_GPT2 || c->llama.tied);
 }
 
+/* An output projection that config.json ties to the embedding is the embedding. */
+static tl_status check_tied(const shards *s, const tl_array *embedding)
+{
+    const size_t bytes = (size_t)tl_array_count(embedding) * tl_dtype_size(embedding->dtype);
+    for (int k = 0; k < s->n; k++) {
+        const int at = tl_st_find(s->shard[k].file, "lm_head.weight");
+        const tl_array a = at >= 0 ? tl_st_at(s->shard[k].file, at).array : *embedding;
+        if (a.dtype != embedding->dtype || !tl_array_same_shape(&a, embedding) ||
+            (bytes > 0 && memcmp(a.data, embedding->data, bytes) != 0))
+            return tl_file_fail(&s->folder, TL_ENAME,
+                                "'lm_head.weight' is not the embedding, to which config.json ties "
+                                "it (tie_word_embeddings)");
+    }
+    return TL_OK;
+}
+
 static tl_array transposed(const tl_array *a)
 {
     return (tl_array){a->dtype, 2, {a->dim[1], a->dim[0]}, {a->stride[1], a->stride[0]}, a->data};
@@ -176,7 +193,9 @@ static tl_status match(const shards *s, const tl_map *map, const tl_decoder_conf
                                     "%lld; '%.100s' is another",
                                     (long long)all, (long long)needed, name);
         }
-    return all == needed ? TL_OK : tl_file_fail(&s->folder, TL_ENAME, "a tensor is in two files");
+    if (all != needed)
+        return tl_file_fail(&s->folder, TL_ENAME, "a tensor is in two files");
+    return needless("lm_head.weight", c) ? check_tied(s, &e[0].array) : TL_OK;
 }
 
 /* One in which no number of the files is rounded. */
@@ -237,8 +256,10 @@ tl_status tl_hf_load_with(tl_model *m, const char *folder, tl_decoder_config *c,
     TL_TRY(tl_map_begin(m, folder, c, o, "tl_hf_load"));
     tl_decoder_config read;
     shards s = {.folder = {folder, tl_error_record(m)}};
+    const int lock = tl_folder_lock(folder, false);
     tl_status st = load(m, &s, &read, o);
     close_shards(&s);
+    tl_folder_unlock(lock);
     if (st == TL_OK)
         *c = read;
     return st;
@@ -417,6 +438,8 @@ static char *turn(tl_array *a, char *to, int64_t d)
 static tl_status save(tl_model *m, const tl_source *folder, const tl_decoder_config *c, tl_map *map,
                       tl_model_files o)
 {
+    char of[PATH_MAX];
+    TL_TRY(join(of, folder, ".")); /* of a file that is ENOTDIR */
     TL_TRY(tl_map_give(m, c, map, folder->err));
     const tl_llama_config *l = &c->llama;
     const tl_dtype d = o.dtype != TL_DTYPE_DEFAULT ? o.dtype : map->e[0].array.dtype;
@@ -424,8 +447,8 @@ static tl_status save(tl_model *m, const tl_source *folder, const tl_decoder_con
                         : d == TL_F16  ? "float16"
                         : d == TL_BF16 ? "bfloat16"
                                        : "float32";
-    if (mkdir(folder->path, 0777) != 0 && access(folder->path, W_OK | X_OK) != 0)
-        return tl_file_fail(folder, TL_EIO, "no such folder, and it cannot be made");
+    if ((mkdir(folder->path, 0777) != 0 && errno != EEXIST) || access(of, W_OK | X_OK) != 0)
+        return tl_file_fail(folder, TL_EIO, "no folder that can be written: %s", strerror(errno));
     const bool turns = c->family == TL_FAMILY_LLAMA && l->pairing != TL_ROTARY_HALF;
     size_t bytes = 0; /* of what is rounded, and of what is turned */
     for (int i = 0; i < map->n; i++) {

@@ -41,11 +41,19 @@ static const struct {
 } fixed[] = {{TL_FAMILY_LLAMA, "hidden_act", " \"silu\" "},
              {TL_FAMILY_LLAMA, "attention_bias", " false "},
              {TL_FAMILY_LLAMA, "mlp_bias", " false "},
+             {TL_FAMILY_LLAMA, "is_causal", " true "},
+             {TL_FAMILY_GPT2, "is_causal", " true "},
              {TL_FAMILY_GPT2, "activation_function", " \"gelu_new\" \"gelu_pytorch_tanh\" "},
              {TL_FAMILY_GPT2, "scale_attn_weights", " true "},
              {TL_FAMILY_GPT2, "scale_attn_by_inverse_layer_idx", " false "},
              {TL_FAMILY_GPT2, "add_cross_attention", " false "},
              {TL_FAMILY_GPT2, "tie_word_embeddings", " true "}};
+
+/* Of a GPT-2 transformers takes either name, and the second before the first. */
+static const char *const gpt2_also[][2] = {{"n_embd", "hidden_size"},
+                                           {"n_layer", "num_hidden_layers"},
+                                           {"n_head", "num_attention_heads"},
+                                           {"n_positions", "max_position_embeddings"}};
 
 static const char *kind_of(const json_t *v)
 {
@@ -102,16 +110,32 @@ static tl_status read_fields(const json_t *j, const field *f, tl_decoder_config 
     return TL_OK;
 }
 
+/* What two keys say, where transformers obeys one of them: the same, or one is not there. */
+static tl_status agree(const json_t *a, const json_t *b, const char *of_a, const char *of_b,
+                       const tl_source *file)
+{
+    if (a == NULL || b == NULL || json_is_null(a) || json_is_null(b) || json_equal(a, b))
+        return TL_OK;
+    return tl_file_fail(file, TL_EDOMAIN, "\"%s\" and \"%s\" say different things; leave one out",
+                        of_a, of_b);
+}
+
 /* transformers up to version 4 writes rope_theta and rope_scaling, from 5 on rope_parameters. */
 static tl_status read_rope(const json_t *j, tl_llama_config *c, const tl_source *file)
 {
     const json_t *now = json_object_get(j, "rope_parameters"),
                  *old = json_object_get(j, "rope_scaling"), *r = json_is_object(now) ? now : old;
+    static const char original[] = "original_max_position_embeddings";
     const char *type = json_string_value(json_object_get(r, "rope_type"));
     tl_rotary_scaling *s = &c->scaling;
     TL_TRY(tl_of_kind(now, json_is_object(now), "rope_parameters", "an object", file));
     TL_TRY(tl_of_kind(old, json_is_object(old), "rope_scaling", "an object", file));
-    TL_TRY(number(json_object_get(now, "rope_theta") != NULL ? now : j, "rope_theta", true, 10000,
+    TL_TRY(agree(now, old, "rope_parameters", "rope_scaling", file));
+    TL_TRY(agree(json_object_get(j, "rope_theta"), json_object_get(r, "rope_theta"), "rope_theta",
+                 "rope_theta", file));
+    TL_TRY(agree(json_object_get(j, original), json_object_get(r, original), original, original,
+                 file));
+    TL_TRY(number(json_object_get(r, "rope_theta") != NULL ? r : j, "rope_theta", true, 10000,
                   &c->rope_base, file));
     if (type == NULL)
         type = json_string_value(json_object_get(r, "type"));
@@ -127,7 +151,7 @@ static tl_status read_rope(const json_t *j, tl_llama_config *c, const tl_source 
     if (strcmp(type, "llama3") == 0) {
         TL_TRY(number(r, "low_freq_factor", true, must, &s->low_freq_factor, file));
         TL_TRY(number(r, "high_freq_factor", true, must, &s->high_freq_factor, file));
-        TL_TRY(number(r, "original_max_position_embeddings", false, must, &s->original, file));
+        TL_TRY(number(r, original, false, must, &s->original, file));
     }
     if (s->factor > 0 && s->low_freq_factor > 0 && s->high_freq_factor > s->low_freq_factor &&
         s->original > 0)
@@ -199,6 +223,13 @@ tl_status tl_hf_config(const json_t *j, tl_decoder_config *c, const tl_source *f
     TL_TRY(check_fixed(j, c->family, file));
     TL_TRY(tl_of_kind(tied, json_is_boolean(tied), "tie_word_embeddings", "a boolean", file));
     TL_TRY(read_stops(json_object_get(j, "eos_token_id"), c, file));
+    for (int i = 0; c->family == TL_FAMILY_GPT2 && i < 4; i++) {
+        const json_t *also = json_object_get(j, gpt2_also[i][1]);
+        const json_t *v = json_object_get(j, gpt2_also[i][0]);
+        if (also != NULL && !json_equal(v, also))
+            return tl_file_fail(file, TL_EDOMAIN, "\"%s\" says something else than \"%s\"",
+                                gpt2_also[i][1], gpt2_also[i][0]);
+    }
     if (c->family == TL_FAMILY_GPT2)
         return read_fields(j, gpt2_fields, c, file);
     TL_TRY(read_fields(j, llama_fields, c, file));

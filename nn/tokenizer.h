@@ -31,6 +31,7 @@ struct tl_tokenizer {
     size_t n_added;
     int64_t before[TL_AROUND_MAX], after[TL_AROUND_MAX]; /* tokens around a text */
     int n_before, n_after;
+    bool templated; /* the file says which, even if none */
 };
 
 /* The slot of these bytes in by_bytes, or the empty one where they belong. */

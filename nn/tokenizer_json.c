@@ -202,9 +202,10 @@ static tl_status read_around(tl_tokenizer *k, const reader *r, const json_t *pos
     if (post == NULL || json_is_null(post) || is(post, "type", "ByteLevel") ||
         is(post, "type", "Sequence"))
         return TL_OK;
-    if (!is(post, "type", "TemplateProcessing") || k->n_before + k->n_after > 0)
+    if (!is(post, "type", "TemplateProcessing") || k->templated)
         return unknown(r, "its post_processor is of another type, or has two templates");
     bool text = false;
+    k->templated = true;
     const json_t *single = json_object_get(post, "single");
     if (!json_is_array(single))
         return tl_file_fail(&r->file, TL_EFORMAT, "the post_processor has no array \"single\"");
@@ -277,7 +278,8 @@ static tl_status read_model(tl_tokenizer *k, reader *r, const json_t *j)
     const json_t *merges = json_object_get(model, "merges"),
                  *added = json_object_get(j, "added_tokens"),
                  *drop = json_object_get(model, "dropout"),
-                 *normalizer = json_object_get(j, "normalizer");
+                 *normalizer = json_object_get(j, "normalizer"),
+                 *decoder = json_object_get(j, "decoder");
     static const char *const marks[] = {"continuing_subword_prefix", "end_of_word_suffix"};
     bool fallback, marked = false;
     const char *key;
@@ -285,6 +287,8 @@ static tl_status read_model(tl_tokenizer *k, reader *r, const json_t *j)
         return unknown(r, "its model is of another type");
     if (normalizer != NULL && !json_is_null(normalizer))
         return unknown(r, "it has a normalizer");
+    if (decoder != NULL && !json_is_null(decoder) && !is(decoder, "type", "ByteLevel"))
+        return unknown(r, "its decoder is not ByteLevel");
     for (int i = 0; i < 2; i++) {
         const json_t *mark = json_object_get(model, marks[i]);
         TL_TRY(tl_of_kind(mark, json_is_string(mark), marks[i], "a string", &r->file));

@@ -19,6 +19,7 @@
 #include <tally_models.h>
 
 #include "tensor/storage.h"
+#include "nn/files.h"
 #include "tensor/files/file.h"
 #include "tensor/files/safetensors.h"
 #include "tensor/memory.h"
@@ -426,7 +427,11 @@ static void lies_in_a_config_are_told(void **unused)
         {"eos_token_id", "null", TL_OK, ""},
         {"eos_token_id", "[1, 2, 3, 4, 5, 6, 7, 8, 9]", TL_EDOMAIN, "9 of \"eos_token_id\""},
         {"eos_token_id", "[1, 2, 3, 4, 5, 6, 7, 8]", TL_OK, ""},
-        {"tie_word_embeddings", "true", TL_OK, ""}, /* the output there is, is not needed */
+        {"tie_word_embeddings", "true", TL_ENAME, "'lm_head.weight' is not the embedding"},
+        {"is_causal", "false", TL_EDOMAIN, "\"is_causal\" is false"},
+        {"is_causal", "true", TL_OK, ""},
+        {"rope_scaling", "{\"type\": \"linear\", \"factor\": 2, \"rope_theta\": 7}", TL_EDOMAIN,
+         "\"rope_theta\" and \"rope_theta\" say"},
     };
     tl_decoder_config c = small(TL_FAMILY_LLAMA, 3, TL_F32), back = {.stops = 77};
     tl_model *m = tl_model_new(.seed = 3), *n = tl_model_new(.seed = 4);
@@ -470,8 +475,79 @@ static void lies_in_a_config_are_told(void **unused)
         assert_string_equal(tl_error(o), "\"\" names no folder");
         tl_free(o);
     }
+    /* An output that is the embedding may be there, and is not needed. */
+    const tl_array e = tl_model_named(m, "embed.weight").array;
+    FINE(m,
+         tl_write(m, tl_model_find(m, "output.proj.weight"), e.data, VOCAB * 24 * sizeof(float)));
+    FINE(m, tl_hf_save(m, folder, &c));
+    json_t *tied = json_loadb(text, bytes, 0, NULL);
+    json_object_set_new(tied, "tie_word_embeddings", json_true());
+    char *now = json_dumps(tied, 0);
+    assert_true(temp_file_write(folder, "config.json", now, strlen(now)));
+    FINE(n, tl_hf_load(n, folder, &back));
+    assert_true(back.llama.tied);
+    free(now);
+    /* Nor is there one that says a thing twice, in two ways. */
+    static const char *const twice[] = {"\"rope_parameters\" and \"rope_scaling\" say different",
+                                        "\"original_max_position_embeddings\" say different"};
+    for (int i = 0; i < 2; i++) {
+        tl_model *o = tl_model_new(.seed = 4);
+        json_object_set_new(tied, i == 0 ? "rope_parameters" : "original_max_position_embeddings",
+                            i == 0 ? json_pack("{ss sf}", "rope_type", "linear", "factor", 2.)
+                                   : json_integer(8));
+        json_object_set_new(tied, "rope_scaling", json_loads(LLAMA3 "16}", 0, NULL));
+        now = json_dumps(tied, 0);
+        assert_true(temp_file_write(folder, "config.json", now, strlen(now)));
+        assert_int_equal(tl_hf_load(o, folder, &back), TL_EDOMAIN);
+        assert_non_null(strstr(tl_error(o), twice[i]));
+        json_object_del(tied, "rope_parameters");
+        free(now);
+        tl_free(o);
+    }
+    json_decref(tied);
     tl_free_raw(text);
     tl_free(m, n);
+}
+
+/* Where transformers has two names for a number, or obeys what our decoder cannot. */
+static void lies_in_a_gpt2_config_are_told(void **unused)
+{
+    static const struct {
+        const char *key, *value, *says; /* NULL: it is fine */
+    } lie[] = {{"num_hidden_layers", "7", "\"num_hidden_layers\" says something else than"},
+               {"num_attention_heads", "1", "\"num_attention_heads\" says"},
+               {"hidden_size", "null", "\"hidden_size\" says"},
+               {"max_position_embeddings", "5", "\"max_position_embeddings\" says"},
+               {"num_hidden_layers", "2", NULL},
+               {"is_causal", "false", "\"is_causal\" is false"}};
+    tl_decoder_config c = small(TL_FAMILY_GPT2, 0, TL_F32), back;
+    static double logits[B * S * VOCAB];
+    tl_model *m = tl_model_new(.seed = 3);
+    char folder[1024], path[1100], *text;
+    size_t bytes;
+    (void)unused;
+    c.gpt2.layers = 2;
+    temp_dir_file(folder, &dir, "lies2");
+    logits_of(m, &c, logits);
+    FINE(m, tl_hf_save(m, folder, &c));
+    snprintf(path, sizeof path, "%s/config.json", folder);
+    assert_int_equal(tl_file_read(path, 1 << 20, &text, &bytes, NULL), TL_OK);
+    for (size_t i = 0; i < sizeof lie / sizeof *lie; i++) {
+        tl_model *n = tl_model_new(.seed = 4);
+        json_t *j = json_loadb(text, bytes, 0, NULL);
+        json_object_set_new(j, lie[i].key, json_loads(lie[i].value, JSON_DECODE_ANY, NULL));
+        char *now = json_dumps(j, 0);
+        assert_true(temp_file_write(folder, "config.json", now, strlen(now)));
+        const tl_status s = tl_hf_load(n, folder, &back);
+        if (s != (lie[i].says == NULL ? TL_OK : TL_EDOMAIN) ||
+            (lie[i].says != NULL && strstr(tl_error(n), lie[i].says) == NULL))
+            fail_msg("%s %s: %s", lie[i].key, lie[i].value, tl_error(n));
+        free(now);
+        json_decref(j);
+        tl_free(n);
+    }
+    tl_free_raw(text);
+    tl_free(m);
 }
 
 /* Nothing is written, and what was there still loads. */
@@ -1045,6 +1121,12 @@ static void what_a_tokenizer_may_not_ask_for(void **unused)
          "{\"type\": \"TemplateProcessing\", \"single\": [" TOKEN
          ", " PIECE("A") "], \"special_tokens\": {\"<|begin|>\": {\"ids\": [5]}}}",
          TL_EDOMAIN, "two templates"},
+        {"post_processor/processors/0",
+         "{\"type\": \"TemplateProcessing\", \"single\": [" PIECE("A") "]}", TL_EDOMAIN,
+         "two templates"},
+        {"decoder", "null", TL_OK, ""},
+        {"decoder", "{\"type\": \"WordPiece\"}", TL_EDOMAIN, "its decoder is not ByteLevel"},
+        {"decoder", "{\"type\": \"ByteLevel\"}", TL_OK, ""},
         {"truncation", "{\"max_length\": 2}", TL_OK, ""}, /* the caller's */
         {"padding", "{\"strategy\": \"BatchLongest\"}", TL_OK, ""},
         {"normalizer", "\"NFC\"", TL_EDOMAIN, "normalizer"},
@@ -1387,6 +1469,7 @@ const struct CMUnitTest tl_tests_models[] = {
     TEST(layers_that_cannot_be_there_take_no_memory),
     TEST(positions_that_nobody_uses_take_no_memory),
     TEST(lies_in_a_config_are_told),
+    TEST(lies_in_a_gpt2_config_are_told),
     TEST(configs_that_no_file_can_hold_are_not_saved),
     TEST(a_save_follows_links),
     TEST(rotary_positions_are_not_saved_as_learned),

@@ -76,6 +76,11 @@ void tl_writer_abort(tl_writer *w);
 tl_status tl_writers_place(tl_writer **w, const char *const *name, int n, const char *folder,
                            tl_err *err);
 
+/* While files take their places in a folder (alone: tl_writers_place) no other process that asks
+ * does so, or reads them together. Waits; where a folder cannot be locked nobody does. */
+int tl_folder_lock(const char *folder, bool alone);
+void tl_folder_unlock(int lock);
+
 /* Whether tl_writer_begin would succeed at path now, for callers who will write much later. Leaves
  * nothing behind. */
 tl_status tl_file_writable(const char *path, tl_err *err);

@@ -1,11 +1,14 @@
 /* file_together.c: files of one folder that take their places together, or not at all.
  *
  * The old files wait under names beside their own until the last new one is in its place. */
+#define _GNU_SOURCE
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -132,6 +135,20 @@ static tl_status place_all(tl_writer **w, int n, int *placed, tl_err *err)
     return all;
 }
 
+int tl_folder_lock(const char *folder, bool alone)
+{
+    const int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    while (fd >= 0 && flock(fd, alone ? LOCK_EX : LOCK_SH) != 0 && errno == EINTR)
+        ;
+    return fd;
+}
+
+void tl_folder_unlock(int lock)
+{
+    if (lock >= 0)
+        close(lock);
+}
+
 tl_status tl_writers_place(tl_writer **w, const char *const *name, int n, const char *folder,
                            tl_err *err)
 {
@@ -149,6 +166,7 @@ tl_status tl_writers_place(tl_writer **w, const char *const *name, int n, const 
         else if (w[i] != NULL)
             s = tl_writer_flush(w[i], err);
     }
+    const int lock = tl_folder_lock(folder, true);
     for (; s == TL_OK && aside < n; aside++)
         s = set_aside(&p[(n - 1 + aside) % n], err); /* the last goes first */
     if (s == TL_OK)
@@ -158,6 +176,7 @@ tl_status tl_writers_place(tl_writer **w, const char *const *name, int n, const 
     for (int i = 0; placed == n && i < n; i++)
         if (p[i].aside[0] != '\0')
             unlink(p[i].aside);
+    tl_folder_unlock(lock);
     tl_free_raw(p);
     return s;
 }
