@@ -241,6 +241,15 @@ def test_what_owns_memory_of_c_is_not_copied():
     fails(TypeError, ["Tape owns"], copy.deepcopy, t.data([1.0]))
 
 
+def test_errors_are_copied_and_pickled():
+    x = tally.Tape().data(np.ones((2, 3)))
+    e = fails(tally.Error, ["matmul"], lambda: x @ x)
+    e.note = "of a worker"
+    for f in copy.copy, copy.deepcopy, lambda e: pickle.loads(pickle.dumps(e)):
+        made = f(e)
+        assert type(made) is tally.Error and made.args == e.args and vars(made) == vars(e)
+
+
 def test_a_call_that_fails_says_so_itself():
     t = tally.Tape()
     fails(tally.Error, ["tl_compile: -1 is not a count", "python.py:"], t.compile, lambda t: None,

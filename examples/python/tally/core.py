@@ -26,6 +26,9 @@ class Error(RuntimeError):
         super().__init__(message)
         self.status = lib.tl_status_name(status).decode()
 
+    def __reduce__(self):  # RuntimeError's would make it of its message alone
+        return type(self), (face.constants[self.status], *self.args), vars(self)
+
 
 def _intern(text, encode=encoded):
     return _INTERNED.setdefault((text, encode), encode(text))
