@@ -263,6 +263,19 @@ def test_a_call_that_fails_says_so_itself():
     assert t.data([1.0]).item() == 1 and t.mode() == 0
 
 
+def test_calls_work_where_the_working_directory_is_gone():
+    t, home = tally.Tape(), os.getcwd()
+    with tempfile.TemporaryDirectory() as d:
+        os.chdir(d)
+        os.rmdir(d)
+        try:
+            call = compile("t.data(a) @ t.data(a)", "<string>", "eval")
+            fails(tally.Error, ["<string>:1)"], eval, call, {"t": t, "a": np.ones((2, 3))})
+        finally:
+            os.chdir(home)
+            os.mkdir(d)
+
+
 def test_operators_take_numbers_and_tensors_and_no_arrays():
     t = tally.Tape()
     x, i = t.data([1.0, 2.0]), t.data([1, 2])

@@ -3,7 +3,6 @@ import contextlib
 import ctypes as C
 import functools
 import operator
-import os
 import sys
 
 import numpy as np
@@ -14,7 +13,6 @@ from .face import face, is_struct, lib
 
 EXPORTS = {name[3:]: value for name, value in face.constants.items()}  # F32, MEAN, ...
 _T = face.types
-_HERE = os.path.dirname(os.path.abspath(__file__))
 _TEXT = 4096  # bytes of text that C writes
 _INTERNED = {}  # text that C may borrow for long: places, names
 
@@ -37,7 +35,7 @@ def _intern(text, encode=encoded):
 def _place():
     """File and line of the nearest caller outside this package."""
     frame = sys._getframe(1)
-    while frame.f_back and os.path.dirname(os.path.abspath(frame.f_code.co_filename)) == _HERE:
+    while frame.f_back and frame.f_globals.get("__package__") == __package__:
         frame = frame.f_back
     return _intern(frame.f_code.co_filename), frame.f_lineno
 
