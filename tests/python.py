@@ -225,6 +225,9 @@ def test_errors_are_exceptions_with_the_place_and_the_tape_goes_on():
     fails(ValueError, ["-1"], tally.Model, seed=-1)
     fails(TypeError, ["name: text is wanted"], t.linear, x, "l", 2)
     fails(TypeError, ["lr: a number is wanted, not '1'"], tally.Model().sgd, lr="1")
+    fails(TypeError, ["lr: a number is wanted, not None"], tally.Model().sgd, lr=None)
+    fails(ValueError, ["lr: a whole number is too large"], tally.Model().sgd, lr=10**400)
+    fails(TypeError, ["dim: a whole number is wanted, not None"], x.softmax, None)
     fails(TypeError, ["'m' is no Model"], tally.Tape, "m")
     fails(TypeError, ["'q' is no Opt"], tally.Model().checkpoint_save, "q", "path")
     fails(TypeError, ["returned None"], tally.gradcheck, lambda t, x: None, x)
@@ -279,7 +282,8 @@ def test_calls_work_where_the_working_directory_is_gone():
 def test_operators_take_numbers_and_tensors_and_no_arrays():
     t = tally.Tape()
     x, i = t.data([1.0, 2.0]), t.data([1, 2])
-    for y in 1 + x, np.float64(1) + x, np.array(1.0) + x, x + t.data([1.0]):
+    for y in 1 + x, np.float64(1) + x, np.array(1.0) + x, x + t.data([1.0]), True + x, \
+            np.True_ + x, x + np.bool_(True), np.array(True) + x:
         assert isinstance(y, tally.Tensor) and (y.numpy() == [2, 3]).all()
     for f in (lambda: x + np.ones(2)), (lambda: np.ones(2) + x), (lambda: np.ones((3, 1)) * x):
         fails(TypeError, ["an array is no operand: t.data(a)"], f)
@@ -288,8 +292,14 @@ def test_operators_take_numbers_and_tensors_and_no_arrays():
     assert (x == x).numpy().all() and (x > 1).numpy().tolist() == [False, True]
     assert not bool(x.sum() < 3) and not x == None  # noqa: E711
     fails(tally.Error, ["does not have one element"], bool, x)
-    for number in 0.5, 2**53 + 1:
+    for number in 0.5, 2**53 + 1, 10**400, float("inf"), float("nan"):
         fails(TypeError, ["would be cut"], lambda: i + number)
+    fails(ValueError, ["too large for a double"], lambda: x + 10**400)
+    for number in np.complex64(1), np.complex128(1 + 2j), np.array(1j), np.timedelta64(5, "s"):
+        for f in (lambda: x + number), (lambda: number * x), (lambda: i < number), \
+                (lambda: x ** number), (lambda: x.scale(number)), \
+                (lambda: tally.Model().sgd(lr=number)):
+            fails(TypeError, ["number is wanted"], f)
     assert (i + 2**53).numpy().tolist() == [2**53 + 1, 2**53 + 2]
 
 

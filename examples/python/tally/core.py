@@ -231,10 +231,12 @@ class Tensor:
         if not isinstance(other, Tensor):
             if isinstance(other, np.ndarray) and other.ndim > 0:
                 raise TypeError("an array is no operand: t.data(a) makes a tensor of it")
-            if not isinstance(other, (int, float, np.number, np.bool_, np.ndarray)):
+            other = other[()] if isinstance(other, np.ndarray) else other
+            if not _is_real(other):
+                if isinstance(other, (complex, np.number)):
+                    raise TypeError("a real number is wanted, not %r" % (other,))
                 return NotImplemented
-            other = other.item() if isinstance(other, np.ndarray) else other
-            if self.dtype in (EXPORTS["I64"], EXPORTS["BOOL"]) and float(other) != int(other):
+            if self.dtype in (EXPORTS["I64"], EXPORTS["BOOL"]) and not _is_whole(other):
                 raise TypeError("%r would be cut: cast the tensor to a float dtype" % (other,))
             other = self.tape.scalar(self.dtype, other)
         return getattr(self.tape, name)(*((other, self) if swapped else (self, other)))
@@ -289,6 +291,32 @@ def _struct(ctype, value):
     return out
 
 
+def _is_real(x):
+    """np.number has complex numbers and times too."""
+    return isinstance(x, (int, float, np.integer, np.floating, np.bool_)) and not isinstance(
+        x, np.timedelta64)
+
+
+def _is_whole(x):
+    """and a double"""
+    try:
+        return float(x) == int(x)
+    except (OverflowError, ValueError):
+        return False
+
+
+def _double(x):
+    if not _is_real(x):
+        raise TypeError("a number is wanted, not %r" % (x,))
+    try:
+        made = float(x)
+    except OverflowError:
+        raise ValueError("a whole number is too large for a double, which C takes here") from None
+    if isinstance(x, (int, np.integer)) and -2**63 <= x < 2**63 and int(made) != x:
+        raise ValueError("%d is no double, which C takes here; float() makes it %d" % (x, made))
+    return made
+
+
 _WHOLE = {C.c_int, C.c_uint, C.c_int64, C.c_uint64, C.c_int32, C.c_uint32, C.c_size_t}
 
 
@@ -296,7 +324,7 @@ def _c(ctype, value, keep):
     """value as ctype; what must live as long as the call goes into keep."""
     if ctype is _T["tl_shape"]:
         return shape_of(value)
-    if value is None:
+    if value is None and ctype not in _WHOLE and ctype is not C.c_double:
         return ctype() if is_struct(ctype) else ctype() if ctype in (C.c_bool,) else None
     if ctype is C.c_int and isinstance(value, (str, type, np.dtype)):
         return dtype_of(value)
@@ -315,7 +343,7 @@ def _c(ctype, value, keep):
     if ctype is C.c_char_p:
         return _intern(value)
     if ctype in _WHOLE:
-        if isinstance(value, (float, str, Tensor)):
+        if isinstance(value, (float, str, Tensor, type(None))):
             raise TypeError("a whole number is wanted, not %r" % (value,))
         value = operator.index(value)
         if ctype(value).value != value:  # ctypes would cut it
@@ -323,12 +351,7 @@ def _c(ctype, value, keep):
                 value, 8 * C.sizeof(ctype)))
         return value
     if ctype is C.c_double:
-        if not isinstance(value, (int, float, np.number)):
-            raise TypeError("a number is wanted, not %r" % (value,))
-        if isinstance(value, (int, np.integer)) and -2**63 <= value < 2**63 and \
-                int(float(value)) != value:
-            raise ValueError("%d is no double, which C takes here; float() makes it %d"
-                             % (value, float(value)))
+        return _double(value)
     if isinstance(ctype, type) and issubclass(ctype, C.Array):
         value = value if isinstance(value, (list, tuple)) else [value]
         if len(value) > ctype._length_:
