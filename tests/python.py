@@ -10,6 +10,7 @@ import sys
 import tempfile
 import threading
 import traceback
+import warnings
 
 BUILD = os.path.abspath(sys.argv[1])
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -366,6 +367,18 @@ def test_arrays_of_any_order_are_taken_right_and_what_would_be_cut_is_refused():
         for a in [n], [n, -1], [[0.5], [n]], (n, np.float32(1)), n:
             for dtype in None, tally.F64, tally.I64:
                 fails(ValueError, [str(n)], t.data, a, dtype)
+    n = 2**53 + 1
+    for a in [np.uint64(n), np.int64(-1)], [[np.uint64(n)], [-1]], [np.uint64([n]), np.int64([-1])]:
+        for b in t.data(a), t.data(a, tally.I64):
+            assert b.dtype == tally.I64 and b.numpy().ravel().tolist() == [n, -1]
+    fails(ValueError, ["%d among floats" % n], t.data, [n, 0.5])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert t.data([np.float16(2)]).dtype == tally.F16
+    masked = np.ma.array([1.0, 2], mask=[False, True])
+    for f in (lambda: t.data(masked)), (lambda: t.data([masked])), (lambda: t.bound(masked)), \
+            (lambda: tally.save_file({"a": masked}, "x")), (lambda: t.loader_new("m", [masked])):
+        fails(TypeError, ["lose its mask"], f)
     assert t.data([float(2**63), 1]).numpy()[0] == 2**63
     assert t.data([-2**63, 2**63 - 1]).numpy().tolist() == [-2**63, 2**63 - 1]
     fails(TypeError, ["float64", "int64"], t.data, [0.5], tally.I64)

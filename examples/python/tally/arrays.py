@@ -92,14 +92,23 @@ def fitting(a, dtype):
 
 
 def listed(value):
-    """value as an array. Of whole numbers beyond 64 bits in a list, numpy would make floats, which
-    are other numbers."""
+    """value as an array. Of large whole numbers in a list, numpy would make floats, which are other
+    numbers."""
+    for x in value if isinstance(value, (list, tuple)) else [value]:
+        if isinstance(x, np.ma.MaskedArray):
+            raise TypeError("a masked array would lose its mask: take its .data or .filled()")
     a = np.asarray(value)
-    if isinstance(value, (list, tuple, int)) and a.dtype.kind in "fuO":
-        large = a.dtype.kind == "O" or (abs(a) >= 2.0**63).any()
-        for x in np.asarray(value, object).flat if large else ():
-            if isinstance(x, (int, np.integer)) and not -2**63 <= x < 2**63:
+    if isinstance(value, (list, tuple, int)) and a.dtype.kind in "fuO" and (
+            a.dtype.kind == "O" or a.itemsize > 4 and (abs(a) >= 2.0**53).any()):
+        each = np.asarray(value, object)
+        whole = [int(x) for x in each.flat if isinstance(x, (int, np.integer, np.bool_))]
+        for x in whole:
+            if not -2**63 <= x < 2**63:
                 raise ValueError("%d is too large for I64" % x)
+            if len(whole) < each.size and int(float(x)) != x:
+                raise ValueError("%d among floats would be cut to %d" % (x, float(x)))
+        if len(whole) == each.size:
+            return each.astype(np.int64)
     return a
 
 
@@ -118,7 +127,7 @@ def numbers(array, dtype):
 
 def whole(a):
     """An array whose strides are whole elements: of a structured array's field, a copy."""
-    a = np.asarray(a)
+    a = listed(a)
     return a if a.flags.aligned and not any(s % max(a.itemsize, 1) for s in a.strides) else a.copy()
 
 
