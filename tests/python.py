@@ -1,4 +1,5 @@
 """The Python package (examples/python) against this build. usage: python.py BUILD"""
+import array
 import copy
 import gc
 import hashlib
@@ -546,6 +547,16 @@ def test_what_a_compiled_function_borrows_lives_as_long():
         assert seen[0] == 6.5 + 3 * k and len(calls) == k + 1
     fails(TypeError, ["where it lies"], t.bound, np.zeros((2, 3)).T)
     fails(TypeError, ["where it lies"], t.bound, np.zeros(3, np.int32))
+    copies = type("copies", (), {"__array__": lambda self, dtype=None, copy=None: np.zeros(3)})()
+    for one in array.array("i", [1, 2]), bytearray(2), copies, t.data([1.0]):
+        fails(TypeError, ["where it lies", type(one).__name__], t.bound, one)
+    lent = array.array("d", [1, 2])
+    for one in lent, memoryview(lent):
+        lent[0], compiled = 1, t.compile(lambda t, one=one: t.bound(one) + 0)
+        assert compiled().numpy().tolist() == [1, 2]
+        lent[0] = 9
+        assert compiled().numpy().tolist() == [9, 2]
+    assert t.bound(np.float64(2)).item() == t.bound((2.0,)).item() == 2
     fails(TypeError, ["one float64"], t.watch, t.data(1.0), [0.0])
     fails(TypeError, ["an address"], tally.Model(1).data, [1, 2], None,
           tally.I64, (2,))

@@ -140,11 +140,12 @@ class Tape(_Object):
 
     def bound(self, array, dtype=None):
         """The same of what an array holds now or, in a compiled function, whenever that is called,
-        which keeps the array."""
+        which keeps the array. Lists and numbers are copied."""
         a, dtype = numbers(array, dtype)
-        if isinstance(array, np.ndarray) and array.size and not np.shares_memory(a, array):
-            raise TypeError("bound: an array is read where it lies: %s in rows is wanted, not %s"
-                            % (a.dtype, array.dtype))
+        if not isinstance(array, (list, tuple, int, float, np.generic)) and a.size \
+                and not np.shares_memory(a, np.asarray(array)):
+            raise TypeError("bound: an array is read where it lies: one of %s in rows is wanted, "
+                            "not a copy of this %s" % (a.dtype, type(array).__name__))
         self._keep(a)
         return self._tensor(lib.tl_bound_at(self._at("bound"), a.ctypes.data, None, dtype,
                                             shape_of(a.shape)))
