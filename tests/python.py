@@ -169,6 +169,23 @@ def test_a_function_returns_as_many_tensors_as_c_has_room_for():
     assert len(tally.Compiled(t, lambda t, x: (x + 1, x + 2), n_out=2)(x)) == 2
 
 
+def test_dtypes_are_named_as_here_or_as_in_numpy():
+    t = tally.Tape(tally.Model(seed=1))
+    x = t.data(np.ones((2, 3)))
+    for one in tally.F32, "f32", "F32", "float32", np.float32, np.dtype("<f4"):
+        assert x.cast(one).dtype == t.zeros(one, (2,)).dtype == tally.F32
+    t.linear("l", x, 2, dtype="f64")
+    assert t.model["l.weight"].dtype == np.float64
+    for one in "MEAN", "sum", "strict", "max_dims":  # other constants
+        for f in x.cast, lambda d: t.zeros(d, (2,)), lambda d: t.data([1.0], d), \
+                lambda d: t.linear("other", x, 2, dtype=d):
+            fails(TypeError, [one], f, one)
+    for f in x.cast, lambda d: t.zeros(d, (2,)), lambda d: t.linear("other", x, 2, dtype=d):
+        fails(TypeError, ["dtype: a dtype is wanted, not None"], f, None)
+    for one in "f32", np.float32:  # no number of a dim
+        fails(TypeError, ["dim: "], x.softmax, one)
+
+
 def test_fields_of_structured_arrays():
     for packed in "<f4,<f8", "<f8,<f4", "<i2,<f4,<i8":
         a = np.zeros((4, 3), packed)

@@ -8,9 +8,9 @@ import numpy as np
 from .face import face
 
 _T = face.types
-NUMPY = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": np.uint16,
-         "I64": np.int64, "BOOL": np.bool_}
-NUMPY = {face.constants["TL_" + name]: np.dtype(t) for name, t in NUMPY.items()}
+_NAMED = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": np.uint16,
+          "I64": np.int64, "BOOL": np.bool_}
+NUMPY = {face.constants["TL_" + name]: np.dtype(t) for name, t in _NAMED.items()}
 BF16 = face.constants["TL_BF16"]
 
 
@@ -68,7 +68,9 @@ def message(text):
 def dtype_of(d):
     if isinstance(d, (int, np.integer)):
         return int(d)
-    if isinstance(d, str) and "TL_" + d.upper() in face.constants:
+    if d is None:  # of which numpy makes float64
+        raise TypeError("a dtype is wanted, not None")
+    if isinstance(d, str) and d.upper() in _NAMED:
         return face.constants["TL_" + d.upper()]
     known = [k for k, n in NUMPY.items() if n == np.dtype(d) and k != BF16]
     if not known:

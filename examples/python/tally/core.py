@@ -262,6 +262,8 @@ for _name, _op in {"add": "add", "sub": "sub", "mul": "mul", "truediv": "div", "
 def _typed(kind, value):
     """An object of ours, where C wants a pointer to one of that kind: anything else it would use as
     an address. A list is one of tensors, structs or sizes."""
+    if kind == "tl_dtype":
+        return dtype_of(value)
     if kind in ("void *", "double *") and isinstance(value, (list, tuple)):
         raise TypeError("an address is wanted, not %r" % (value,))
     wanted = {"tl_tape *": Tape, "tl_model *": Model, "tl_opt *": Opt}.get(kind)
@@ -271,6 +273,7 @@ def _typed(kind, value):
 
 
 _OF_DIMS = {"kernel", "stride", "padding", "dilation"}
+_DTYPES = {"dtype", "as"}  # fields
 
 
 def _struct(ctype, value):
@@ -285,6 +288,7 @@ def _struct(ctype, value):
         if name in _OF_DIMS and not isinstance(v, (list, tuple)):
             v = [v] * fields[name]._length_  # one number for all dims
         try:
+            v = dtype_of(v) if name in _DTYPES else v
             setattr(out, name, _c(fields[name], v, out.__dict__.setdefault("kept", [])))
         except (TypeError, ValueError) as e:
             kind = TypeError if isinstance(e, TypeError) else ValueError
@@ -327,8 +331,6 @@ def _c(ctype, value, keep):
         return shape_of(value)
     if value is None and ctype not in _WHOLE and ctype is not C.c_double:
         return ctype() if is_struct(ctype) else ctype() if ctype in (C.c_bool,) else None
-    if ctype is C.c_int and isinstance(value, (str, type, np.dtype)):
-        return dtype_of(value)
     if ctype is _T["tl_tensor"]:
         if isinstance(value, ctype):  # a model's: of no tape
             return value
