@@ -579,6 +579,24 @@ def test_what_a_compiled_function_borrows_lives_as_long():
           tally.I64, (2,))
 
 
+def test_a_number_is_no_address():
+    import ctypes as C
+    t, out = tally.Tape(tally.Model(seed=1)), np.zeros(2)
+    x = t.data([1.0, 2])
+    t.keep(x, out.ctypes.data_as(C.c_void_p), out.nbytes)
+    assert out.tolist() == [1, 2]
+    for one in 1, out.ctypes.data, np.int64(1), b"12345678" * 2, "1234", 1.0, [1], out, t, t.model:
+        for f in (lambda: t.keep(x, one, 16)), (lambda: t.model.data(one, None, "f64", (2,))), \
+                (lambda: t.host(tally.AFTER, one)), (lambda: t.print(one, x)), \
+                (lambda: t.host_hold(one)):
+            fails(TypeError, ["wanted"], f)
+    for f in (lambda: x.softmax(t)), (lambda: t.linear(t, x, 2)), (lambda: t.host(1, None)):
+        fails(TypeError, [], f)
+    fails(TypeError, [], t.split_sizes, x, 1, 0, [tally.Tensor(t)] * 2)
+    for name in "adamw_update", "apply", "observe", "trace", "kernel_register":
+        assert not hasattr(t, name), name
+
+
 def test_lists_are_as_long_as_c_takes_them():
     t = tally.Tape(tally.Model(seed=1))
     x, one = t.data(np.arange(6.0).reshape(2, 3)), [tally.Tensor(t)]

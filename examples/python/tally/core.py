@@ -202,7 +202,7 @@ class Tensor:
         """A copy; of bf16 in float32, which holds it exactly."""
         a = self._array()
         out = np.empty(tuple(a.dim[:a.ndim]), NUMPY[a.dtype])
-        self.tape.keep(self, out.ctypes.data, out.nbytes)
+        self.tape.keep(self, C.c_void_p(out.ctypes.data), out.nbytes)
         return (out.astype(np.uint32) << 16).view(np.float32) if a.dtype == BF16 else out
 
     def __array__(self, dtype=None, copy=None):
@@ -264,11 +264,13 @@ def _typed(kind, value):
     an address. A list is one of tensors, structs or sizes."""
     if kind == "tl_dtype":
         return dtype_of(value)
-    if kind in ("void *", "double *") and isinstance(value, (list, tuple)):
-        raise TypeError("an address is wanted, not %r" % (value,))
+    if kind == "int64_t *" and isinstance(value, (list, tuple)):
+        return int64s(value, len(value))
     wanted = {"tl_tape *": Tape, "tl_model *": Model, "tl_opt *": Opt}.get(kind)
     if wanted is not None and value is not None and not isinstance(value, wanted):
         raise TypeError("%r is no %s" % (value, wanted.__name__))
+    if wanted is None and isinstance(value, _Object) and "*" in kind:
+        raise TypeError("a %s is wanted, not %r" % (kind, value))
     return value
 
 
@@ -322,6 +324,7 @@ def _double(x):
     return made
 
 
+_ADDRESSES = C.c_void_p, C.Array, C._Pointer, C._CFuncPtr, type(C.byref(C.c_int()))
 _WHOLE = {C.c_int, C.c_uint, C.c_int64, C.c_uint64, C.c_int32, C.c_uint32, C.c_size_t}
 
 
@@ -329,7 +332,8 @@ def _c(ctype, value, keep):
     """value as ctype; what must live as long as the call goes into keep."""
     if ctype is _T["tl_shape"]:
         return shape_of(value)
-    if value is None and ctype not in _WHOLE and ctype is not C.c_double:
+    callback = isinstance(ctype, type) and issubclass(ctype, C._CFuncPtr)
+    if value is None and not callback and ctype not in _WHOLE and ctype is not C.c_double:
         return ctype() if is_struct(ctype) else ctype() if ctype in (C.c_bool,) else None
     if ctype is _T["tl_tensor"]:
         if isinstance(value, ctype):  # a model's: of no tape
@@ -340,7 +344,7 @@ def _c(ctype, value, keep):
         return value.c
     if is_struct(ctype):
         return _struct(ctype, value)
-    if isinstance(value, _Object):
+    if isinstance(value, _Object) and ctype is C.c_void_p:
         keep.append(value)
         return value._p
     if ctype is C.c_char_p:
@@ -375,11 +379,10 @@ def _c(ctype, value, keep):
             return C.pointer(many[0]) if len(many) == 1 else array
         keep.append(array)
         return C.cast(array, ctype)
-    if ctype is C.c_void_p and isinstance(value, (list, tuple)):  # int64_t *sizes
-        array = int64s(value, len(value))
-        keep.append(array)
-        return C.cast(array, C.c_void_p)
-    keep.append(value)  # a callback
+    if (callback or ctype is C.c_void_p) and not isinstance(
+            value, ctype if callback else _ADDRESSES):  # of a number or bytes, ctypes makes one
+        raise TypeError("an address that ctypes made is wanted, not %r" % (value,))
+    keep.append(value)
     return value
 
 
@@ -511,11 +514,16 @@ def _method(f):
     return method
 
 
+# What takes these is for C alone: Python cannot make one, and C would use what is left out.
+_OF_C = {"tl_op *", "tl_kernel *", "tl_observer *", "tl_recorder *", "tl_function *", "tl_program *",
+         "tl_tensor[8]"}
+
+
 def _bind():
     owners = {"tl_tape *": (Tape, "tape_"), "tl_model *": (Model, "model_"),
               "tl_opt *": (Opt, "opt_"), "tl_at": (Tape, "")}
     for f in face.functions.values():
-        if not f.params or not hasattr(lib, f.name):
+        if not f.params or not hasattr(lib, f.name) or _OF_C & {p[2] for p in f.params}:
             continue
         owner, prefix = owners.get(f.params[0][2], (None, ""))
         if owner is None:
