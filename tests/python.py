@@ -478,6 +478,10 @@ def test_nothing_is_used_after_it_is_gone():
     assert (view == before + 1).all()  # no copy
     fails(ValueError, ["(1, 3)"], t.model.__setitem__, "l.weight", np.zeros(3))
     fails(KeyError, ["none"], t.model.__getitem__, "none")
+    assert "l.weight" in t.model and "none" not in t.model and 0 not in t.model
+    assert list(t.model) == t.model.names() and len(t.model) == 2
+    assert (dict(t.model)["l.weight"] == view).all()
+    assert len(tally.Model()) == 0 and tally.Tape(m := tally.Model()).model is m and m
     del t, x, y, other
     gc.collect()
     assert (view == before + 1).all()  # the model lives in it
@@ -618,6 +622,14 @@ def test_lists_are_as_long_as_c_takes_them():
 def test_nothing_of_a_number_or_a_text_is_cut():
     t, n = tally.Tape(tally.Model(seed=1)), 2**53 + 1
     i = t.data([n])
+    for one in i, t.data(n), t.data([[-n]]):
+        assert type(one.item()) is int and abs(one.item()) == n and bool(one)
+    assert t.item(i) == tally.item(i) == n
+    t.buffer("i", "I64", ())
+    t.model["i"] = n
+    assert t.item(t.model.find("i")) == n
+    assert type(t.data(1.5).item()) is type(float(i)) is float
+    fails(tally.Error, ["does not have one element"], t.data([n, n]).item)
     fails(ValueError, [str(n), str(n - 1)], t.scalar, tally.I64, n)
     fails(ValueError, [str(n), str(n - 1)], t.fill, tally.I64, (2,), np.int64(n))
     fails(TypeError, [str(n)], i.__eq__, n)

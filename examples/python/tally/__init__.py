@@ -14,6 +14,7 @@
              from before a reset is an error, not a use of memory that is gone.
   Gradients  t.grad(m.find("l1.weight")) is the gradient of a parameter, as a Tensor.
   Results    that C returns through a pointer go into a tensor of your own: tally.Tensor(t).
+             x.item() of I64 is an int, where C's is a double.
   Threads    as in C: a tape belongs to one thread at a time.
 """
 from . import core

@@ -66,13 +66,27 @@ class _Object:
 
 
 class Model(_Object):
-    """A model: named parameters and buffers. Model(seed=1)"""
+    """A model: named parameters and buffers, as a dict has them. Model(seed=1)"""
 
     def __init__(self, seed=0):
         self._own(lib.tl_model_new_with(_struct(_T["tl_model_options"], {"seed": seed})))
 
     def names(self):
         return [decoded(lib.tl_model_at(self._p, i).name) for i in range(self.count())]
+
+    keys = names
+
+    def __iter__(self):
+        return iter(self.names())
+
+    def __len__(self):
+        return self.count()
+
+    def __bool__(self):
+        return True  # of none it is a model too
+
+    def __contains__(self, name):
+        return name in self.names()
 
     def _named(self, name):
         for i in range(self.count()):
@@ -160,6 +174,12 @@ class Tape(_Object):
         lib.tl_watch_at(self._at("watch"), _c(_T["tl_tensor"], x, []), to.ctypes.data)
         self._check()
 
+    def item(self, x):
+        """The value of one element: an int of I64, else a float."""
+        value = _item(self, x)  # a double
+        x = x if isinstance(x, Tensor) else Tensor(self, x)
+        return x.numpy().item() if x.dtype == EXPORTS["I64"] else value
+
     @contextlib.contextmanager
     def under(self, *modes):
         """with t.under(tally.NO_GRAD): ..."""
@@ -209,9 +229,11 @@ class Tensor:
         return self.numpy() if dtype is None else self.numpy().astype(dtype)
 
     def item(self):
+        """The value of one element: an int of I64, else a float."""
         return self.tape.item(self)
 
-    __float__ = item
+    def __float__(self):
+        return float(self.item())
 
     def __bool__(self):
         return self.item() != 0
@@ -513,6 +535,8 @@ def _method(f):
     method.__doc__ = _doc(f)
     return method
 
+
+_item = _method(face.functions["tl_item_at"])
 
 # What takes these is for C alone: Python cannot make one, and C would use what is left out.
 _OF_C = {"tl_op *", "tl_kernel *", "tl_observer *", "tl_recorder *", "tl_function *", "tl_program *",
