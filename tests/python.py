@@ -247,6 +247,11 @@ def test_errors_are_exceptions_with_the_place_and_the_tape_goes_on():
     fails(TypeError, ["lr: a number is wanted, not None"], tally.Model().sgd, lr=None)
     fails(ValueError, ["lr: a whole number is too large"], tally.Model().sgd, lr=10**400)
     fails(TypeError, ["dim: a whole number is wanted, not None"], x.softmax, None)
+    for one in x, "no", [0]:
+        fails(TypeError, ["keepdims: True or False is wanted"], x.sum, 0, one)
+        fails(TypeError, ["nesterov: True or False is wanted"], tally.Model().sgd,
+              lr=1, nesterov=one)
+    assert x.sum(0, np.True_).shape == x.sum(0, 1).shape == (1, 3)
     fails(TypeError, ["'m' is no Model"], tally.Tape, "m")
     fails(TypeError, ["'q' is no Opt"], tally.Model().checkpoint_save, "q", "path")
     fails(TypeError, ["returned None"], tally.gradcheck, lambda t, x: None, x)

@@ -381,6 +381,8 @@ def _c(ctype, value, keep):
         return value
     if ctype is C.c_double:
         return _double(value)
+    if ctype is C.c_bool and not isinstance(value, (int, np.integer, np.bool_)):
+        raise TypeError("True or False is wanted, not %r" % (value,))
     if isinstance(ctype, type) and issubclass(ctype, C.Array):
         value = value if isinstance(value, (list, tuple)) else [value]
         if len(value) > ctype._length_:
