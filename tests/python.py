@@ -1,4 +1,5 @@
 """The Python package (examples/python) against this build. usage: python.py BUILD"""
+import array
 import copy
 import gc
 import hashlib
@@ -10,6 +11,7 @@ import sys
 import tempfile
 import threading
 import traceback
+import warnings
 
 BUILD = os.path.abspath(sys.argv[1])
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -167,6 +169,23 @@ def test_a_function_returns_as_many_tensors_as_c_has_room_for():
     assert len(tally.Compiled(t, lambda t, x: (x + 1, x + 2), n_out=2)(x)) == 2
 
 
+def test_dtypes_are_named_as_here_or_as_in_numpy():
+    t = tally.Tape(tally.Model(seed=1))
+    x = t.data(np.ones((2, 3)))
+    for one in tally.F32, "f32", "F32", "float32", np.float32, np.dtype("<f4"):
+        assert x.cast(one).dtype == t.zeros(one, (2,)).dtype == tally.F32
+    t.linear("l", x, 2, dtype="f64")
+    assert t.model["l.weight"].dtype == np.float64
+    for one in "MEAN", "sum", "strict", "max_dims":  # other constants
+        for f in x.cast, lambda d: t.zeros(d, (2,)), lambda d: t.data([1.0], d), \
+                lambda d: t.linear("other", x, 2, dtype=d):
+            fails(TypeError, [one], f, one)
+    for f in x.cast, lambda d: t.zeros(d, (2,)), lambda d: t.linear("other", x, 2, dtype=d):
+        fails(TypeError, ["dtype: a dtype is wanted, not None"], f, None)
+    for one in "f32", np.float32:  # no number of a dim
+        fails(TypeError, ["dim: "], x.softmax, one)
+
+
 def test_fields_of_structured_arrays():
     for packed in "<f4,<f8", "<f8,<f4", "<i2,<f4,<i8":
         a = np.zeros((4, 3), packed)
@@ -225,6 +244,14 @@ def test_errors_are_exceptions_with_the_place_and_the_tape_goes_on():
     fails(ValueError, ["-1"], tally.Model, seed=-1)
     fails(TypeError, ["name: text is wanted"], t.linear, x, "l", 2)
     fails(TypeError, ["lr: a number is wanted, not '1'"], tally.Model().sgd, lr="1")
+    fails(TypeError, ["lr: a number is wanted, not None"], tally.Model().sgd, lr=None)
+    fails(ValueError, ["lr: a whole number is too large"], tally.Model().sgd, lr=10**400)
+    fails(TypeError, ["dim: a whole number is wanted, not None"], x.softmax, None)
+    for one in x, "no", [0]:
+        fails(TypeError, ["keepdims: True or False is wanted"], x.sum, 0, one)
+        fails(TypeError, ["nesterov: True or False is wanted"], tally.Model().sgd,
+              lr=1, nesterov=one)
+    assert x.sum(0, np.True_).shape == x.sum(0, 1).shape == (1, 3)
     fails(TypeError, ["'m' is no Model"], tally.Tape, "m")
     fails(TypeError, ["'q' is no Opt"], tally.Model().checkpoint_save, "q", "path")
     fails(TypeError, ["returned None"], tally.gradcheck, lambda t, x: None, x)
@@ -241,6 +268,15 @@ def test_what_owns_memory_of_c_is_not_copied():
     fails(TypeError, ["Tape owns"], copy.deepcopy, t.data([1.0]))
 
 
+def test_errors_are_copied_and_pickled():
+    x = tally.Tape().data(np.ones((2, 3)))
+    e = fails(tally.Error, ["matmul"], lambda: x @ x)
+    e.note = "of a worker"
+    for f in copy.copy, copy.deepcopy, lambda e: pickle.loads(pickle.dumps(e)):
+        made = f(e)
+        assert type(made) is tally.Error and made.args == e.args and vars(made) == vars(e)
+
+
 def test_a_call_that_fails_says_so_itself():
     t = tally.Tape()
     fails(tally.Error, ["tl_compile: -1 is not a count", "python.py:"], t.compile, lambda t: None,
@@ -254,10 +290,24 @@ def test_a_call_that_fails_says_so_itself():
     assert t.data([1.0]).item() == 1 and t.mode() == 0
 
 
+def test_calls_work_where_the_working_directory_is_gone():
+    t, home = tally.Tape(), os.getcwd()
+    with tempfile.TemporaryDirectory() as d:
+        os.chdir(d)
+        os.rmdir(d)
+        try:
+            call = compile("t.data(a) @ t.data(a)", "<string>", "eval")
+            fails(tally.Error, ["<string>:1)"], eval, call, {"t": t, "a": np.ones((2, 3))})
+        finally:
+            os.chdir(home)
+            os.mkdir(d)
+
+
 def test_operators_take_numbers_and_tensors_and_no_arrays():
     t = tally.Tape()
     x, i = t.data([1.0, 2.0]), t.data([1, 2])
-    for y in 1 + x, np.float64(1) + x, np.array(1.0) + x, x + t.data([1.0]):
+    for y in 1 + x, np.float64(1) + x, np.array(1.0) + x, x + t.data([1.0]), True + x, \
+            np.True_ + x, x + np.bool_(True), np.array(True) + x:
         assert isinstance(y, tally.Tensor) and (y.numpy() == [2, 3]).all()
     for f in (lambda: x + np.ones(2)), (lambda: np.ones(2) + x), (lambda: np.ones((3, 1)) * x):
         fails(TypeError, ["an array is no operand: t.data(a)"], f)
@@ -266,8 +316,14 @@ def test_operators_take_numbers_and_tensors_and_no_arrays():
     assert (x == x).numpy().all() and (x > 1).numpy().tolist() == [False, True]
     assert not bool(x.sum() < 3) and not x == None  # noqa: E711
     fails(tally.Error, ["does not have one element"], bool, x)
-    for number in 0.5, 2**53 + 1:
+    for number in 0.5, 2**53 + 1, 10**400, float("inf"), float("nan"):
         fails(TypeError, ["would be cut"], lambda: i + number)
+    fails(ValueError, ["too large for a double"], lambda: x + 10**400)
+    for number in np.complex64(1), np.complex128(1 + 2j), np.array(1j), np.timedelta64(5, "s"):
+        for f in (lambda: x + number), (lambda: number * x), (lambda: i < number), \
+                (lambda: x ** number), (lambda: x.scale(number)), \
+                (lambda: tally.Model().sgd(lr=number)):
+            fails(TypeError, ["number is wanted"], f)
     assert (i + 2**53).numpy().tolist() == [2**53 + 1, 2**53 + 2]
 
 
@@ -334,6 +390,18 @@ def test_arrays_of_any_order_are_taken_right_and_what_would_be_cut_is_refused():
         for a in [n], [n, -1], [[0.5], [n]], (n, np.float32(1)), n:
             for dtype in None, tally.F64, tally.I64:
                 fails(ValueError, [str(n)], t.data, a, dtype)
+    n = 2**53 + 1
+    for a in [np.uint64(n), np.int64(-1)], [[np.uint64(n)], [-1]], [np.uint64([n]), np.int64([-1])]:
+        for b in t.data(a), t.data(a, tally.I64):
+            assert b.dtype == tally.I64 and b.numpy().ravel().tolist() == [n, -1]
+    fails(ValueError, ["%d among floats" % n], t.data, [n, 0.5])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert t.data([np.float16(2)]).dtype == tally.F16
+    masked = np.ma.array([1.0, 2], mask=[False, True])
+    for f in (lambda: t.data(masked)), (lambda: t.data([masked])), (lambda: t.bound(masked)), \
+            (lambda: tally.save_file({"a": masked}, "x")), (lambda: t.loader_new("m", [masked])):
+        fails(TypeError, ["lose its mask"], f)
     assert t.data([float(2**63), 1]).numpy()[0] == 2**63
     assert t.data([-2**63, 2**63 - 1]).numpy().tolist() == [-2**63, 2**63 - 1]
     fails(TypeError, ["float64", "int64"], t.data, [0.5], tally.I64)
@@ -415,6 +483,10 @@ def test_nothing_is_used_after_it_is_gone():
     assert (view == before + 1).all()  # no copy
     fails(ValueError, ["(1, 3)"], t.model.__setitem__, "l.weight", np.zeros(3))
     fails(KeyError, ["none"], t.model.__getitem__, "none")
+    assert "l.weight" in t.model and "none" not in t.model and 0 not in t.model
+    assert list(t.model) == t.model.names() and len(t.model) == 2
+    assert (dict(t.model)["l.weight"] == view).all()
+    assert len(tally.Model()) == 0 and tally.Tape(m := tally.Model()).model is m and m
     del t, x, y, other
     gc.collect()
     assert (view == before + 1).all()  # the model lives in it
@@ -501,9 +573,37 @@ def test_what_a_compiled_function_borrows_lives_as_long():
         assert seen[0] == 6.5 + 3 * k and len(calls) == k + 1
     fails(TypeError, ["where it lies"], t.bound, np.zeros((2, 3)).T)
     fails(TypeError, ["where it lies"], t.bound, np.zeros(3, np.int32))
+    copies = type("copies", (), {"__array__": lambda self, dtype=None, copy=None: np.zeros(3)})()
+    for one in array.array("i", [1, 2]), bytearray(2), copies, t.data([1.0]):
+        fails(TypeError, ["where it lies", type(one).__name__], t.bound, one)
+    lent = array.array("d", [1, 2])
+    for one in lent, memoryview(lent):
+        lent[0], compiled = 1, t.compile(lambda t, one=one: t.bound(one) + 0)
+        assert compiled().numpy().tolist() == [1, 2]
+        lent[0] = 9
+        assert compiled().numpy().tolist() == [9, 2]
+    assert t.bound(np.float64(2)).item() == t.bound((2.0,)).item() == 2
     fails(TypeError, ["one float64"], t.watch, t.data(1.0), [0.0])
     fails(TypeError, ["an address"], tally.Model(1).data, [1, 2], None,
           tally.I64, (2,))
+
+
+def test_a_number_is_no_address():
+    import ctypes as C
+    t, out = tally.Tape(tally.Model(seed=1)), np.zeros(2)
+    x = t.data([1.0, 2])
+    t.keep(x, out.ctypes.data_as(C.c_void_p), out.nbytes)
+    assert out.tolist() == [1, 2]
+    for one in 1, out.ctypes.data, np.int64(1), b"12345678" * 2, "1234", 1.0, [1], out, t, t.model:
+        for f in (lambda: t.keep(x, one, 16)), (lambda: t.model.data(one, None, "f64", (2,))), \
+                (lambda: t.host(tally.AFTER, one)), (lambda: t.print(one, x)), \
+                (lambda: t.host_hold(one)):
+            fails(TypeError, ["wanted"], f)
+    for f in (lambda: x.softmax(t)), (lambda: t.linear(t, x, 2)), (lambda: t.host(1, None)):
+        fails(TypeError, [], f)
+    fails(TypeError, [], t.split_sizes, x, 1, 0, [tally.Tensor(t)] * 2)
+    for name in "adamw_update", "apply", "observe", "trace", "kernel_register":
+        assert not hasattr(t, name), name
 
 
 def test_lists_are_as_long_as_c_takes_them():
@@ -527,6 +627,14 @@ def test_lists_are_as_long_as_c_takes_them():
 def test_nothing_of_a_number_or_a_text_is_cut():
     t, n = tally.Tape(tally.Model(seed=1)), 2**53 + 1
     i = t.data([n])
+    for one in i, t.data(n), t.data([[-n]]):
+        assert type(one.item()) is int and abs(one.item()) == n and bool(one)
+    assert t.item(i) == tally.item(i) == n
+    t.buffer("i", "I64", ())
+    t.model["i"] = n
+    assert t.item(t.model.find("i")) == n
+    assert type(t.data(1.5).item()) is type(float(i)) is float
+    fails(tally.Error, ["does not have one element"], t.data([n, n]).item)
     fails(ValueError, [str(n), str(n - 1)], t.scalar, tally.I64, n)
     fails(ValueError, [str(n), str(n - 1)], t.fill, tally.I64, (2,), np.int64(n))
     fails(TypeError, [str(n)], i.__eq__, n)

@@ -9,11 +9,12 @@
              The object is then cleared, so that it can be used again.
   Arrays     t.data(a) copies a numpy array in, x.numpy() copies it out. model["name"] is a view of
              a parameter, without a copy: read-only, and it keeps the model alive. t.bound(a) and
-             t.watch(x, a) use a where it lies; a function that is compiled keeps it.
+             t.watch(x, a) use a where it lies, or refuse it; a function that is compiled keeps it.
   Lifetime   A tensor keeps its tape alive, a tape its model; what nobody holds is freed. A tensor
              from before a reset is an error, not a use of memory that is gone.
   Gradients  t.grad(m.find("l1.weight")) is the gradient of a parameter, as a Tensor.
   Results    that C returns through a pointer go into a tensor of your own: tally.Tensor(t).
+             x.item() of I64 is an int, where C's is a double.
   Threads    as in C: a tape belongs to one thread at a time.
 """
 from . import core

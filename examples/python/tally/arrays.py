@@ -8,9 +8,9 @@ import numpy as np
 from .face import face
 
 _T = face.types
-NUMPY = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": np.uint16,
-         "I64": np.int64, "BOOL": np.bool_}
-NUMPY = {face.constants["TL_" + name]: np.dtype(t) for name, t in NUMPY.items()}
+_NAMED = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": np.uint16,
+          "I64": np.int64, "BOOL": np.bool_}
+NUMPY = {face.constants["TL_" + name]: np.dtype(t) for name, t in _NAMED.items()}
 BF16 = face.constants["TL_BF16"]
 
 
@@ -68,7 +68,9 @@ def message(text):
 def dtype_of(d):
     if isinstance(d, (int, np.integer)):
         return int(d)
-    if isinstance(d, str) and "TL_" + d.upper() in face.constants:
+    if d is None:  # of which numpy makes float64
+        raise TypeError("a dtype is wanted, not None")
+    if isinstance(d, str) and d.upper() in _NAMED:
         return face.constants["TL_" + d.upper()]
     known = [k for k, n in NUMPY.items() if n == np.dtype(d) and k != BF16]
     if not known:
@@ -92,14 +94,23 @@ def fitting(a, dtype):
 
 
 def listed(value):
-    """value as an array. Of whole numbers beyond 64 bits in a list, numpy would make floats, which
-    are other numbers."""
+    """value as an array. Of large whole numbers in a list, numpy would make floats, which are other
+    numbers."""
+    for x in value if isinstance(value, (list, tuple)) else [value]:
+        if isinstance(x, np.ma.MaskedArray):
+            raise TypeError("a masked array would lose its mask: take its .data or .filled()")
     a = np.asarray(value)
-    if isinstance(value, (list, tuple, int)) and a.dtype.kind in "fuO":
-        large = a.dtype.kind == "O" or (abs(a) >= 2.0**63).any()
-        for x in np.asarray(value, object).flat if large else ():
-            if isinstance(x, (int, np.integer)) and not -2**63 <= x < 2**63:
+    if isinstance(value, (list, tuple, int)) and a.dtype.kind in "fuO" and (
+            a.dtype.kind == "O" or a.itemsize > 4 and (abs(a) >= 2.0**53).any()):
+        each = np.asarray(value, object)
+        whole = [int(x) for x in each.flat if isinstance(x, (int, np.integer, np.bool_))]
+        for x in whole:
+            if not -2**63 <= x < 2**63:
                 raise ValueError("%d is too large for I64" % x)
+            if len(whole) < each.size and int(float(x)) != x:
+                raise ValueError("%d among floats would be cut to %d" % (x, float(x)))
+        if len(whole) == each.size:
+            return each.astype(np.int64)
     return a
 
 
@@ -118,7 +129,7 @@ def numbers(array, dtype):
 
 def whole(a):
     """An array whose strides are whole elements: of a structured array's field, a copy."""
-    a = np.asarray(a)
+    a = listed(a)
     return a if a.flags.aligned and not any(s % max(a.itemsize, 1) for s in a.strides) else a.copy()
 
 

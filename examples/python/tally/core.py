@@ -3,7 +3,6 @@ import contextlib
 import ctypes as C
 import functools
 import operator
-import os
 import sys
 
 import numpy as np
@@ -14,7 +13,6 @@ from .face import face, is_struct, lib
 
 EXPORTS = {name[3:]: value for name, value in face.constants.items()}  # F32, MEAN, ...
 _T = face.types
-_HERE = os.path.dirname(os.path.abspath(__file__))
 _TEXT = 4096  # bytes of text that C writes
 _INTERNED = {}  # text that C may borrow for long: places, names
 
@@ -26,6 +24,9 @@ class Error(RuntimeError):
         super().__init__(message)
         self.status = lib.tl_status_name(status).decode()
 
+    def __reduce__(self):  # RuntimeError's would make it of its message alone
+        return type(self), (face.constants[self.status], *self.args), vars(self)
+
 
 def _intern(text, encode=encoded):
     return _INTERNED.setdefault((text, encode), encode(text))
@@ -34,7 +35,7 @@ def _intern(text, encode=encoded):
 def _place():
     """File and line of the nearest caller outside this package."""
     frame = sys._getframe(1)
-    while frame.f_back and os.path.dirname(os.path.abspath(frame.f_code.co_filename)) == _HERE:
+    while frame.f_back and frame.f_globals.get("__package__") == __package__:
         frame = frame.f_back
     return _intern(frame.f_code.co_filename), frame.f_lineno
 
@@ -65,13 +66,27 @@ class _Object:
 
 
 class Model(_Object):
-    """A model: named parameters and buffers. Model(seed=1)"""
+    """A model: named parameters and buffers, as a dict has them. Model(seed=1)"""
 
     def __init__(self, seed=0):
         self._own(lib.tl_model_new_with(_struct(_T["tl_model_options"], {"seed": seed})))
 
     def names(self):
         return [decoded(lib.tl_model_at(self._p, i).name) for i in range(self.count())]
+
+    keys = names
+
+    def __iter__(self):
+        return iter(self.names())
+
+    def __len__(self):
+        return self.count()
+
+    def __bool__(self):
+        return True  # of none it is a model too
+
+    def __contains__(self, name):
+        return name in self.names()
 
     def _named(self, name):
         for i in range(self.count()):
@@ -139,11 +154,12 @@ class Tape(_Object):
 
     def bound(self, array, dtype=None):
         """The same of what an array holds now or, in a compiled function, whenever that is called,
-        which keeps the array."""
+        which keeps the array. Lists and numbers are copied."""
         a, dtype = numbers(array, dtype)
-        if isinstance(array, np.ndarray) and array.size and not np.shares_memory(a, array):
-            raise TypeError("bound: an array is read where it lies: %s in rows is wanted, not %s"
-                            % (a.dtype, array.dtype))
+        if not isinstance(array, (list, tuple, int, float, np.generic)) and a.size \
+                and not np.shares_memory(a, np.asarray(array)):
+            raise TypeError("bound: an array is read where it lies: one of %s in rows is wanted, "
+                            "not a copy of this %s" % (a.dtype, type(array).__name__))
         self._keep(a)
         return self._tensor(lib.tl_bound_at(self._at("bound"), a.ctypes.data, None, dtype,
                                             shape_of(a.shape)))
@@ -157,6 +173,12 @@ class Tape(_Object):
         self._keep(to)
         lib.tl_watch_at(self._at("watch"), _c(_T["tl_tensor"], x, []), to.ctypes.data)
         self._check()
+
+    def item(self, x):
+        """The value of one element: an int of I64, else a float."""
+        value = _item(self, x)  # a double
+        x = x if isinstance(x, Tensor) else Tensor(self, x)
+        return x.numpy().item() if x.dtype == EXPORTS["I64"] else value
 
     @contextlib.contextmanager
     def under(self, *modes):
@@ -200,16 +222,18 @@ class Tensor:
         """A copy; of bf16 in float32, which holds it exactly."""
         a = self._array()
         out = np.empty(tuple(a.dim[:a.ndim]), NUMPY[a.dtype])
-        self.tape.keep(self, out.ctypes.data, out.nbytes)
+        self.tape.keep(self, C.c_void_p(out.ctypes.data), out.nbytes)
         return (out.astype(np.uint32) << 16).view(np.float32) if a.dtype == BF16 else out
 
     def __array__(self, dtype=None, copy=None):
         return self.numpy() if dtype is None else self.numpy().astype(dtype)
 
     def item(self):
+        """The value of one element: an int of I64, else a float."""
         return self.tape.item(self)
 
-    __float__ = item
+    def __float__(self):
+        return float(self.item())
 
     def __bool__(self):
         return self.item() != 0
@@ -230,10 +254,12 @@ class Tensor:
         if not isinstance(other, Tensor):
             if isinstance(other, np.ndarray) and other.ndim > 0:
                 raise TypeError("an array is no operand: t.data(a) makes a tensor of it")
-            if not isinstance(other, (int, float, np.number, np.bool_, np.ndarray)):
+            other = other[()] if isinstance(other, np.ndarray) else other
+            if not _is_real(other):
+                if isinstance(other, (complex, np.number)):
+                    raise TypeError("a real number is wanted, not %r" % (other,))
                 return NotImplemented
-            other = other.item() if isinstance(other, np.ndarray) else other
-            if self.dtype in (EXPORTS["I64"], EXPORTS["BOOL"]) and float(other) != int(other):
+            if self.dtype in (EXPORTS["I64"], EXPORTS["BOOL"]) and not _is_whole(other):
                 raise TypeError("%r would be cut: cast the tensor to a float dtype" % (other,))
             other = self.tape.scalar(self.dtype, other)
         return getattr(self.tape, name)(*((other, self) if swapped else (self, other)))
@@ -258,15 +284,20 @@ for _name, _op in {"add": "add", "sub": "sub", "mul": "mul", "truediv": "div", "
 def _typed(kind, value):
     """An object of ours, where C wants a pointer to one of that kind: anything else it would use as
     an address. A list is one of tensors, structs or sizes."""
-    if kind in ("void *", "double *") and isinstance(value, (list, tuple)):
-        raise TypeError("an address is wanted, not %r" % (value,))
+    if kind == "tl_dtype":
+        return dtype_of(value)
+    if kind == "int64_t *" and isinstance(value, (list, tuple)):
+        return int64s(value, len(value))
     wanted = {"tl_tape *": Tape, "tl_model *": Model, "tl_opt *": Opt}.get(kind)
     if wanted is not None and value is not None and not isinstance(value, wanted):
         raise TypeError("%r is no %s" % (value, wanted.__name__))
+    if wanted is None and isinstance(value, _Object) and "*" in kind:
+        raise TypeError("a %s is wanted, not %r" % (kind, value))
     return value
 
 
 _OF_DIMS = {"kernel", "stride", "padding", "dilation"}
+_DTYPES = {"dtype", "as"}  # fields
 
 
 def _struct(ctype, value):
@@ -281,6 +312,7 @@ def _struct(ctype, value):
         if name in _OF_DIMS and not isinstance(v, (list, tuple)):
             v = [v] * fields[name]._length_  # one number for all dims
         try:
+            v = dtype_of(v) if name in _DTYPES else v
             setattr(out, name, _c(fields[name], v, out.__dict__.setdefault("kept", [])))
         except (TypeError, ValueError) as e:
             kind = TypeError if isinstance(e, TypeError) else ValueError
@@ -288,6 +320,33 @@ def _struct(ctype, value):
     return out
 
 
+def _is_real(x):
+    """np.number has complex numbers and times too."""
+    return isinstance(x, (int, float, np.integer, np.floating, np.bool_)) and not isinstance(
+        x, np.timedelta64)
+
+
+def _is_whole(x):
+    """and a double"""
+    try:
+        return float(x) == int(x)
+    except (OverflowError, ValueError):
+        return False
+
+
+def _double(x):
+    if not _is_real(x):
+        raise TypeError("a number is wanted, not %r" % (x,))
+    try:
+        made = float(x)
+    except OverflowError:
+        raise ValueError("a whole number is too large for a double, which C takes here") from None
+    if isinstance(x, (int, np.integer)) and -2**63 <= x < 2**63 and int(made) != x:
+        raise ValueError("%d is no double, which C takes here; float() makes it %d" % (x, made))
+    return made
+
+
+_ADDRESSES = C.c_void_p, C.Array, C._Pointer, C._CFuncPtr, type(C.byref(C.c_int()))
 _WHOLE = {C.c_int, C.c_uint, C.c_int64, C.c_uint64, C.c_int32, C.c_uint32, C.c_size_t}
 
 
@@ -295,10 +354,9 @@ def _c(ctype, value, keep):
     """value as ctype; what must live as long as the call goes into keep."""
     if ctype is _T["tl_shape"]:
         return shape_of(value)
-    if value is None:
+    callback = isinstance(ctype, type) and issubclass(ctype, C._CFuncPtr)
+    if value is None and not callback and ctype not in _WHOLE and ctype is not C.c_double:
         return ctype() if is_struct(ctype) else ctype() if ctype in (C.c_bool,) else None
-    if ctype is C.c_int and isinstance(value, (str, type, np.dtype)):
-        return dtype_of(value)
     if ctype is _T["tl_tensor"]:
         if isinstance(value, ctype):  # a model's: of no tape
             return value
@@ -308,13 +366,13 @@ def _c(ctype, value, keep):
         return value.c
     if is_struct(ctype):
         return _struct(ctype, value)
-    if isinstance(value, _Object):
+    if isinstance(value, _Object) and ctype is C.c_void_p:
         keep.append(value)
         return value._p
     if ctype is C.c_char_p:
         return _intern(value)
     if ctype in _WHOLE:
-        if isinstance(value, (float, str, Tensor)):
+        if isinstance(value, (float, str, Tensor, type(None))):
             raise TypeError("a whole number is wanted, not %r" % (value,))
         value = operator.index(value)
         if ctype(value).value != value:  # ctypes would cut it
@@ -322,12 +380,9 @@ def _c(ctype, value, keep):
                 value, 8 * C.sizeof(ctype)))
         return value
     if ctype is C.c_double:
-        if not isinstance(value, (int, float, np.number)):
-            raise TypeError("a number is wanted, not %r" % (value,))
-        if isinstance(value, (int, np.integer)) and -2**63 <= value < 2**63 and \
-                int(float(value)) != value:
-            raise ValueError("%d is no double, which C takes here; float() makes it %d"
-                             % (value, float(value)))
+        return _double(value)
+    if ctype is C.c_bool and not isinstance(value, (int, np.integer, np.bool_)):
+        raise TypeError("True or False is wanted, not %r" % (value,))
     if isinstance(ctype, type) and issubclass(ctype, C.Array):
         value = value if isinstance(value, (list, tuple)) else [value]
         if len(value) > ctype._length_:
@@ -348,11 +403,10 @@ def _c(ctype, value, keep):
             return C.pointer(many[0]) if len(many) == 1 else array
         keep.append(array)
         return C.cast(array, ctype)
-    if ctype is C.c_void_p and isinstance(value, (list, tuple)):  # int64_t *sizes
-        array = int64s(value, len(value))
-        keep.append(array)
-        return C.cast(array, C.c_void_p)
-    keep.append(value)  # a callback
+    if (callback or ctype is C.c_void_p) and not isinstance(
+            value, ctype if callback else _ADDRESSES):  # of a number or bytes, ctypes makes one
+        raise TypeError("an address that ctypes made is wanted, not %r" % (value,))
+    keep.append(value)
     return value
 
 
@@ -484,11 +538,18 @@ def _method(f):
     return method
 
 
+_item = _method(face.functions["tl_item_at"])
+
+# What takes these is for C alone: Python cannot make one, and C would use what is left out.
+_OF_C = {"tl_op *", "tl_kernel *", "tl_observer *", "tl_recorder *", "tl_function *", "tl_program *",
+         "tl_tensor[8]"}
+
+
 def _bind():
     owners = {"tl_tape *": (Tape, "tape_"), "tl_model *": (Model, "model_"),
               "tl_opt *": (Opt, "opt_"), "tl_at": (Tape, "")}
     for f in face.functions.values():
-        if not f.params or not hasattr(lib, f.name):
+        if not f.params or not hasattr(lib, f.name) or _OF_C & {p[2] for p in f.params}:
             continue
         owner, prefix = owners.get(f.params[0][2], (None, ""))
         if owner is None:
