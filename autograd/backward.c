@@ -325,7 +325,7 @@ tl_status tl_backward_at(tl_at at, tl_tensor y, tl_backward_options o)
         TL_TELL(t, backward_ends, t);
     t->calls += s == TL_OK && w.lasts;
     tl_scope_end(t, outer);
-    return s;
+    return s == TL_OK ? t->head.err.status : s; /* who is told may refuse it */
 }
 
 /* ---- the gradient of any value by any others ---- */

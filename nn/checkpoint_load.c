@@ -364,8 +364,8 @@ static tl_status load(tl_model *m, tl_tape *t, tl_opt *opt, const char *path,
     if (s == TL_OK && opt != NULL) {
         opt->found = 0; /* what it has looked up may be another's now */
         opt->steps = l.steps;
-        opt->lr_set |= l.lr > 0;
-        opt->o.lr = l.lr > 0 ? l.lr : opt->o.lr;
+        opt->lr_set = l.lr > 0;
+        opt->o.lr = opt->lr_set ? l.lr : opt->lr_made;
         opt->bytes = tl_opt_cut_of(m, 0).all;
         opt->pow1 = power(opt->o.beta1, l.steps);
         opt->pow2 = power(opt->o.beta2, l.steps);

@@ -221,25 +221,33 @@ static int64_t bytes_of(const shards *s)
     return all;
 }
 
-static tl_status load(tl_model *m, shards *s, tl_decoder_config *c, tl_model_files o)
+/* Reads config.json, and opens the files. */
+static tl_status open_all(shards *s, const tl_source *config, tl_decoder_config *c)
 {
-    char path[PATH_MAX], of[PATH_MAX];
-    const tl_source config = {path, s->folder.err};
+    char of[PATH_MAX];
     json_t *j;
-    tl_map map;
-    TL_TRY(join(path, &s->folder, "config.json"));
-    TL_TRY(tl_source_object(&j, &config, TL_CONFIG_MAX));
-    tl_status st = tl_hf_config(j, c, &config);
+    TL_TRY(tl_source_object(&j, config, TL_CONFIG_MAX));
+    tl_status st = tl_hf_config(j, c, config);
     json_decref(j);
     TL_TRY(st);
-    TL_TRY(tl_map_check(c, &config));
+    TL_TRY(tl_map_check(c, config));
     TL_TRY(join(of, &s->folder, WHOLE));
-    if (access(of, F_OK) == 0) {
-        TL_TRY(open_shard(s, WHOLE));
-    } else {
-        TL_TRY(join(of, &s->folder, INDEX));
-        TL_TRY(open_index(s, of));
-    }
+    if (access(of, F_OK) == 0)
+        return open_shard(s, WHOLE);
+    TL_TRY(join(of, &s->folder, INDEX));
+    return open_index(s, of);
+}
+
+static tl_status load(tl_model *m, shards *s, tl_decoder_config *c, tl_model_files o)
+{
+    char path[PATH_MAX];
+    const tl_source config = {path, s->folder.err};
+    tl_map map;
+    TL_TRY(join(path, &s->folder, "config.json"));
+    const int lock = tl_folder_lock(s->folder.path, false);
+    tl_status st = open_all(s, &config, c);
+    tl_folder_unlock(lock); /* what is open stays as it is */
+    TL_TRY(st);
     TL_TRY(tl_map_new(&map, c, bytes_of(s), &config));
     st = match(s, &map, c);
     if (st == TL_OK) {
@@ -256,10 +264,8 @@ tl_status tl_hf_load_with(tl_model *m, const char *folder, tl_decoder_config *c,
     TL_TRY(tl_map_begin(m, folder, c, o, "tl_hf_load"));
     tl_decoder_config read;
     shards s = {.folder = {folder, tl_error_record(m)}};
-    const int lock = tl_folder_lock(folder, false);
     tl_status st = load(m, &s, &read, o);
     close_shards(&s);
-    tl_folder_unlock(lock);
     if (st == TL_OK)
         *c = read;
     return st;
@@ -380,11 +386,13 @@ static tl_status publish(outputs *out, const tl_source *folder)
     const tl_source index = {path, NULL};
     json_t *old = NULL;
     TL_TRY(join(path, folder, INDEX));
+    const int lock = tl_folder_lock(folder->path, true);
     if (access(path, F_OK) == 0 && tl_source_object(&old, &index, INDEX_MAX) != TL_OK)
         old = NULL; /* it is not known what it led to, which stays */
     tl_status s = tl_writers_place(out->w, out->name, out->n, folder->path, folder->err);
     if (out->w[out->n - 1] == NULL)
         remove_older(folder, old, out->shards);
+    tl_folder_unlock(lock);
     json_decref(old);
     return s;
 }

@@ -110,31 +110,48 @@ static tl_status read_fields(const json_t *j, const field *f, tl_decoder_config 
     return TL_OK;
 }
 
-/* What two keys say, where transformers obeys one of them: the same, or one is not there. */
-static tl_status agree(const json_t *a, const json_t *b, const char *of_a, const char *of_b,
+static bool same(const json_t *a, const json_t *b)
+{
+    return json_is_number(a) && json_is_number(b) ? json_number_value(a) == json_number_value(b)
+                                                  : json_equal(a, b);
+}
+
+/* What is said twice, where transformers obeys one of both: the same, or one is not there. Of an
+ * object, all that b has is in a. */
+static tl_status agree(const json_t *a, json_t *b, const char *of_a, const char *of_b,
                        const tl_source *file)
 {
-    if (a == NULL || b == NULL || json_is_null(a) || json_is_null(b) || json_equal(a, b))
+    const char *key;
+    json_t *v;
+    if (a == NULL || b == NULL || json_is_null(a) || json_is_null(b))
         return TL_OK;
-    return tl_file_fail(file, TL_EDOMAIN, "\"%s\" and \"%s\" say different things; leave one out",
-                        of_a, of_b);
+    bool alike = json_is_object(a) && json_is_object(b) ? true : same(a, b);
+    json_object_foreach(b, key, v)
+    {
+        const json_t *w = json_object_get(a, key);
+        alike &= same(v,
+                      w != NULL || strcmp(key, "type") != 0 ? w : json_object_get(a, "rope_type"));
+    }
+    return alike ? TL_OK
+                 : tl_file_fail(file, TL_EDOMAIN, "%s and %s say different things; leave one out",
+                                of_a, of_b);
 }
 
 /* transformers up to version 4 writes rope_theta and rope_scaling, from 5 on rope_parameters. */
 static tl_status read_rope(const json_t *j, tl_llama_config *c, const tl_source *file)
 {
-    const json_t *now = json_object_get(j, "rope_parameters"),
-                 *old = json_object_get(j, "rope_scaling"), *r = json_is_object(now) ? now : old;
+    json_t *now = json_object_get(j, "rope_parameters"), *old = json_object_get(j, "rope_scaling"),
+           *r = json_is_object(now) ? now : old;
     static const char original[] = "original_max_position_embeddings";
     const char *type = json_string_value(json_object_get(r, "rope_type"));
     tl_rotary_scaling *s = &c->scaling;
     TL_TRY(tl_of_kind(now, json_is_object(now), "rope_parameters", "an object", file));
     TL_TRY(tl_of_kind(old, json_is_object(old), "rope_scaling", "an object", file));
-    TL_TRY(agree(now, old, "rope_parameters", "rope_scaling", file));
-    TL_TRY(agree(json_object_get(j, "rope_theta"), json_object_get(r, "rope_theta"), "rope_theta",
-                 "rope_theta", file));
-    TL_TRY(agree(json_object_get(j, original), json_object_get(r, original), original, original,
-                 file));
+    TL_TRY(agree(now, old, "\"rope_parameters\"", "\"rope_scaling\"", file));
+    TL_TRY(agree(json_object_get(j, "rope_theta"), json_object_get(r, "rope_theta"),
+                 "\"rope_theta\"", "that of its rotary scaling", file));
+    TL_TRY(agree(json_object_get(j, original), json_object_get(r, original),
+                 "\"original_max_position_embeddings\"", "that of its rotary scaling", file));
     TL_TRY(number(json_object_get(r, "rope_theta") != NULL ? r : j, "rope_theta", true, 10000,
                   &c->rope_base, file));
     if (type == NULL)
@@ -224,11 +241,12 @@ tl_status tl_hf_config(const json_t *j, tl_decoder_config *c, const tl_source *f
     TL_TRY(tl_of_kind(tied, json_is_boolean(tied), "tie_word_embeddings", "a boolean", file));
     TL_TRY(read_stops(json_object_get(j, "eos_token_id"), c, file));
     for (int i = 0; c->family == TL_FAMILY_GPT2 && i < 4; i++) {
-        const json_t *also = json_object_get(j, gpt2_also[i][1]);
-        const json_t *v = json_object_get(j, gpt2_also[i][0]);
-        if (also != NULL && !json_equal(v, also))
-            return tl_file_fail(file, TL_EDOMAIN, "\"%s\" says something else than \"%s\"",
-                                gpt2_also[i][1], gpt2_also[i][0]);
+        const json_t *also = json_object_get(j, gpt2_also[i][1]),
+                     *v = json_object_get(j, gpt2_also[i][0]);
+        if (also != NULL && !same(v, also))
+            return tl_file_fail(file, TL_EDOMAIN, "\"%s\" %s \"%s\", which is what we read",
+                                gpt2_also[i][1], v == NULL ? "without" : "differs from",
+                                gpt2_also[i][0]);
     }
     if (c->family == TL_FAMILY_GPT2)
         return read_fields(j, gpt2_fields, c, file);

@@ -286,7 +286,7 @@ tl_status tl_opt_group(tl_opt *o, const char *pattern, double lr_scale, double w
 tl_status tl_step_at(tl_opt *o, tl_at at);
 int64_t tl_opt_steps(const tl_opt *o);         /* updates made */
 double tl_opt_lr(const tl_opt *o);             /* of the next update */
-tl_status tl_opt_lr_set(tl_opt *o, double lr); /* its .lr from now on, in checkpoints too */
+tl_status tl_opt_lr_set(tl_opt *o, double lr); /* until a checkpoint brings its own back */
 double tl_opt_grad_norm(const tl_opt *o); /* of the last update, before clipping; NaN without it */
 
 /* ---- checkpoints ----

@@ -147,6 +147,7 @@ static tl_opt *opt_new(const char *name, tl_model *m, tl_opt_options options, co
     o->adam = strcmp(name, "sgd") != 0;
     o->coupled = strcmp(name, "adam") == 0;
     o->o = options;
+    o->lr_made = options.lr;
     o->pow1 = o->pow2 = 1;
     o->grad_norm = (double)NAN;
     check_options(o);

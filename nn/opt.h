@@ -68,6 +68,7 @@ struct tl_opt {
     bool moved;     /* bytes has changed, so the parts have */
     bool refused;   /* when it was made: its numbers make no sense */
     bool lr_set;    /* by tl_opt_lr_set: checkpoints hold it */
+    double lr_made; /* the rate before that */
     bool stepping;  /* tl_step is under way */
     bool gathered;  /* while the model holds the state of all parts, to be saved */
     tl_opt_away away;

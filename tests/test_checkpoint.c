@@ -231,6 +231,13 @@ static void a_rate_that_was_set(void **unused)
         assert_true(tl_opt_lr(b.o) == tl_opt_lr(a.o));
         end(&c);
     }
+    /* What was saved before a rate was set brings back the one that it was made with. */
+    run d = begin(1, true);
+    assert_int_equal(tl_checkpoint_save(d.m, d.o, path, NULL, 0), TL_OK);
+    assert_int_equal(tl_opt_lr_set(d.o, 7), TL_OK);
+    assert_int_equal(tl_checkpoint_load(d.m, d.o, path, NULL, NULL, 0), TL_OK);
+    assert_true(tl_opt_lr(d.o) == own);
+    end(&d);
     for (int i = 0; i < 5; i++) {
         tl_st_meta meta[3] = {{"tally.optimizer", "adamw"},
                               {"tally.steps", "0"},

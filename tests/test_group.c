@@ -466,7 +466,9 @@ static void part_ranks(void *ctx, tl_link link, char out[GROUPED_HASH])
         if (joins)
             tl_group_take(g, 2 * link.size);
         if (f == EARLIER_MEAN)
-            tl_backward(t, tl_mean(t, y, TL_ALL, false), .put_off = true, .retain = true);
+            assert_int_equal(tl_backward(t, tl_mean(t, y, TL_ALL, false), .put_off = true,
+                                         .retain = true),
+                             link.size == 1 ? TL_OK : TL_EUSAGE);
         y = tl_sum(t, f == OF_PARAMETERS ? tl_square(t, w) : y, TL_ALL, false);
         if (joins)
             tl_group_backward(g, t, y);
@@ -501,8 +503,8 @@ static void what_would_part_ranks_is_refused(void **unused)
     static const char *const says[PARTINGS] = {
         [OF_PARAMETERS] = "a loss of parameters alone would count once for each of",
         [EARLIER_MEAN] = "how many ranks there are: mean (tests/test_group.c",
-        [NO_GROUP] = "shared, none since the last update",
-        [NO_GROUP_LATER] = "shared, none since the last update",
+        [NO_GROUP] = "shared; call tl_group_take, tl_group_fold",
+        [NO_GROUP_LATER] = "shared; call tl_group_take, tl_group_fold",
         [ENDS] = "no parameter has a gradient",
         [AGAIN] = "tl_group: it has ended with a failure",
     };

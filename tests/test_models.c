@@ -431,7 +431,7 @@ static void lies_in_a_config_are_told(void **unused)
         {"is_causal", "false", TL_EDOMAIN, "\"is_causal\" is false"},
         {"is_causal", "true", TL_OK, ""},
         {"rope_scaling", "{\"type\": \"linear\", \"factor\": 2, \"rope_theta\": 7}", TL_EDOMAIN,
-         "\"rope_theta\" and \"rope_theta\" say"},
+         "\"rope_theta\" and that of its rotary scaling say"},
     };
     tl_decoder_config c = small(TL_FAMILY_LLAMA, 3, TL_F32), back = {.stops = 77};
     tl_model *m = tl_model_new(.seed = 3), *n = tl_model_new(.seed = 4);
@@ -488,8 +488,9 @@ static void lies_in_a_config_are_told(void **unused)
     assert_true(back.llama.tied);
     free(now);
     /* Nor is there one that says a thing twice, in two ways. */
-    static const char *const twice[] = {"\"rope_parameters\" and \"rope_scaling\" say different",
-                                        "\"original_max_position_embeddings\" say different"};
+    static const char *const twice[] = {
+        "\"rope_parameters\" and \"rope_scaling\" say different",
+        "\"original_max_position_embeddings\" and that of its rotary"};
     for (int i = 0; i < 2; i++) {
         tl_model *o = tl_model_new(.seed = 4);
         json_object_set_new(tied, i == 0 ? "rope_parameters" : "original_max_position_embeddings",
@@ -514,10 +515,10 @@ static void lies_in_a_gpt2_config_are_told(void **unused)
 {
     static const struct {
         const char *key, *value, *says; /* NULL: it is fine */
-    } lie[] = {{"num_hidden_layers", "7", "\"num_hidden_layers\" says something else than"},
-               {"num_attention_heads", "1", "\"num_attention_heads\" says"},
-               {"hidden_size", "null", "\"hidden_size\" says"},
-               {"max_position_embeddings", "5", "\"max_position_embeddings\" says"},
+    } lie[] = {{"num_hidden_layers", "7", "\"num_hidden_layers\" differs from \"n_layer\""},
+               {"num_attention_heads", "1", "\"num_attention_heads\" differs"},
+               {"hidden_size", "null", "\"hidden_size\" differs"},
+               {"max_position_embeddings", "5", "\"max_position_embeddings\" differs"},
                {"num_hidden_layers", "2", NULL},
                {"is_causal", "false", "\"is_causal\" is false"}};
     tl_decoder_config c = small(TL_FAMILY_GPT2, 0, TL_F32), back;
@@ -808,6 +809,46 @@ static void a_save_that_fails_in_between_shows_no_mixture(void **unused)
         assert_true(what == 'd' || failed >= 3); /* config.json away, and two into their places */
     }
     tl_free(old, new);
+}
+
+/* Who loads a folder waits for who is saving to it, and the other way round. */
+static void saves_and_loads_take_turns(void **unused)
+{
+    tl_decoder_config c = small(TL_FAMILY_LLAMA, 1, TL_F32), back;
+    tl_model *m = tl_model_new(.seed = 3), *n = tl_model_new(.seed = 4);
+    static double logits[B * S * VOCAB];
+    char folder[1024], done[1100];
+    (void)unused;
+    temp_dir_file(folder, &dir, "turns");
+    logits_of(m, &c, logits);
+    FINE(m, tl_hf_save(m, folder, &c));
+    snprintf(done, sizeof done, "%s/done", folder);
+    for (int saves = 0; saves < 2; saves++) {
+        int locked[2];
+        char byte = 0;
+        assert_int_equal(pipe(locked), 0);
+        const pid_t other = fork();
+        if (other == 0) { /* it holds the folder for a while */
+            const int lock = tl_folder_lock(folder, !saves);
+            const bool told = lock >= 0 && write(locked[1], &byte, 1) == 1;
+            usleep(300 * 1000);
+            const bool made = told && temp_file_write(folder, "done", "", 0);
+            tl_folder_unlock(lock);
+            _exit(!made);
+        }
+        assert_int_equal(read(locked[0], &byte, 1), 1);
+        if (saves)
+            FINE(m, tl_hf_save(m, folder, &c));
+        else
+            FINE(n, tl_hf_load(n, folder, &back));
+        assert_int_equal(access(done, F_OK), 0);
+        assert_int_equal(unlink(done), 0);
+        int status;
+        assert_int_equal(waitpid(other, &status, 0), other);
+        assert_int_equal(status, 0);
+        close(locked[0]), close(locked[1]);
+    }
+    tl_free(m, n);
 }
 
 /* If not even config.json comes back its place is told. */
@@ -1476,6 +1517,7 @@ const struct CMUnitTest tl_tests_models[] = {
     TEST(a_config_of_another_model_is_not_saved),
     TEST(a_save_that_fails_leaves_the_old_model),
     TEST(a_save_that_fails_in_between_shows_no_mixture),
+    TEST(saves_and_loads_take_turns),
     TEST(an_old_config_that_cannot_come_back_is_named),
     TEST(an_old_file_that_cannot_come_back_keeps_no_other_away),
     TEST(shards_of_an_earlier_save_go),

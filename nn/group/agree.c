@@ -35,18 +35,21 @@ int64_t tl_group_count(tl_group *g, int64_t n)
 
 tl_status tl_group_promise(tl_group *g, tl_at at, tl_tensor y)
 {
-    char why[TL_MESSAGE_MAX / 2];
-    if (tl_batch_of(at.tape, y) == TL_FREE && !is_last(g))
-        return tl_tape_fail(at, TL_EUSAGE,
-                            "tl_group: a loss of parameters alone would count once for each of %d "
-                            "ranks; call its tl_backward (.partial, .ragged) after tl_group_share "
-                            "or, with .put_off before tl_group_fold, in the last rank alone",
-                            g->link.size);
-    if (tl_explain_invariance(at.tape, y, why, sizeof why) <= 0)
-        return tl_error_status(at.tape);
-    why[strcspn(why, "\n")] = 0;
-    return tl_tape_fail(at, TL_EUSAGE,
-                        "tl_group: the hash would depend on how many ranks there are: %s", why);
+    char why[TL_MESSAGE_MAX / 2], text[TL_MESSAGE_MAX];
+    if (tl_batch_of(at.tape, y) == TL_FREE && !is_last(g)) {
+        snprintf(text, sizeof text,
+                 "a loss of parameters alone would count once for each of %d ranks; call its "
+                 "tl_backward (.partial, .ragged) after tl_group_share or, with .put_off before "
+                 "tl_group_fold, in the last rank alone",
+                 g->link.size);
+    } else {
+        if (tl_explain_invariance(at.tape, y, why, sizeof why) <= 0)
+            return tl_error_status(at.tape);
+        why[strcspn(why, "\n")] = 0;
+        snprintf(text, sizeof text, "the hash would depend on how many ranks there are: %s", why);
+    }
+    tl_group_over(g, text);
+    return tl_tape_fail(at, TL_EUSAGE, "tl_group: %s", text);
 }
 
 /* ---- what must be the same in every rank: a list of keys and values, each with its NUL ---- */
@@ -191,7 +194,7 @@ static tl_status agree(tl_group *g, const char *list, size_t bytes)
     TL_TRY(tl_group_settle(g, NULL));
     if (*differs == '\0')
         return TL_OK;
-    tl_group_told(g, differs); /* all ranks fail */
+    g->told = true; /* all ranks fail */
     return tl_group_fail(g, TL_EUSAGE, "tl_group_agree: %s", differs);
 }
 

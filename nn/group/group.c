@@ -302,14 +302,13 @@ static void update_begins(void *ctx, tl_tape *t)
     tl_group *g = ctx;
     if (tl_traced(t))
         return;
-    if (!g->shared)
-        tl_group_fail(
-            g, TL_EUSAGE,
-            "tl_group: an update before the sums of all ranks are shared%s; call %s first",
-            g->begun || g->round > 0 ? "" : ", none since the last update",
-            g->begun        ? "tl_group_fold and tl_group_share"
-            : g->round == 0 ? "tl_group_take, tl_group_fold and tl_group_share"
-                            : "tl_group_share");
+    const bool unshared = g->begun || g->round > 0;
+    if (unshared || (!g->shared && tl_accumulating_count(t) > 0))
+        tl_group_fail(g, TL_EUSAGE,
+                      "tl_group: an update before the sums of all ranks are shared; call %s first",
+                      g->begun   ? "tl_group_fold and tl_group_share"
+                      : unshared ? "tl_group_share"
+                                 : "tl_group_take, tl_group_fold and tl_group_share");
     tl_group_check_update(g);
 }
 
@@ -490,13 +489,16 @@ void tl_group_free(tl_group *g)
 {
     if (g == NULL)
         return;
-    if (!g->told)
+    if (*g->why == '\0')
         tl_group_count(g, 0); /* names a rank that hangs by now */
-    const bool failed = g->told || tl_failed(g->t);
+    else
+        tl_group_ends(g); /* the others may not have heard */
+    const bool failed = *g->why != '\0' || tl_failed(g->t);
     if (g->begun || g->round > 0) /* gradients of some samples, which an update would take */
         tl_grad_clear(g->t);
     tl_group_unwatch_totals(g);
     tl_group_uncut(g);
+    tl_object_release(g->stepped);
     tl_observe_end(g->t, &watches);
     g->link.end(g->link.ctx, failed);
     tl_group_forget(g);

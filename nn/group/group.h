@@ -95,11 +95,11 @@ int64_t tl_group_next(tl_group *g, tl_tape *t, tl_loader *l, int64_t most, tl_te
  * the sums of the rank before: while backward goes on, if these have come, else in tl_group_fold.
  * Traced, that is so in each run of the graph. In a group of one it is tl_backward, adds what those
  * before have put off, and is refused in a trace that has such. Nothing else of the group may be
- * called between it, or that run, and tl_group_fold. TL_EUSAGE, here
- * and in a tl_backward that is called before it (not traced), if tl_explain_invariance names
- * something in y, such as TL_MEAN without the whole batch's .count, or if y is of parameters alone,
- * which each rank would add: all ranks call that one's tl_backward after tl_group_share, unless
- * gradients are cut. */
+ * called between it, or that run, and tl_group_fold. TL_EUSAGE, here and in a tl_backward that is
+ * called before it (not traced), if tl_explain_invariance names something in y, such as TL_MEAN
+ * without the whole batch's .count, or if y is of parameters alone, which each rank would add: all
+ * ranks call that one's tl_backward after tl_group_share or, where gradients are cut, the last rank
+ * alone, put off, before tl_group_fold. */
 #define tl_group_backward(g, t, y) tl_group_backward_at(TL_AT(t), g, y)
 tl_status tl_group_backward_at(tl_at at, tl_group *g, tl_tensor y);
 /* After tl_group_backward, or tl_backward (.put_off): each parameter's sums go on from what the
@@ -111,7 +111,8 @@ tl_status tl_group_fold(tl_group *g);
  * parameter, they go as a whole. TL_EDOMAIN below 1. */
 tl_status tl_group_parts(tl_group *g, int64_t elements);
 /* After the last fold, before tl_step: every rank gets what was summed (unless tl_group_cut says
- * otherwise) and the totals. In a group of several an update without it is TL_EUSAGE. */
+ * otherwise) and the totals. In a group of several an update of gradients that are not shared is
+ * TL_EUSAGE. */
 tl_status tl_group_share(tl_group *g);
 
 /* Cuts an optimizer's state over the ranks, by parameters: tl_adamw_new(m, ..., .part =
@@ -127,8 +128,7 @@ int tl_group_shard(tl_group *g);
 tl_status tl_group_cut(tl_group *g, tl_opt *opt);
 /* After each tl_step of an optimizer cut by tl_group_shard: what each rank has updated goes to all.
  * TL_EUSAGE if their settings or steps differ: of the optimizer that tl_group_cut was given, or
- * else the last that stepped and has state.
- */
+ * else the last that stepped and has state. */
 tl_status tl_group_weights(tl_group *g);
 /* tl_checkpoint_save by rank 0, of the state of all ranks, cut or not. Rank 0 keeps room for all of
  * it from then on. Path and notes are rank 0's. tl_checkpoint_load takes the file, for any number

@@ -47,8 +47,8 @@ struct tl_group {
     struct block *sent; /* what the link may still be reading */
     char *text;         /* of the message that came last */
     size_t room;        /* bytes of text */
-    bool told;          /* a rank has failed, and the others know: nothing goes round any more */
-    char why[TL_MESSAGE_MAX];
+    char why[TL_MESSAGE_MAX]; /* what has failed first: nothing goes round any more; "": nothing */
+    bool told;                /* the other ranks know, or will */
     char *buffer[TL_GROUP_BUFFERS]; /* for parts of sums that do not lie together */
     unsigned next_buffer;
 
@@ -82,10 +82,10 @@ struct tl_group {
     int n_totals;
 
     /* An optimizer cut over the ranks. */
-    bool sharded;          /* there is one */
-    tl_opt *opt;           /* the only one to have its gradients (tl_group_cut); held */
-    const tl_opt *stepped; /* the last one that made a step, if it has state; it may have ended */
-    bool cut_apart; /* until gradients are consumed: each rank has only those that it updates */
+    bool sharded;    /* there is one */
+    tl_opt *opt;     /* the only one to have its gradients (tl_group_cut); held */
+    tl_opt *stepped; /* the last one that made a step, if it has state; held */
+    bool cut_apart;  /* until gradients are consumed: each rank has only those that it updates */
 };
 
 static inline bool is_last(const tl_group *g) { return g->link.rank == g->link.size - 1; }
@@ -115,8 +115,8 @@ void *tl_group_alloc(tl_group *g, size_t bytes);
  * the other ranks are told of a failure. */
 tl_status tl_group_begins(tl_group *g);
 tl_status tl_group_ends(tl_group *g);
-/* The other ranks know of this failure, or will. */
-void tl_group_told(tl_group *g, const char *why);
+/* Notes the first failure of the group. */
+void tl_group_over(tl_group *g, const char *why);
 
 /* Sends head and text to g->to; n: as in the head. */
 tl_status tl_group_send(tl_group *g, what w, int n, const void *text, size_t bytes);

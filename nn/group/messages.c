@@ -30,6 +30,8 @@ tl_status tl_group_fail(tl_group *g, tl_status s, const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(message, sizeof message, fmt, ap);
     va_end(ap);
+    if (!tl_failed(g->t))
+        tl_group_over(g, message);
     return tl_tape_fail(tl_nowhere(g->t), s, "%s", message);
 }
 
@@ -147,7 +149,8 @@ static tl_status receive(tl_group *g, head *h)
             tl_group_send(g, FAILED, h->n, g->text, bytes);
         char why[TL_MESSAGE_MAX];
         snprintf(why, sizeof why, "rank %d has failed: %.400s", h->n, g->text);
-        tl_group_told(g, why);
+        g->told = true;
+        tl_group_over(g, why);
         return tl_group_fail(g, TL_EIO, "tl_group: %s", why);
     }
     if (h->step == g->step && h->round == g->round)
@@ -191,29 +194,29 @@ tl_status tl_group_round(tl_group *g, what w, int *n, void *number)
     return hands_on(g) ? tl_group_send(g, w, *n, number, 8) : TL_OK;
 }
 
-void tl_group_told(tl_group *g, const char *why)
+void tl_group_over(tl_group *g, const char *why)
 {
-    if (!g->told)
+    if (*g->why == '\0')
         snprintf(g->why, sizeof g->why, "%s", why);
-    g->told = true;
 }
 
 /* What this rank and others have sent since a failure cannot be told from what goes with it. */
 tl_status tl_group_begins(tl_group *g)
 {
     TL_TRY(tl_error_status(g->t));
-    return g->told
-               ? tl_group_fail(g, TL_EIO, "tl_group: it has ended with a failure: %.400s", g->why)
-               : TL_OK;
+    return *g->why == '\0' ? TL_OK
+                           : tl_tape_fail(tl_nowhere(g->t), TL_EIO,
+                                          "tl_group: it has ended with a failure: %.400s", g->why);
 }
 
 tl_status tl_group_ends(tl_group *g)
 {
     const tl_status s = tl_error_status(g->t);
-    if (s != TL_OK && !g->told && g->link.size > 1) {
-        const char *why = tl_error(g->t);
-        tl_group_told(g, why);
-        tl_group_send(g, FAILED, g->link.rank, why, strlen(why));
+    if (s != TL_OK)
+        tl_group_over(g, tl_error(g->t));
+    if (*g->why != '\0' && !g->told && g->link.size > 1) {
+        g->told = true;
+        tl_group_send(g, FAILED, g->link.rank, g->why, strlen(g->why));
     }
     return s;
 }

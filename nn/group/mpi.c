@@ -260,6 +260,7 @@ static tl_status begin(ring *m, bool begins, tl_link *out, tl_err *e)
     int rank, size, level;
     if (begins && MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &level) != MPI_SUCCESS)
         return tl_fail(e, TL_EIO, "tl_link_mpi: MPI does not begin");
+    begun |= begins;
     MPI_Comm_size(MPI_COMM_WORLD, &size);
     const tl_status s = size > 1
                             ? TL_OK
@@ -277,7 +278,6 @@ static tl_status begin(ring *m, bool begins, tl_link *out, tl_err *e)
     m->before = (rank + size - 1) % size;
     m->sign[0] = m->sign[1] = MPI_REQUEST_NULL;
     *out = (tl_link){m, rank, size, send, receive, settle, comes, end};
-    begun |= begins;
     links++;
     return TL_OK;
 }

@@ -129,11 +129,13 @@ void tl_group_check_update(tl_group *g)
 
 void tl_group_updated(tl_group *g, tl_model *m)
 {
+    tl_object_release(g->stepped);
     g->stepped = NULL;
     for (int i = tl_model_count(m); i-- > 0 && g->stepped == NULL;) {
         const tl_named x = tl_model_at(m, i);
-        const tl_opt *o = tl_opt_is_state(m, &x) ? tl_buffer_take(m, x.name, NULL) : NULL;
-        g->stepped = tl_object_given(o) && o->stepping ? o : NULL;
+        const void *whose = tl_opt_is_state(m, &x) ? tl_buffer_take(m, x.name, NULL) : NULL;
+        if (tl_object_given(whose) && ((const tl_opt *)whose)->stepping)
+            tl_object_hold(g->stepped = (tl_opt *)(uintptr_t)whose);
     }
 }
 
@@ -163,7 +165,7 @@ tl_status tl_group_cut(tl_group *g, tl_opt *opt)
 {
     if (tl_group_size(g) == 1)
         return g == NULL ? TL_OK : tl_error_status(g->t);
-    TL_TRY(tl_error_status(g->t));
+    TL_TRY(tl_group_begins(g));
     if (!tl_object_given(opt) || opt->model != tl_tape_model(g->t) ||
         opt->o.parts != g->link.size || opt->o.part != g->link.rank)
         return tl_group_fail(g, TL_EUSAGE,
@@ -223,7 +225,7 @@ static tl_status share_all(tl_group *g, tl_opt_away *away)
         send_gradients(g, grad, n) != TL_OK) {
         for (g->to = 0; g->to < g->link.rank; g->to++) /* who waits for this one */
             tl_group_send(g, FAILED, g->link.rank, tl_error(g->t), strlen(tl_error(g->t)));
-        tl_group_told(g, tl_error(g->t));
+        g->told = true;
     }
     g->to = next_of(g, g->link.rank);
     free(grad);

@@ -66,7 +66,7 @@ tl_status tl_group_total(tl_group *g, tl_tensor total)
     tl_array a;
     if (g == NULL || g->link.size == 1)
         return TL_OK;
-    TL_TRY(tl_error_status(g->t));
+    TL_TRY(tl_group_begins(g));
     if (g->n_totals == TOTALS || !tl_array_of(g->t, total, &a) || a.dtype != TL_F64 || a.ndim != 0)
         return tl_group_fail(g, TL_EUSAGE, "tl_group_total: at most %d, 0-d f64 of the model",
                              TOTALS);

@@ -76,8 +76,9 @@ void tl_writer_abort(tl_writer *w);
 tl_status tl_writers_place(tl_writer **w, const char *const *name, int n, const char *folder,
                            tl_err *err);
 
-/* While files take their places in a folder (alone: tl_writers_place) no other process that asks
- * does so, or reads them together. Waits; where a folder cannot be locked nobody does. */
+/* Who replaces files of a folder together locks it alone, who reads them together with other
+ * readers: until both are done each waits for the other, for ten seconds at most. Only processes
+ * that ask are kept away, and only where a folder can be locked (perhaps not over a network). */
 int tl_folder_lock(const char *folder, bool alone);
 void tl_folder_unlock(int lock);
 

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "tensor/files/file.h"
@@ -21,6 +22,8 @@ typedef struct {
     char aside[PATH_MAX + 16]; /* ... and where it waits; "": there was none */
     bool is_new;               /* a new file comes here; else the old one only goes */
 } place;
+
+enum { LOCK_TRIES = 200 }; /* ten seconds */
 
 /* Sets `aside` to a name beside the old file that nothing has. */
 static tl_status free_name(place *p, tl_err *err)
@@ -137,16 +140,22 @@ static tl_status place_all(tl_writer **w, int n, int *placed, tl_err *err)
 
 int tl_folder_lock(const char *folder, bool alone)
 {
+    const struct timespec pause = {0, 50 * 1000 * 1000};
     const int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    while (fd >= 0 && flock(fd, alone ? LOCK_EX : LOCK_SH) != 0 && errno == EINTR)
-        ;
+    for (int i = 0; fd >= 0 && i < LOCK_TRIES; i++) {
+        if (flock(fd, (alone ? LOCK_EX : LOCK_SH) | LOCK_NB) == 0 || errno != EWOULDBLOCK)
+            break;
+        nanosleep(&pause, NULL);
+    }
     return fd;
 }
 
 void tl_folder_unlock(int lock)
 {
-    if (lock >= 0)
-        close(lock);
+    if (lock < 0)
+        return;
+    flock(lock, LOCK_UN); /* a child may have it, too */
+    close(lock);
 }
 
 tl_status tl_writers_place(tl_writer **w, const char *const *name, int n, const char *folder,
@@ -166,7 +175,6 @@ tl_status tl_writers_place(tl_writer **w, const char *const *name, int n, const 
         else if (w[i] != NULL)
             s = tl_writer_flush(w[i], err);
     }
-    const int lock = tl_folder_lock(folder, true);
     for (; s == TL_OK && aside < n; aside++)
         s = set_aside(&p[(n - 1 + aside) % n], err); /* the last goes first */
     if (s == TL_OK)
@@ -176,7 +184,6 @@ tl_status tl_writers_place(tl_writer **w, const char *const *name, int n, const 
     for (int i = 0; placed == n && i < n; i++)
         if (p[i].aside[0] != '\0')
             unlink(p[i].aside);
-    tl_folder_unlock(lock);
     tl_free_raw(p);
     return s;
 }

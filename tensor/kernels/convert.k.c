@@ -65,20 +65,19 @@ static void narrow(int64_t n, tl_dtype dst, const void *x, void *y, int64_t stri
         move(n, tl_dtype_size(dst), x, 1, y, stride);
 }
 
-#define EACH(type, value)               \
-    for (int64_t i = 0; i < n; i++)     \
-        ((type *)y)[i] = (type)(value); \
-    break
+#define EACH(type, value)           \
+    for (int64_t i = 0; i < n; i++) \
+    ((type *)y)[i] = (type)(value)
 
 static void cast_from_i64(int64_t n, const int64_t *x, tl_dtype to, void *y)
 {
     switch (to) {
-    case TL_F64: EACH(double, x[i]);
-    case TL_F32: EACH(float, x[i]);
-    case TL_F16: EACH(uint16_t, tl_f64_to_f16(tl_i64_to_f64_odd(x[i])));
-    case TL_BF16: EACH(uint16_t, tl_f64_to_bf16(tl_i64_to_f64_odd(x[i])));
-    case TL_I64: EACH(int64_t, x[i]);
-    default: EACH(unsigned char, x[i] != 0);
+    case TL_F64: EACH(double, x[i]); break;
+    case TL_F32: EACH(float, x[i]); break;
+    case TL_F16: EACH(uint16_t, tl_f64_to_f16(tl_i64_to_f64_odd(x[i]))); break;
+    case TL_BF16: EACH(uint16_t, tl_f64_to_bf16(tl_i64_to_f64_odd(x[i]))); break;
+    case TL_I64: EACH(int64_t, x[i]); break;
+    default: EACH(unsigned char, x[i] != 0); break;
     }
 }
 
@@ -94,12 +93,12 @@ static inline __attribute__((always_inline)) void cast_from(int64_t n, tl_dtype 
                                                             tl_dtype to, void *y)
 {
     switch (to) {
-    case TL_F64: EACH(double, load(from, x, i));
-    case TL_F32: EACH(float, load(from, x, i));
-    case TL_F16: EACH(uint16_t, tl_f64_to_f16(load(from, x, i)));
-    case TL_BF16: EACH(uint16_t, tl_f64_to_bf16(load(from, x, i)));
-    case TL_I64: EACH(int64_t, tl_f64_to_i64(load(from, x, i)));
-    default: EACH(unsigned char, !(load(from, x, i) == 0)); /* a NaN is not 0 */
+    case TL_F64: EACH(double, load(from, x, i)); break;
+    case TL_F32: EACH(float, load(from, x, i)); break;
+    case TL_F16: EACH(uint16_t, tl_f64_to_f16(load(from, x, i))); break;
+    case TL_BF16: EACH(uint16_t, tl_f64_to_bf16(load(from, x, i))); break;
+    case TL_I64: EACH(int64_t, tl_f64_to_i64(load(from, x, i))); break;
+    default: EACH(unsigned char, !(load(from, x, i) == 0)); break; /* a NaN is not 0 */
     }
 }
 
