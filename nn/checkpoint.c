@@ -9,7 +9,6 @@
 #include "tensor/files/file.h"
 #include "tensor/files/safetensors.h"
 #include "tensor/memory.h"
-#include "tensor/threads.h"
 
 enum { OWN_NOTES = 6 };
 
@@ -146,20 +145,11 @@ static char *state_of_others(tl_model *m, const tl_opt *opt)
     return text;
 }
 
-/* x in so many digits that reading them gives x, in any locale. */
-static const char *exact_text(char text[32], double x)
-{
-    tl_textenv saved = tl_textenv_enter();
-    snprintf(text, 32, "%.17g", x);
-    tl_textenv_leave(saved);
-    return text;
-}
-
 static tl_status save(tl_model *m, tl_tape *t, const tl_opt *opt, const char *path,
                       const tl_note *notes, int n)
 {
     tl_err *err = tl_error_record(m);
-    char steps[32], seed[32], lr[32];
+    char steps[32], seed[32], lr[TL_OPT_NUMBER];
     TL_TRY(tl_need(err, "tl_checkpoint_save", "path", path != NULL, 1));
     TL_TRY(check_notes(notes, n, err));
     if (opt != NULL && opt->o.parts > 1 && !opt->gathered)
@@ -184,7 +174,7 @@ static tl_status save(tl_model *m, tl_tape *t, const tl_opt *opt, const char *pa
         *end++ = (tl_st_meta){"tally.optimizer", opt->name};
         *end++ = (tl_st_meta){"tally.steps", steps};
         if (opt->lr_set)
-            *end++ = (tl_st_meta){"tally.lr", exact_text(lr, opt->o.lr)};
+            *end++ = (tl_st_meta){"tally.lr", tl_opt_number(lr, opt->o.lr)};
         if (*others != '\0')
             *end++ = (tl_st_meta){"tally.others", others};
     }

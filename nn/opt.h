@@ -3,12 +3,14 @@
 #ifndef TL_NN_OPT_H
 #define TL_NN_OPT_H
 
+#include <stdio.h>
 #include <string.h>
 
 #include "autograd/author.h"
 #include "nn/nn.h"
 #include "ops/ops.h"
 #include "ops/optimize.h"
+#include "tensor/threads.h"
 
 typedef struct {
     char *pattern;
@@ -79,6 +81,16 @@ static inline tl_tensor tl_opt_add_squares(tl_tape *t, tl_tensor sum, tl_tensor 
 {
     const tl_tensor q = tl_is_none(grad) ? TL_NONE : tl_square_sum_at(TL_AT(t), grad);
     return tl_is_none(sum) ? q : tl_is_none(q) ? sum : tl_add(t, sum, q);
+}
+
+/* x in so many digits that reading them gives x, in any locale. */
+enum { TL_OPT_NUMBER = 32 };
+static inline const char *tl_opt_number(char text[TL_OPT_NUMBER], double x)
+{
+    tl_textenv saved = tl_textenv_enter();
+    snprintf(text, TL_OPT_NUMBER, "%.17g", x);
+    tl_textenv_leave(saved);
+    return text;
 }
 
 /* An error if whose, the owner of the buffer `state`, is another optimizer that still lives. */

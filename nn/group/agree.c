@@ -8,7 +8,6 @@
 #include "nn/group/internal.h"
 #include "nn/layers.h"
 #include "nn/opt.h"
-#include "tensor/threads.h"
 
 /* Added up from rank 0 to the last, whose sum goes round to all. */
 static tl_status count(tl_group *g, int64_t n, int64_t *all)
@@ -61,11 +60,8 @@ static void add(FILE *list, const char *key, const char *value)
 
 static void add_number(FILE *list, const char *key, double x)
 {
-    char text[32];
-    tl_textenv saved = tl_textenv_enter();
-    snprintf(text, sizeof text, "%.17g", x);
-    tl_textenv_leave(saved);
-    add(list, key, text);
+    char text[TL_OPT_NUMBER];
+    add(list, key, tl_opt_number(text, x));
 }
 
 /* All that decides an update, but for the parameters' own state. */
