@@ -148,7 +148,7 @@ typedef struct {
     tl_hook project;
     bool shared;
 } tl_mlp_swiglu_options;
-/* down(silu(gate x) * up x): NAME.gate, NAME.up (hidden, width), NAME.down (width, hidden). */
+/* down(swiglu(gate x, up x)): NAME.gate, NAME.up (hidden, width), NAME.down (width, hidden). */
 #define tl_mlp_swiglu(t, m, name, x, hidden, ...) \
     tl_mlp_swiglu_at(TL_AT(t), m, name, x, hidden, TL_MAKE(tl_mlp_swiglu_options){__VA_ARGS__})
 tl_tensor tl_mlp_swiglu_at(tl_at at, tl_model *m, const char *name, tl_tensor x, int64_t hidden,

@@ -7,11 +7,14 @@
 #include <cmocka.h>
 
 #include <locale.h>
+#include <math.h>
 #include <string.h>
 
 #include <tally_data.h>
 
+#include "tensor/files/hash.h"
 #include "tensor/files/safetensors.h"
+#include "tensor/rng.h"
 #include "tests/support/fresh_dir.h"
 #include "tests/support/skip.h"
 
@@ -80,6 +83,91 @@ static void draws_are_those_of_the_stream(void **unused)
     for (int i = 0; i < 4; i++)
         assert_true(ab[i] == (2 * tl_rng_uniform64(other, 0, (uint64_t)i) - 1) * 2);
     tl_free(m);
+}
+
+/* NUMERICS 11.2: how the layers' and models' first weights are drawn. */
+static void assert_first(tl_model *m, const char *name, tl_init_kind kind, double scale)
+{
+    tl_rng_key key = tl_rng_stream(tl_model_seed(m), name);
+    for (int i = 0; i < tl_model_count(m); i++) {
+        const tl_named x = tl_model_at(m, i);
+        if (strcmp(x.name, name) != 0)
+            continue;
+        for (uint64_t k = 0; k < (uint64_t)tl_array_count(&x.array); k++) {
+            const double draw = kind == TL_INIT_NORMAL    ? tl_rng_normal64(key, 0, k)
+                                : kind == TL_INIT_UNIFORM ? 2 * tl_rng_uniform64(key, 0, k) - 1
+                                                          : 1;
+            const float want = (float)(scale * draw), is = ((const float *)x.array.data)[k];
+            if (is != want)
+                fail_msg("%s[%d] is %a, not %a", name, (int)k, (double)is, (double)want);
+        }
+        return;
+    }
+    fail_msg("no parameter %s", name);
+}
+
+static void first_weights(void **unused)
+{
+    enum { NORMAL = TL_INIT_NORMAL, UNIFORM = TL_INIT_UNIFORM, ONES = TL_INIT_ONES };
+    tl_model *m = tl_model_new(.seed = 5), *l = tl_model_new(.seed = 6),
+             *g = tl_model_new(.seed = 7);
+    tl_tape *t = tl_tape_new(m), *tl = tl_tape_new(l), *tg = tl_tape_new(g);
+    tl_llama_config llama = {.vocab = 5, .width = 6, .layers = 3, .heads = 1, .hidden = 7};
+    tl_gpt2_config gpt2 = {.vocab = 5, .width = 6, .layers = 3, .heads = 1, .max_positions = 4};
+    tl_tensor x = tl_zeros(t, TL_F32, TL_DIMS(2, 3, 6)), c = tl_zeros(t, TL_F32, TL_DIMS(2, 6, 9));
+    const double six = 1 / sqrt(6), seven = 1 / sqrt(7), r = 1 / sqrt(2 * 3);
+    (void)unused;
+    tl_linear(t, m, "linear", x, 4);
+    tl_convolve1d(t, m, "conv", c, 4, .kernel = {3}, .groups = 2);
+    tl_lstm(t, m, "lstm", x, 7);
+    tl_mlp_swiglu(t, m, "swiglu", x, 7, .out_scale = 0.25);
+    tl_mlp_gelu(t, m, "gelu", x, 7, .out_scale = 0.25);
+    tl_self_attention(t, m, "self", x, .heads = 1, .out_scale = 0.25);
+    tl_norm_layer(t, m, "norm", x, 1e-5);
+    tl_llama(tl, l, &llama, tl_zeros(tl, TL_I64, TL_DIMS(1, 2)));
+    tl_gpt2(tg, g, &gpt2, tl_zeros(tg, TL_I64, TL_DIMS(1, 2)));
+    assert_string_equal(tl_error(t), "");
+    assert_string_equal(tl_error(tl), "");
+    assert_string_equal(tl_error(tg), "");
+    const struct {
+        tl_model *m;
+        const char *name;
+        int kind;
+        double scale;
+    } first[] = {{m, "linear.weight", UNIFORM, six},
+                 {m, "linear.bias", UNIFORM, six},
+                 {m, "conv.weight", UNIFORM, 1 / sqrt(3 * 3)},
+                 {m, "conv.bias", UNIFORM, 1 / sqrt(3 * 3)},
+                 {m, "lstm.weight_ih_l0", UNIFORM, seven},
+                 {m, "lstm.bias_hh_l0", UNIFORM, seven},
+                 {m, "swiglu.gate.weight", NORMAL, six},
+                 {m, "swiglu.up.weight", NORMAL, six},
+                 {m, "swiglu.down.weight", NORMAL, 0.25 / sqrt(7)},
+                 {m, "gelu.up.weight", NORMAL, 0.02},
+                 {m, "gelu.up.bias", ONES, 0},
+                 {m, "gelu.down.weight", NORMAL, 0.02 * 0.25},
+                 {m, "self.q.weight", NORMAL, six},
+                 {m, "self.v.weight", NORMAL, six},
+                 {m, "self.o.weight", NORMAL, 0.25 / sqrt(6)},
+                 {m, "norm.weight", ONES, 1},
+                 {m, "norm.bias", ONES, 0},
+                 {l, "embed.weight", NORMAL, six},
+                 {l, "output.proj.weight", NORMAL, six},
+                 {l, "norm.weight", ONES, 1},
+                 {l, "layers.2.attention.k.weight", NORMAL, six},
+                 {l, "layers.2.attention.o.weight", NORMAL, r / sqrt(6)},
+                 {l, "layers.1.mlp.up.weight", NORMAL, six},
+                 {l, "layers.1.mlp.down.weight", NORMAL, r / sqrt(7)},
+                 {g, "embed.weight", NORMAL, 0.02},
+                 {g, "positions.weight", NORMAL, 0.01},
+                 {g, "blocks.0.attention.qkv.weight", NORMAL, 0.02},
+                 {g, "blocks.0.attention.qkv.bias", ONES, 0},
+                 {g, "blocks.0.attention.out.weight", NORMAL, 0.02 * r},
+                 {g, "blocks.2.mlp.up.weight", NORMAL, 0.02},
+                 {g, "blocks.2.mlp.down.weight", NORMAL, 0.02 * r}};
+    for (size_t i = 0; i < sizeof first / sizeof *first; i++)
+        assert_first(first[i].m, first[i].name, (tl_init_kind)first[i].kind, first[i].scale);
+    tl_free(t, tl, tg, m, l, g);
 }
 
 static void seeds_differ(void **unused)
@@ -256,6 +344,35 @@ static void one_bit_shows_in_the_hash(void **unused)
 }
 
 /* The same values under exchanged names, and under names that only join to the same letters. */
+/* NUMERICS 12.7, written out for one parameter: its name, then what tl_sha256 hashes. */
+static void the_hash_is_of_these_bytes(void **unused)
+{
+    static const unsigned char bytes[] = {
+        2,   0,   0,    0,    0, 0, 0, 0,    'a', 'b', /* name */
+        'F', '3', '2',                                 /* dtype */
+        2,   0,   0,    0,    0, 0, 0, 0,    1,   0,   0,    0,
+        0,   0,   0,    0,    3, 0, 0, 0,    0,   0,   0,    0,    /* dims */
+        0,   0,   0x80, 0x3f, 0, 0, 0, 0x80, 0,   0,   0xc0, 0x7f, /* 1, -0, NaN */
+    };
+    const float value[] = {1, -0.f, -NAN};
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tape *t = tl_tape_new(m);
+    tl_tensor x = tl_param(t, m, "ab", TL_F32, TL_DIMS(1, 3), TL_INIT_ZEROS, 0);
+    char hex[65], whole[65], tensor[65];
+    (void)unused;
+    assert_int_equal(tl_write(m, x, value, sizeof value), TL_OK);
+    assert_int_equal(tl_sha256(t, x, tensor), TL_OK);
+    for (int from = 0; from < 11; from += 10) {
+        tl_sha256_ctx h;
+        assert_int_equal(tl_sha256_begin(&h, NULL), TL_OK);
+        tl_sha256_feed(&h, bytes + from, sizeof bytes - (size_t)from);
+        assert_int_equal(tl_sha256_finish_hex(&h, from == 0 ? whole : hex, NULL), TL_OK);
+    }
+    assert_string_equal(hash(m), whole);
+    assert_string_equal(tensor, hex);
+    tl_free(t, m);
+}
+
 static void names_show_in_the_hash(void **unused)
 {
     static const char *const pair[4][2] = {{"ab", "c"}, {"c", "ab"}, {"a", "bc"}, {"ab", "d"}};
@@ -485,7 +602,9 @@ static void places_that_cannot_be_written(void **unused)
 const struct CMUnitTest tl_tests_model[] = {
     cmocka_unit_test(order_of_creation_decides_nothing),
     cmocka_unit_test(draws_are_those_of_the_stream),
+    cmocka_unit_test(first_weights),
     cmocka_unit_test(seeds_differ),
+    cmocka_unit_test(the_hash_is_of_these_bytes),
     cmocka_unit_test(later_calls_are_checked),
     cmocka_unit_test(names_that_cannot_be_saved),
     cmocka_unit_test(long_names_do_not_meet),
