@@ -121,7 +121,6 @@ static tl_status check_change(making *k)
     const tl_op *op = k->call.op;
     const tl_tape *t = k->at.tape;
     const tl_value *x = k->value[op->mutates];
-    const unsigned changes = TL_BIT(op->mutates) | op->changes;
     const bool reads = k->needs_grad && !(op->traits & TL_NONDIFF) &&
                        tl_op_reads(op, k->wanted) & TL_BIT(op->mutates);
     char a[TL_SHAPE_TEXT], b[TL_SHAPE_TEXT];
@@ -140,12 +139,11 @@ static tl_status check_change(making *k)
     if (base == NULL)
         return tl_tape_fail(k->at, TL_ESTALE, "%s: what input %d shows was removed from the model",
                             op->name, op->mutates);
-    for (int i = 0; i < x->a.ndim; i++)
-        if (x->a.dim[i] > 1 && x->a.stride[i] == 0)
-            return tl_tape_fail(k->at, TL_EINPLACE,
-                                "%s: dim %d of input %d shows one element %lld times; it cannot be "
-                                "changed in place",
-                                op->name, i, op->mutates, (long long)x->a.dim[i]);
+    if (tl_array_repeats(&x->a))
+        return tl_tape_fail(k->at, TL_EINPLACE,
+                            "%s: input %d, %s, shows elements more than once; it cannot be changed "
+                            "in place",
+                            op->name, op->mutates, tl_array_shape_text(a, &x->a));
     if (k->needs_grad && !(op->traits & TL_NONDIFF) && base->node < 0 && base->needs_grad)
         return tl_tape_fail(k->at, TL_EINPLACE,
                             "%s: cannot change a leaf that needs a gradient in place", op->name);
@@ -157,7 +155,7 @@ static tl_status check_change(making *k)
     const tl_tensor under = tl_bottom(t, k->in[op->mutates]);
     const tl_value *lent = t->now.phase == 0 ? tl_peek(t, under) : NULL;
     for (int i = 0; i < k->call.n_in && op != &tl_op_assign; i++) /* that copies before it writes */
-        if (k->value[i] != NULL && (i >= 32 || !(changes & TL_BIT(i))) &&
+        if (k->value[i] != NULL && i != op->mutates &&
             tl_same_memory(t, k->in[i], k->in[op->mutates]) &&
             tl_arrays_overlap(&k->value[i]->a, &x->a))
             return tl_tape_fail(k->at, TL_EINPLACE,
@@ -179,6 +177,26 @@ static tl_status check_change(making *k)
 }
 
 /* ---- outputs ---- */
+
+/* A view shows elements of its input and, but for TL_REPEATS, each once. A pointwise op's shape
+ * rule may be a user's: each input broadcasts to what it says. */
+static tl_status check_shape(tl_call *c)
+{
+    const unsigned traits = c->op->traits;
+    tl_shape s;
+    if (traits & TL_VIEW)
+        TL_TRY(tl_view_check(&c->out[0], c->in[0], c->err));
+    if ((traits & (TL_VIEW | TL_REPEATS)) == TL_VIEW && tl_array_repeats(&c->out[0]) &&
+        !tl_array_repeats(c->in[0]))
+        return tl_fail(c->err, TL_EUSAGE, "shows elements more than once, but is not TL_REPEATS");
+    for (int i = 0; traits & TL_POINTWISE && c->op->tile != NULL && i < c->n_in; i++) {
+        TL_TRY(tl_shape_broadcast(&s, &c->out[0], c->in[i], c->err));
+        if (s.ndim != c->out[0].ndim ||
+            memcmp(s.dim, c->out[0].dim, (size_t)s.ndim * sizeof *s.dim) != 0)
+            return tl_fail(c->err, TL_ESHAPE, "input %d does not broadcast to the output", i);
+    }
+    return TL_OK;
+}
 
 /* Fills in the outputs' records and the node, with all the memory that the rest of the call needs.
  * The node counts only once the call has succeeded. */
@@ -205,9 +223,8 @@ static tl_status allocate(making *k, tl_tensor *out)
     if (first && !k->earlier)
         before[0] = k->mutates ? operand : k->value[0];
     tl_arena *fresh = !room || k->earlier || c->mode & TL_TRACE ? NULL : t->arena;
-    if ((op->traits & TL_VIEW && tl_view_check(&c->out[0], c->in[0], c->err) != TL_OK) ||
-        tl_arrays_new(fresh, c->out + first, c->n_out - first, c->strided, st + first, c->err) !=
-            TL_OK)
+    if (check_shape(c) != TL_OK || tl_arrays_new(fresh, c->out + first, c->n_out - first,
+                                                 c->strided, st + first, c->err) != TL_OK)
         return tl_tape_fail(k->at, c->err->status, "%s: %s", op->name, c->err->message);
     if (!room)
         return tl_tape_fail(k->at, TL_ENOMEM, "%s: no memory to record node %u", op->name,
@@ -316,6 +333,7 @@ static tl_status run(making *k)
     if (k->operand && !(c->mode & TL_APART) && k->in[op->mutates].owner == t->values.owner)
         k->value[op->mutates]->consumed = true;
     t->n_nodes++;
+    t->inside = NULL;
     tl_tell_recorded(t);
     return TL_OK;
 }
@@ -326,10 +344,12 @@ void tl_apply(tl_at at, const tl_op *op, const void *attrs, const tl_tensor *in,
               tl_tensor *out)
 {
     tl_tape *t = at.tape;
-    for (int i = 0; op != NULL && out != NULL && i < op->n_out && i < TL_OUTS; i++)
-        out[i] = TL_NONE;
-    if (tl_failed(t) || tl_op_check(at, op, attrs, in, n_in, out) != TL_OK)
+    const int n_out = op == NULL || out == NULL ? 0 : op->n_out < TL_OUTS ? op->n_out : TL_OUTS;
+    if (tl_failed(t) || tl_op_check(at, op, attrs, in, n_in, out) != TL_OK) {
+        for (int i = 0; i < n_out; i++)
+            out[i] = TL_NONE;
         return;
+    }
     tl_array arrays[TL_OUTS];
     tl_err err;
     err.status = TL_OK;
@@ -352,9 +372,13 @@ void tl_apply(tl_at at, const tl_op *op, const void *attrs, const tl_tensor *in,
             tl_tape_fail(k.at, s, "%.60s%s", *err.message == '\0' ? op->name : "",
                          *err.message == '\0' ? ": its shape rule refuses the inputs"
                                               : err.message);
-        else if ((!k.operand || check_change(&k) == TL_OK) && allocate(&k, out) == TL_OK &&
-                 run(&k) == TL_OK)
-            return;
+        else if ((!k.operand || check_change(&k) == TL_OK) && allocate(&k, out) == TL_OK) {
+            t->inside = op->name;
+            s = run(&k);
+            t->inside = NULL;
+            if (s == TL_OK)
+                return;
+        }
     }
     tl_values_drop(&t->values, first);
     tl_changes_free(k.change);

@@ -1,6 +1,6 @@
 /* compute.c: what computes a call: the kernel that was selected for it (kernels/table.c) or the
- * op's own, the loops of pointwise ops and of ops by rows, and operands converted to the compute
- * type and back.
+ * op's own, the loops of pointwise ops and of ops by rows, and whole operands converted to the
+ * compute type and back (tile by tile: tensor/convert.c).
  *
  * The loop of a pointwise op gathers a tile of each operand (widened, broadcast), calls the tile
  * kernel, and stores the result (rounded). Contiguous operands in a compute type are read as is. */
@@ -12,8 +12,22 @@
 #include "tensor/isa.h"
 #include "tensor/threads.h"
 
+/* What tl_op_check has seen of pointwise ops is true of c, whose op is none. */
+static tl_status check_other(tl_call *c)
+{
+    bool fits = c->n_in > 0 && c->n_in <= TL_TILE_MAX_IN;
+    for (int i = 0; fits && i < c->n_in; i++)
+        fits = c->in[i] != NULL;
+    return fits ? TL_OK
+                : tl_call_fail(c, TL_EUSAGE,
+                               "a pointwise loop over %d inputs; 1 to %d are possible, all there",
+                               c->n_in, TL_TILE_MAX_IN);
+}
+
 tl_status tl_pointwise_shape(tl_call *c)
 {
+    if (!(c->op->traits & TL_POINTWISE))
+        TL_TRY(check_other(c));
     tl_array both = *c->in[0];
     for (int i = 1; i < c->n_in; i++) {
         const tl_array *b = c->in[i];
@@ -50,27 +64,6 @@ tl_tiles tl_tiles_of(int n, size_t unit)
     size_t bytes = TL_TILES_BYTES / (size_t)(n > 0 ? n : 1) / 64 * 64;
     int64_t len = (int64_t)(bytes / unit);
     return (tl_tiles){len < TL_TILE_LEN ? len : TL_TILE_LEN, bytes};
-}
-
-void tl_operand_move(const tl_operand *o, int64_t from, int64_t n, void *tile, bool store)
-{
-    const tl_array *a = &o->a;
-    const tl_convert_table *cv = tl_isa_now()->convert;
-    int64_t size = (int64_t)tl_dtype_size(a->dtype), unit = (int64_t)tl_dtype_size(o->tile);
-    int last = a->ndim - 1;
-    int64_t inner = last < 0 ? 1 : a->dim[last], step = last < 0 ? 1 : a->stride[last];
-    const int64_t row = n == 0 ? 0 : from / inner;
-    int64_t col = from - row * inner;
-    tl_cursor at = tl_cursor_at(a, last, row);
-    for (int64_t run; n > 0; n -= run, col = 0, tile = (char *)tile + run * unit) {
-        char *x = (char *)a->data + (at.offset + col * step) * size;
-        run = inner - col < n ? inner - col : n;
-        if (store)
-            cv->narrow(run, a->dtype, tile, x, step);
-        else
-            cv->widen(run, a->dtype, x, step, tile);
-        tl_cursor_next(&at);
-    }
 }
 
 static void run_range(void *ctx, int64_t begin, int64_t end, int thread)
@@ -113,15 +106,6 @@ static tl_dtype meeting_type(const tl_call *c)
     return d;
 }
 
-tl_operand tl_operand_of(const tl_array *a, tl_dtype tile)
-{
-    tl_operand o = {.a = *a, .tile = tile};
-    tl_array_collapse(&o.a, 1);
-    o.direct = a->dtype == tile && tl_array_contiguous(&o.a);
-    o.constant = o.a.ndim == 1 && o.a.stride[0] == 0;
-    return o;
-}
-
 /* Sets up operand a for the loop of c, to whose output it broadcasts. Most operands are row-major
  * and have the output's shape and the tile's dtype: these need no further look. */
 static void set_operand(tl_operand *o, const tl_call *c, const tl_array *a, tl_dtype tile)
@@ -141,10 +125,14 @@ static void set_operand(tl_operand *o, const tl_call *c, const tl_array *a, tl_d
 tl_status tl_pointwise_run(tl_call *c)
 {
     loop k;
+    if (!(c->op->traits & TL_POINTWISE))
+        TL_TRY(c->op->tile != NULL || c->op->slot > 0
+                   ? check_other(c)
+                   : tl_call_fail(c, TL_EUSAGE, "has no .tile for its loop"));
     k.c = c;
     k.fn = c->kernel != NULL && c->kernel->tile != NULL ? c->kernel->tile
-           : c->op->slot                                ? tl_isa_now()->tile[c->op->slot]
-                                                        : c->op->tile;
+           : c->op->tile != NULL                        ? c->op->tile
+                                                        : tl_isa_now()->tile[c->op->slot];
     const tl_array *out = &c->out[0];
     const tl_dtype meet = meeting_type(c);
     set_operand(&k.out, c, out,
@@ -188,27 +176,6 @@ tl_status tl_scratch_array(tl_call *c, tl_array *a, bool zeroed)
     tl_array_set_contiguous(a);
     a->data = tl_scratch(c, tl_array_room(a), zeroed);
     return a->data == NULL ? TL_ENOMEM : TL_OK;
-}
-
-/* Moves elements between an operand and a contiguous copy, in row-major order. */
-typedef struct {
-    tl_operand operand;
-    char *copy;
-    bool store; /* from the copy into the operand */
-} mover;
-
-static void move_range(void *ctx, int64_t begin, int64_t end, int thread)
-{
-    const mover *m = ctx;
-    (void)thread;
-    tl_operand_move(&m->operand, begin, end - begin,
-                    m->copy + begin * (int64_t)tl_dtype_size(m->operand.tile), m->store);
-}
-
-void tl_operand_copy(const tl_array *a, tl_dtype tile, void *copy, bool store)
-{
-    mover m = {tl_operand_of(a, tile), copy, store};
-    tl_parallel_for(tl_array_count(a), 16384, move_range, &m);
 }
 
 /* a itself where it fits, else room for it, row-major in its compute type. */

@@ -222,6 +222,7 @@ struct tl_tape {
     int n_grads, cap_grads;
     tl_key_map grad_at; /* leaf -> where its record is; one that is elsewhere is searched for */
     uint32_t thaws;     /* of the model, when recording began */
+    const char *inside; /* the op whose call runs, or is shown to observers */
     bool late;          /* since then a leaf has been marked that may have been used before */
     int first_grad; /* records before it belong to gradients that a trace has already consumed */
     int calls;      /* tl_backward calls that reached a parameter, since the reset or a step */
@@ -429,7 +430,7 @@ tl_status tl_error_renew(void *object);
 enum { TL_ATTRS_TEXT = 256 };
 const char *tl_attrs_text(const tl_op *op, const void *attrs, char buf[TL_ATTRS_TEXT]);
 /* Whether attributes agree, field by field, except those with skip[field] >= 0 (NULL: compare all).
- * A "dim" may count from either end if the rank of input 0 is given; 0: unknown. */
+ * A TL_ATTR_DIM may count from either end if the rank of input 0 is given; 0: unknown. */
 bool tl_attrs_agree(const tl_op *op, const void *a, const void *b, int rank,
                     const signed char *skip);
 double tl_attr_number(const tl_attr *f, const void *attrs); /* 0 for a shape or dtype */

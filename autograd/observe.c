@@ -98,12 +98,9 @@ static tl_status answer(tl_tape *t, const tl_seen *s, bool ran)
             status = (ran ? o->ran : o->records)(ctx, t, s);
         status = status == TL_OK ? tl_error_status(t) : status;
     }
-    if (status != TL_OK)
-        return tl_tape_fail(at, status, "%s: an observer refuses it and does not say why", name);
-    if (s->node == TL_NO_NODE || t->n_nodes == s->node)
-        return TL_OK;
-    t->n_nodes = s->node; /* the caller drops the values */
-    return tl_tape_fail(at, TL_EUSAGE, "%s: an observer has recorded on the tape", name);
+    return status == TL_OK
+               ? TL_OK
+               : tl_tape_fail(at, status, "%s: an observer refuses it and does not say why", name);
 }
 
 tl_status tl_tell_records(tl_tape *t, const tl_seen *s) { return answer(t, s, false); }

@@ -17,6 +17,7 @@ const char *tl_attrs_text(const tl_op *op, const void *attrs, char buf[TL_ATTRS_
         const void *p = (const char *)attrs + a->offset;
         const char *text = s;
         switch (a->kind) {
+        case TL_ATTR_DIM:
         case TL_ATTR_I64: snprintf(s, sizeof s, "%" PRId64, *(const int64_t *)p); break;
         case TL_ATTR_INT: snprintf(s, sizeof s, "%d", *(const int *)p); break;
         case TL_ATTR_F64: snprintf(s, sizeof s, "%.9g", *(const double *)p); break;
@@ -34,13 +35,15 @@ const char *tl_attrs_text(const tl_op *op, const void *attrs, char buf[TL_ATTRS_
 }
 
 static const size_t attr_bytes[] = {sizeof(int64_t), sizeof(int),      sizeof(double), /* by kind */
-                                    sizeof(bool),    sizeof(tl_shape), sizeof(tl_dtype)};
+                                    sizeof(bool),    sizeof(tl_shape), sizeof(tl_dtype),
+                                    sizeof(int64_t)};
 
 double tl_attr_number(const tl_attr *f, const void *attrs)
 {
     const void *p = (const char *)attrs + f->offset;
     switch (f->kind) {
     case TL_ATTR_F64: return *(const double *)p;
+    case TL_ATTR_DIM:
     case TL_ATTR_I64: return (double)*(const int64_t *)p;
     case TL_ATTR_INT: return *(const int *)p;
     case TL_ATTR_BOOL: return *(const bool *)p;
@@ -49,11 +52,8 @@ double tl_attr_number(const tl_attr *f, const void *attrs)
 }
 
 /* A dim counted from the end is the same as counted from the front. */
-static bool same_dim(const tl_attr *f, const void *a, const void *b, int rank)
+static bool same_dim(int64_t x, int64_t y, int rank)
 {
-    if (strcmp(f->name, "dim") != 0 || rank <= 0)
-        return false;
-    int64_t x = (int64_t)tl_attr_number(f, a), y = (int64_t)tl_attr_number(f, b);
     return (x < 0 ? x + rank : x) == (y < 0 ? y + rank : y);
 }
 
@@ -67,10 +67,12 @@ bool tl_attrs_agree(const tl_op *op, const void *a, const void *b, int rank,
         const char *x = (const char *)a + f->offset, *y = (const char *)b + f->offset;
         if (skip != NULL && skip[i] >= 0)
             continue;
-        if (f->kind == TL_ATTR_SHAPE
-                ? !tl_shape_equal((const tl_shape *)(const void *)x,
-                                  (const tl_shape *)(const void *)y)
-                : memcmp(x, y, attr_bytes[f->kind]) != 0 && !same_dim(f, a, b, rank))
+        if (f->kind == TL_ATTR_SHAPE ? !tl_shape_equal((const tl_shape *)(const void *)x,
+                                                       (const tl_shape *)(const void *)y)
+                                     : memcmp(x, y, attr_bytes[f->kind]) != 0 &&
+                                           !(f->kind == TL_ATTR_DIM && rank > 0 &&
+                                             same_dim(*(const int64_t *)(const void *)x,
+                                                      *(const int64_t *)(const void *)y, rank)))
             return false;
     }
     return true;
@@ -104,6 +106,8 @@ static const char *oddity(const tl_op *op, int n_in)
         return "a view has one output, which shows its input 0, and computes nothing";
     if (tiles && (op->optional != 0 || (op->tile != NULL && op->slot != 0)))
         return "all inputs of a pointwise op are there, and it has one kernel";
+    if (op->traits & TL_STORES && op->forward != NULL && op->tile != NULL)
+        return "an op of TL_STORES has a forward or a tile, and not both";
     if (op->changes != 0 && (!mutates || tiles || op->traits & (TL_WIDENED | TL_ROWS) ||
                              (n_in < 32 && op->changes >> n_in != 0)))
         return "further inputs are changed by an op that changes one, has them, and converts none";
@@ -117,6 +121,9 @@ tl_status tl_op_check(tl_at at, const tl_op *op, const void *attrs, const tl_ten
 {
     if (op == NULL)
         return tl_tape_need(at, "tl_apply", "op", false, 1);
+    if (at.tape->inside != NULL)
+        return tl_tape_fail(at, TL_EUSAGE, "%s: called inside of %s, on the same tape", op->name,
+                            at.tape->inside);
     if (op->n_out < 0 || (out == NULL && op->n_out > 0))
         return tl_tape_need(at, "tl_apply", "out", out != NULL, op->n_out);
     const bool named = op->name != NULL && *op->name != '\0';
@@ -160,7 +167,7 @@ tl_status tl_op_check(tl_at at, const tl_op *op, const void *attrs, const tl_ten
                             op->name, op->attr_size, op->row_dims);
     for (const tl_attr *a = op->attr; a != NULL && a->name != NULL; a++) {
         const tl_shape *s = (const void *)((const char *)attrs + a->offset);
-        if ((unsigned)a->kind > TL_ATTR_DTYPE || op->attr_size < attr_bytes[a->kind] ||
+        if ((unsigned)a->kind > TL_ATTR_DIM || op->attr_size < attr_bytes[a->kind] ||
             a->offset > op->attr_size - attr_bytes[a->kind])
             return tl_tape_fail(at, TL_EUSAGE,
                                 "%s: attribute %s is of no kind, or not in .attr_size, %zu bytes",

@@ -13,11 +13,11 @@ TL_BEGIN
 
 typedef struct tl_op tl_op;
 
-/* Attributes are a plain struct, copied by value into the node. The schema names its fields, so
- * that they can be printed and compared (doubles bitwise; padding is never read). */
+/* Attributes are a plain struct, copied by value. The schema names all fields that tell two calls
+ * apart (doubles bitwise). TL_ATTR_DIM: an I64, a dim of input 0, which may count from the end. */
 /* clang-format off */
 typedef enum {
-    TL_ATTR_I64, TL_ATTR_INT, TL_ATTR_F64, TL_ATTR_BOOL, TL_ATTR_SHAPE, TL_ATTR_DTYPE
+    TL_ATTR_I64, TL_ATTR_INT, TL_ATTR_F64, TL_ATTR_BOOL, TL_ATTR_SHAPE, TL_ATTR_DTYPE, TL_ATTR_DIM
 } tl_attr_kind;
 /* clang-format on */
 typedef struct {
@@ -77,8 +77,8 @@ enum {
     TL_BEGINS = 1u << 8, /* overwrites all of in[mutates], and need not read it (tl_call.begins) */
     TL_STORES = 1u << 9, /* pointwise: the tile is written in the output's storage dtype */
     TL_REPEATS = 1u << 10, /* a view that shows elements more than once (expand) */
-    /* element i of each output depends on element i of the inputs alone, so an output may share the
-     * memory of a contiguous input of its shape and dtype (true of pointwise ops without saying) */
+    /* one pass writes element i of all outputs, having read element i of the inputs: an output may
+     * share the memory of a contiguous input of its shape and dtype (pointwise ops need not say) */
     TL_ELEMENTWISE = 1u << 11,
     /* forward() gets its operands (at most 8) row-major and in their compute types, and returns its
      * results so; the engine converts whatever is laid out or stored otherwise */
@@ -108,7 +108,7 @@ struct tl_op {
     unsigned saves_in, saves_out; /* what vjp reads, one bit each */
     /* The inputs that vjp reads when only those of `wanted` take gradients; NULL: saves_in. */
     unsigned (*saves_for)(unsigned wanted);
-    unsigned folds;     /* inputs whose gradient vjp adds to an accumulator itself */
+    unsigned folds;     /* inputs whose gradient sums over samples: vjp adds it to acc[i] itself */
     unsigned folds_f64; /* those of them whose accumulator is f64; others': the compute type */
     bool (*folds_wide)(const void *attrs); /* with these attributes all are f64; NULL: never */
     /* How output 0 can be recomputed: by op, with the same attributes, from from[0 .. n), where i
@@ -138,10 +138,10 @@ struct tl_op {
     unsigned changes; /* further inputs that change in place: an optimizer's state */
 };
 
-/* Records and runs one op and fills out[0 .. n_out), with zero handles on an error. */
+/* Records and runs one op and fills out[0 .. n_out), with zero handles on an error; in may lie in
+ * out. tl_apply1: of ops with one output. Neither is called inside of a call on the same tape. */
 void tl_apply(tl_at at, const tl_op *op, const void *attrs, const tl_tensor *in, int n_in,
               tl_tensor *out);
-/* The same for ops with one output. */
 tl_tensor tl_apply1(tl_at at, const tl_op *op, const void *attrs, const tl_tensor *in, int n_in);
 
 /* Makes room for that many calls of in-place ops with that many inputs each, so that a series of

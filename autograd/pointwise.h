@@ -6,15 +6,8 @@
 #define TL_POINTWISE_H
 
 #include "autograd/op.h"
+#include "tensor/convert.h"
 #include "tensor/storage.h"
-
-/* An operand of a loop, read (or written) in place or tile by tile. */
-typedef struct {
-    tl_array a;    /* in the loop's shape, collapsed */
-    bool direct;   /* contiguous and of the tile's dtype: used in place */
-    bool constant; /* the same element everywhere: one tile serves the whole loop */
-    tl_dtype tile;
-} tl_operand;
 
 /* The tiles of a loop. All together have TL_TILES_BYTES on the stack, which may be small, and so
  * stay in the fastest cache: the more there are, the shorter each is. */
@@ -25,14 +18,6 @@ typedef struct {
 } tl_tiles;
 /* n tiles whose elements have at most `unit` bytes. */
 tl_tiles tl_tiles_of(int n, size_t unit);
-
-/* a must have the loop's shape (tl_array_expand). */
-tl_operand tl_operand_of(const tl_array *a, tl_dtype tile);
-/* Copies elements [from, from + n), in row-major order, from the operand into a contiguous tile;
- * store: from the tile into the operand. */
-void tl_operand_move(const tl_operand *o, int64_t from, int64_t n, void *tile, bool store);
-/* The same for all elements of a, on all threads. */
-void tl_operand_copy(const tl_array *a, tl_dtype tile, void *copy, bool store);
 
 /* Scratch memory, released when the call has run; NULL, with an error, when there is none. */
 void *tl_scratch(tl_call *c, size_t bytes, bool zeroed);

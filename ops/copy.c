@@ -49,7 +49,7 @@ typedef struct {
     int64_t dim;
 } concat_attrs;
 
-static const tl_attr concat_schema[] = {TL_FIELD(concat, dim, I64), {0}};
+static const tl_attr concat_schema[] = {TL_FIELD(concat, dim, DIM), {0}};
 
 static tl_status concat_shape(tl_call *c)
 {
@@ -195,7 +195,7 @@ typedef struct {
 } slice_grad_attrs;
 
 static const tl_attr slice_grad_schema[] = {TL_FIELD(slice_grad, size, I64),
-                                            TL_FIELD(slice_grad, dim, I64),
+                                            TL_FIELD(slice_grad, dim, DIM),
                                             TL_FIELD(slice_grad, start, I64),
                                             TL_FIELD(slice_grad, step, I64),
                                             {0}};

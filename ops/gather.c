@@ -16,9 +16,9 @@ typedef struct {
     int64_t dim;
 } gather_attrs;
 
-static const tl_attr gather_schema[] = {TL_FIELD(gather, dim, I64), {0}};
+static const tl_attr gather_schema[] = {TL_FIELD(gather, dim, DIM), {0}};
 static const tl_attr scatter_schema[] = {TL_FIELD(gather, shape, SHAPE),
-                                         TL_FIELD(gather, dim, I64),
+                                         TL_FIELD(gather, dim, DIM),
                                          {0}};
 
 /* The ids fit values of shape x along the attribute dim. Input 0 has the values' dtype. */

@@ -179,7 +179,7 @@ tl_tensor tl_transpose_at(tl_at at, tl_tensor x, int d0, int d1)
 
 /* ---- slice: elements start, start+step, ... below stop; select: one, dim dropped ---- */
 
-static const tl_attr tl_slice_schema[] = {TL_FIELD(tl_slice, dim, I64),
+static const tl_attr tl_slice_schema[] = {TL_FIELD(tl_slice, dim, DIM),
                                           TL_FIELD(tl_slice, start, I64),
                                           TL_FIELD(tl_slice, stop, I64),
                                           TL_FIELD(tl_slice, step, I64),
@@ -237,7 +237,7 @@ typedef struct {
     int64_t dim, index;
 } select_attrs;
 
-static const tl_attr select_schema[] = {TL_FIELD(select, dim, I64),
+static const tl_attr select_schema[] = {TL_FIELD(select, dim, DIM),
                                         TL_FIELD(select, index, I64),
                                         {0}};
 

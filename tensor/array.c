@@ -105,6 +105,27 @@ tl_status tl_view_check(tl_array *a, const tl_array *of, tl_err *err)
                    tl_array_shape_text(text, a));
 }
 
+static int64_t step_of(const tl_array *a, int i)
+{
+    return a->stride[i] < 0 ? -a->stride[i] : a->stride[i];
+}
+
+bool tl_array_repeats(const tl_array *a)
+{
+    bool repeats = false;
+    for (int i = 0; i < a->ndim; i++) {
+        int64_t below = 0; /* how far dims of smaller steps reach */
+        if (a->dim[i] == 0)
+            return false;
+        for (int k = 0; k < a->ndim; k++)
+            if (k != i &&
+                (step_of(a, k) < step_of(a, i) || (step_of(a, k) == step_of(a, i) && k < i)))
+                below += (a->dim[k] - 1) * step_of(a, k);
+        repeats |= a->dim[i] > 1 && step_of(a, i) <= below;
+    }
+    return repeats;
+}
+
 int64_t tl_shape_count(const tl_shape *s)
 {
     int64_t n = 1;

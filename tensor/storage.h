@@ -94,6 +94,8 @@ bool tl_arrays_empty(const tl_array *a, int n);
 size_t tl_array_room(const tl_array *a);
 /* Of a dtype that is computed in, and row-major, or (rows) with whole rows at least. */
 bool tl_array_plain(const tl_array *a, bool rows);
+/* Some element may be shown more than once: a dim does not step over what smaller steps reach. */
+bool tl_array_repeats(const tl_array *a);
 
 /* Copies elements from .. from + n - 1 of a, row-major, side by side; few dims are fast
  * (tl_array_collapse). */

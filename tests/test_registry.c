@@ -65,6 +65,7 @@ static size_t size_of(tl_attr_kind k)
     case TL_ATTR_BOOL: return sizeof(bool);
     case TL_ATTR_SHAPE: return sizeof(tl_shape);
     case TL_ATTR_DTYPE: return sizeof(tl_dtype);
+    case TL_ATTR_DIM: return sizeof(int64_t);
     }
     return 0;
 }

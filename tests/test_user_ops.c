@@ -386,10 +386,169 @@ static void observers_that_break_their_promise(void **unused)
         assert_int_equal(tl_observe(t, &busy[i], NULL), TL_OK);
         assert_true(tl_is_none(tl_square(t, x)));
         const size_t nodes = tl_memory_stats(t).nodes;
-        expect_failure_both(t, TL_EUSAGE, "square", "recorded");
+        expect_failure_both(t, TL_EUSAGE, "square", "inside");
         assert_int_equal(nodes, 0);
         tl_free(t);
     }
+}
+
+/* ---- inside of a call ---- */
+
+static tl_tape *outer;
+static tl_status records_inside(tl_call *c)
+{
+    tl_square(outer, tl_scalar(outer, TL_F32, 2));
+    return copies(c);
+}
+static tl_status resets_inside(tl_call *c)
+{
+    tl_tape_reset(outer);
+    return copies(c);
+}
+
+/* The call's own record is not overwritten, nor dropped. */
+static void a_forward_that_uses_its_tape(void **unused)
+{
+    static tl_status (*const way[])(tl_call * c) = {records_inside, resets_inside};
+    static const char *const says[] = {"fill: called inside of busy",
+                                       "tl_tape_reset: busy is under way"};
+    (void)unused;
+    for (int i = 0; i < 2; i++) {
+        const tl_op busy = {
+            .name = "busy", .n_in = 1, .n_out = 1, .shape = like, .forward = way[i]};
+        tl_tape *t = outer = tl_tape_new(NULL);
+        tl_tensor x = row(t);
+        assert_true(tl_is_none(tl_apply1(TL_AT(t), &busy, NULL, &x, 1)));
+        expect_failure(t, TL_EUSAGE, says[i]);
+        tl_error_clear(t);
+        assert_true(tl_item(t, tl_sum(t, x, TL_ALL, false)) == 6);
+        tl_free(t);
+    }
+}
+
+/* y = x W, whose gradient of W is summed over the samples by the vjp: a finished sum. */
+static tl_status linear_shape(tl_call *c)
+{
+    c->out[0] = *c->in[0];
+    c->out[0].dim[1] = c->in[1]->dim[1];
+    return TL_OK;
+}
+static tl_status linear_forward(tl_call *c)
+{
+    const int64_t rows = c->in[0]->dim[0], k = c->in[0]->dim[1], n = c->in[1]->dim[1];
+    for (int64_t i = 0; i < rows * n; i++) {
+        double sum = 0;
+        for (int64_t j = 0; j < k; j++)
+            sum += tl_array_get(c->in[0], i / n * k + j) * tl_array_get(c->in[1], j * n + i % n);
+        tl_array_put(&c->out[0], i, sum);
+    }
+    return TL_OK;
+}
+static void linear_vjp(tl_vjp *g)
+{
+    g->dx[1] = tl_matmul(g->t, tl_transpose(g->t, g->in[0], 0, 1), g->dy[0]);
+}
+static void linear_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
+{
+    (void)c;
+    out[0] = in[1] == TL_FREE ? in[0] : TL_MIXED;
+}
+
+static void a_vjp_that_sums_over_samples(void **unused)
+{
+    static const tl_op linear = {.name = "linear",
+                                 .n_in = 2,
+                                 .n_out = 1,
+                                 .shape = linear_shape,
+                                 .forward = linear_forward,
+                                 .vjp = linear_vjp,
+                                 .saves_in = 1,
+                                 .batch = linear_batch};
+    (void)unused;
+    for (int strict = 0; strict < 2; strict++) {
+        tl_model *m = tl_model_new(.seed = 1);
+        tl_tape *t = tl_tape_new(m);
+        tl_mode_push(t, strict ? TL_STRICT : 0);
+        tl_tensor x = tl_data(t, ((float[]){1, 2, 3, 4}), TL_F32, TL_DIMS(2, 2)),
+                  w = tl_param(t, m, "w", TL_F32, TL_DIMS(2, 3), .kind = TL_INIT_ONES),
+                  y = tl_apply1(TL_AT(t), &linear, NULL, (tl_tensor[]){x, w}, 2);
+        tl_backward(t, tl_sum(t, y, TL_ALL, false));
+        if (strict)
+            expect_failure(t, TL_EUSAGE, "the vjp of linear sums its gradient for input 1");
+        else
+            assert_true(tl_item(t, tl_sum(t, tl_grad(t, w), TL_ALL, false)) == 30);
+        tl_free(t, m);
+    }
+}
+
+/* ---- shapes ---- */
+
+static tl_status column(tl_call *c)
+{
+    c->out[0] = tl_array_make(TL_F32, &TL_DIMS(3, 1), NULL);
+    return TL_OK;
+}
+static tl_status windows(tl_call *c)
+{
+    c->out[0] = *c->in[0];
+    c->out[0].ndim = 2;
+    c->out[0].dim[0] = c->out[0].dim[1] = 2;
+    c->out[0].stride[0] = c->out[0].stride[1] = 1;
+    return TL_OK;
+}
+static tl_status loops(tl_call *c) { return tl_pointwise_run(c); }
+static tl_status none_there(tl_call *c) { return tl_pointwise_shape(c); }
+
+static void shapes_that_do_not_fit(void **unused)
+{
+    static const tl_op
+        wide = {.name = "wide",
+                .n_in = 1,
+                .n_out = 1,
+                .traits = TL_POINTWISE,
+                .shape = column,
+                .tile = doubles},
+        once = {.name = "once", .n_in = 1, .n_out = 1, .traits = TL_VIEW, .shape = windows},
+        often = {.name = "often",
+                 .n_in = 1,
+                 .n_out = 1,
+                 .traits = TL_VIEW | TL_REPEATS,
+                 .shape = windows},
+        tiled = {.name = "tiled",
+                 .n_in = 2,
+                 .n_out = 1,
+                 .optional = 2,
+                 .shape = like,
+                 .tile = doubles,
+                 .forward = loops},
+        bare = {.name = "bare", .n_in = 1, .n_out = 1, .shape = like, .forward = loops},
+        empty = {.name = "empty", .n_out = 1, .shape = none_there, .forward = loops};
+    tl_tape *t = tl_tape_new(NULL);
+    tl_tensor x[2] = {row(t), TL_NONE};
+    (void)unused;
+    tl_apply1(TL_AT(t), &wide, NULL, x, 1);
+    expect_failure(t, TL_ESHAPE, "wide: input 0 does not broadcast to the output");
+    tl_error_clear(t);
+    tl_apply1(TL_AT(t), &once, NULL, x, 1);
+    expect_failure(t, TL_EUSAGE, "once: shows elements more than once");
+    tl_error_clear(t);
+    tl_tensor r = tl_data(t, ((float[]){2, 2}), TL_F32, TL_DIMS(2));
+    tl_rotary_(t, tl_apply1(TL_AT(t), &often, NULL, x, 1), r, r, TL_ROTARY_HALF);
+    expect_failure(t, TL_EINPLACE, "[2, 2], shows elements more than once");
+    tl_error_clear(t);
+    tl_apply1(TL_AT(t), &tiled, NULL, x, 2);
+    expect_failure(t, TL_EUSAGE, "tiled: a pointwise loop over 2 inputs");
+    tl_error_clear(t);
+    tl_apply1(TL_AT(t), &bare, NULL, x, 1);
+    expect_failure(t, TL_EUSAGE, "bare: has no .tile");
+    tl_error_clear(t);
+    tl_apply1(TL_AT(t), &empty, NULL, NULL, 0);
+    expect_failure(t, TL_EUSAGE, "empty: a pointwise loop over 0 inputs");
+    tl_error_clear(t);
+    x[1] = row(t); /* out among the inputs */
+    tl_apply(TL_AT(t), &tl_op_add, NULL, x, 2, &x[1]);
+    assert_true(tl_item(t, tl_sum(t, x[1], TL_ALL, false)) == 12);
+    tl_free(t);
 }
 
 /* ---- vjps ---- */
@@ -546,6 +705,9 @@ const struct CMUnitTest tl_tests_user_ops[] = {
     cmocka_unit_test(a_check_says_that_it_computes_in_f64),
     cmocka_unit_test(a_kernel_that_fails_half_way_spoils_its_operand),
     cmocka_unit_test(observers_that_break_their_promise),
+    cmocka_unit_test(a_forward_that_uses_its_tape),
+    cmocka_unit_test(a_vjp_that_sums_over_samples),
+    cmocka_unit_test(shapes_that_do_not_fit),
     cmocka_unit_test(a_vjp_that_returns_what_it_may_not),
     cmocka_unit_test(a_vjp_that_drops_gradients),
     cmocka_unit_test(an_accumulator_is_zero_however_it_is_read),

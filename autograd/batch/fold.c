@@ -266,6 +266,21 @@ static tl_status defer(tl_walk *w, tl_fold *f, int number, tl_use u)
     return tl_error_status(w->t);
 }
 
+/* Under TL_STRICT a vjp (a user's) that has summed over samples by itself is refused: what it gives
+ * is a finished sum, one for each micro-batch. */
+static tl_status check_strict(const tl_walk *w, const tl_node *n, int k, const tl_use *u)
+{
+    const tl_value *dx = u->saved[0].like, *y = tl_values_at(&w->t->values, n->out);
+    if (!(n->mode & TL_STRICT) || u->by_op || dx == NULL || y->batch < 0 ||
+        (dx->batch != TL_TOTAL && dx->batch != TL_MIXED))
+        return TL_OK;
+    return tl_tape_fail(w->at, TL_EUSAGE,
+                        "tl_backward: TL_STRICT: the vjp of %s sums its gradient for input %d over "
+                        "the samples of each micro-batch; list the input in .folds, and add to "
+                        "acc[%d]",
+                        n->op->name, k, k);
+}
+
 tl_status tl_fold_deliver(tl_walk *w, uint32_t i, int k, const tl_tensor *dy, tl_tensor dx,
                           tl_tensor acc)
 {
@@ -275,6 +290,7 @@ tl_status tl_fold_deliver(tl_walk *w, uint32_t i, int k, const tl_tensor *dy, tl
     if (!tl_is_none(acc))
         return check_added(w, n, k, dx, acc);
     TL_TRY(tl_use_of(w, n, k, dy, dx, &u));
+    TL_TRY(check_strict(w, n, k, &u));
     u.node = w->order[i];
     const bool simple = tl_use_is_simple(e->fold, &u);
     if (simple)

@@ -153,6 +153,9 @@ void tl_batch_samples_of(tl_tape *t, tl_tensor y, tl_tensor x, int axis)
 
 /* ---- rules ---- */
 
+/* Inputs that have no bit go with the last one that has. */
+static bool is_among(unsigned which, int i) { return which >> (i < 31 ? i : 31) & 1; }
+
 tl_batch tl_batch_meet(const tl_call *c, const tl_batch *in, unsigned which, int ndim)
 {
     const bool left = ndim == TL_FROM_FRONT; /* else inputs align to the right */
@@ -163,13 +166,13 @@ tl_batch tl_batch_meet(const tl_call *c, const tl_batch *in, unsigned which, int
             continue;
         const int a = in[i] + (in[i] < 0 || left ? 0 : ndim - c->in[i]->ndim);
         const int64_t size = in[i] < 0 ? 1 : c->in[i]->dim[in[i]];
-        if (!(which & TL_BIT(i & 31)) || (axis != TL_FREE && (a != axis || size != n)))
+        if (!is_among(which, i) || (axis != TL_FREE && (a != axis || size != n)))
             return TL_MIXED;
         axis = a;
         n = size;
     }
     for (int i = 0; i < c->n_in && axis >= 0; i++) {
-        if (in[i] != TL_FREE || c->in[i] == NULL || !(which & TL_BIT(i & 31)))
+        if (in[i] != TL_FREE || c->in[i] == NULL || !is_among(which, i))
             continue;
         const int at = axis - (left ? 0 : ndim - c->in[i]->ndim);
         if (at >= 0 && at < c->in[i]->ndim && c->in[i]->dim[at] != 1 &&

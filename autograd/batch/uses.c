@@ -284,7 +284,7 @@ tl_status tl_use_of(tl_walk *w, const tl_node *n, int k, const tl_tensor *dy, tl
                     tl_use *u)
 {
     tl_tape *t = w->t;
-    const unsigned reads = tl_op_reads(n->op, TL_BIT(k));
+    const unsigned reads = tl_op_reads(n->op, k < 32 ? TL_BIT(k) : 0);
     *u = (tl_use){.input = k, .by_op = tl_op_folds(n->op, k)};
     u->n_saved = u->by_op ? n->n_in + 2 * n->n_out : 1;
     u->saved = tl_tape_room(t, (size_t)u->n_saved, sizeof *u->saved);

@@ -53,7 +53,7 @@ static tl_tensor adds_sums(const tl_tape *t, const tl_op *op, int i, tl_tensor x
     const tl_node *below = repeats ? tl_maker(t, tl_behind(t, n->in[0], TL_VIEW, TL_REPEATS))
                                    : NULL;
     const bool twice = below != NULL && below->op->traits & TL_REPEATS;
-    const int end = v->a.ndim - (op->folds & TL_BIT(i) ? 2 : 0); /* a product sums the last two */
+    const int end = v->a.ndim - (tl_op_folds(op, i) ? 2 : 0); /* a product sums the last two */
     /* dims of v are dims of y, the last to the last */
     const bool aligned = y->batch >= 0 && (op->traits & TL_POINTWISE || v->a.ndim == y->a.ndim);
     if (!v->needs_grad || (tl_maker(t, leaf) != NULL && !tl_peek(t, leaf)->fixed))

@@ -179,6 +179,7 @@ void tl_case_attr(const tl_op *op, case_attrs *a, const char *name, double value
             continue;
         void *p = a->bytes + f->offset;
         switch (f->kind) {
+        case TL_ATTR_DIM:
         case TL_ATTR_I64: *(int64_t *)p = (int64_t)value; return;
         case TL_ATTR_INT: *(int *)p = (int)value; return;
         case TL_ATTR_F64: *(double *)p = value; return;
