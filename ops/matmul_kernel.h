@@ -17,7 +17,7 @@ TL_BEGIN
 typedef bool tl_gemm_fn(const tl_gemm_args *g);
 
 /* The forward of matmul with its products by fn; it sees to batches, strides, accumulators and the
- * rounding of the result. */
+ * rounding of the result. TL_EUSAGE: the call is of another op. */
 tl_status tl_matmul_with(tl_call *c, tl_gemm_fn *fn);
 TL_END
 #endif

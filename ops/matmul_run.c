@@ -195,6 +195,8 @@ bool tl_matmul_is_short(const tl_call *c, int64_t k)
 
 tl_status tl_matmul_with(tl_call *c, tl_gemm_fn *fn)
 {
+    if (c->op != &tl_op_matmul) /* a kernel of another op, whose attributes are others */
+        return tl_call_fail(c, TL_EUSAGE, "tl_matmul_with: only matmul is computed so");
     const tl_matmul_attrs *at = c->attrs;
     tl_array out = c->out[0];
     bool acc = c->in[2] != NULL && !c->begins, f64 = at->acc_f64 || out.dtype == TL_F64;

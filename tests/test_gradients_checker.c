@@ -289,6 +289,20 @@ static tl_tensor f_branch(tl_tape *on, const tl_tensor *in, int n, void *ctx)
     return whole ? tl_square(on, in[0]) : tl_exp(on, in[0]);
 }
 
+static tl_tensor f_host_attribute(tl_tape *on, const tl_tensor *in, int n, void *ctx)
+{
+    (void)n, (void)ctx;
+    return tl_scale(on, tl_square(on, in[0]), tl_item(on, tl_select(on, in[0], 0, 0)));
+}
+
+static tl_tensor f_host_data(tl_tape *on, const tl_tensor *in, int n, void *ctx)
+{
+    double x[3];
+    (void)n, (void)ctx;
+    tl_keep(on, in[0], x, sizeof x);
+    return tl_mul(on, tl_square(on, in[0]), tl_data(on, x, TL_F64, TL_DIMS(3)));
+}
+
 static tl_tensor f_changes(tl_tape *on, const tl_tensor *in, int n, void *ctx)
 {
     tl_array a;
@@ -333,6 +347,8 @@ static void each_kind_of_bad_function_has_its_message(void **unused)
         {f_constant, "not a floating tensor that depends on"},
         {f_integer, "not a floating tensor"},
         {f_nothing, ""},
+        {f_host_attribute, "through the host, where no gradient goes: beside these inputs scale"},
+        {f_host_data, "through the host, where no gradient goes: beside these inputs mul"},
     };
     (void)unused;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)

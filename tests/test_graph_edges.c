@@ -347,7 +347,82 @@ static void names_are_quoted_in_dot(void **state)
     tl_free(g, t, m);
 }
 
+/* ---- a run inside of itself ---- */
+
+typedef struct {
+    tl_compiled *c;
+    bool by_op, by_observer;
+    tl_status inner;
+} rerun;
+static rerun again;
+
+static void run_again(tl_tape *t, bool *asked)
+{
+    const bool asks = *asked;
+    tl_tensor x, y;
+    *asked = false;
+    if (asks && !tl_is_none(x = four(t, 10)))
+        again.inner = tl_run(again.c, &x, 1, &y);
+}
+
+static tl_tape *runs_on;
+static tl_status runs_shape(tl_call *c)
+{
+    c->out[0] = *c->in[0];
+    return TL_OK;
+}
+static tl_status runs_forward(tl_call *c)
+{
+    run_again(runs_on, &again.by_op);
+    tl_array_copy(&c->out[0], c->in[0]);
+    return TL_OK;
+}
+static const tl_op runs_op = {
+    .name = "runs", .n_in = 1, .n_out = 1, .shape = runs_shape, .forward = runs_forward};
+
+static tl_status runs_ran(void *ctx, tl_tape *t, const tl_seen *s)
+{
+    (void)ctx;
+    if (s->call->op == &runs_op)
+        run_again(t, &again.by_observer);
+    return TL_OK;
+}
+
+/* in[0] times its sum, which waits in the slab while the op runs. */
+static void waits(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int m, void *ctx)
+{
+    (void)n, (void)m, (void)ctx;
+    tl_tensor sum = tl_sum(t, in[0], TL_ALL, true);
+    out[0] = tl_mul(t, sum, tl_apply1(TL_AT(t), &runs_op, NULL, in, 1));
+}
+
+static void a_graph_does_not_run_inside_its_own_run(void **state)
+{
+    static const tl_observer observer = {.ran = runs_ran};
+    (void)state;
+    tl_tape *t = runs_on = tl_tape_new(NULL);
+    assert_int_equal(tl_observe(t, &observer, NULL), TL_OK);
+    again = (rerun){.c = tl_compile(t, waits, 1, NULL)};
+    for (int i = 0; i < 2; i++) {
+        tl_tensor x = four(t, 1), y;
+        assert_int_equal(tl_run(again.c, &x, 1, &y), TL_OK);
+        assert_first(t, y, 10);
+        again.by_op = i == 0;
+        again.by_observer = i == 1;
+        again.inner = TL_OK;
+        assert_int_equal(tl_run(again.c, &x, 1, &y), TL_EUSAGE);
+        assert_int_equal(again.inner, TL_EUSAGE);
+        assert_true(tl_is_none(y));
+        assert_failed(t, TL_EUSAGE, "runs the graph that is running");
+    }
+    tl_tensor x = four(t, 1), y;
+    assert_int_equal(tl_run(again.c, &x, 1, &y), TL_OK); /* it is over: it may run */
+    assert_first(t, y, 10);
+    tl_free(again.c, t);
+}
+
 const struct CMUnitTest tl_tests_graph_edges[] = {
+    cmocka_unit_test(a_graph_does_not_run_inside_its_own_run),
     cmocka_unit_test(a_program_whose_tape_is_freed_is_stale),
     cmocka_unit_test(names_are_quoted_in_dot),
     cmocka_unit_test(outputs_stay_what_they_were),

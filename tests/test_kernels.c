@@ -280,6 +280,30 @@ static void a_call_that_does_not_fit_is_the_library_s(void **unused)
     expect_failure(t, TL_EUSAGE, "not pointwise");
 }
 
+static tl_status as_product(tl_call *c) { return tl_matmul_with(c, NULL); }
+
+static void only_matmul_is_computed_as_a_product(void **unused)
+{
+    static const char *const ops[] = {"add", "exp", "sum", "concat"};
+    static tl_kernel k[4]; /* as long as the process */
+    (void)unused;
+    tl_tensor x = own_numbers(t, TL_F32, 2, 3, 0);
+    for (int i = 0; i < 4; i++) {
+        if (k[i].op == NULL) {
+            k[i] = (tl_kernel){ops[i], "test-product", TL_F32, TL_FAST, NULL, .run = as_product};
+            assert_int_equal(tl_kernel_register(t, &k[i]), TL_OK);
+        }
+        int s = tl_kernel_push(t, ops[i], TL_F32, "test-product");
+        tl_tensor y = i == 0   ? tl_add(t, x, x)
+                      : i == 1 ? tl_exp(t, x)
+                      : i == 2 ? tl_sum(t, x, TL_ALL, false)
+                               : tl_concat(t, ((tl_tensor[]){x, x}), 2, 0);
+        assert_true(tl_is_none(y));
+        expect_failure(t, TL_EUSAGE, "only matmul is computed so");
+        tl_mode_pop(t, s);
+    }
+}
+
 /* ---- a call that the engine does not run ---- */
 
 static void it_has_no_scratch(void **unused)
@@ -304,6 +328,7 @@ const struct CMUnitTest tl_tests_kernels[] = {
     TEST(fast_is_a_scope_like_any_other),
     TEST(the_highest_level_that_runs_is_taken),
     TEST(a_call_that_does_not_fit_is_the_library_s),
+    TEST(only_matmul_is_computed_as_a_product),
     TEST(it_has_no_scratch),
 };
 const size_t tl_tests_kernels_count = sizeof tl_tests_kernels / sizeof *tl_tests_kernels;

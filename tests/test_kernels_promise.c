@@ -135,7 +135,83 @@ static void blis_is_taken_only_if_it_keeps_the_chain(void **unused)
     assert_string_equal(hex[0], hex[1]);
 }
 
+/* ---- probes that go astray ---- */
+
+static void turned(const tl_tile *k)
+{
+    for (int64_t i = 0; i < k->n; i++)
+        ((float *)k->out)[i] = -((const float *)k->in[0])[i];
+}
+
+static void without_sign(const tl_tile *k)
+{
+    const float *x = k->in[0];
+    for (int64_t i = 0; i < k->n; i++)
+        ((float *)k->out)[i] = x[i] < 0 || (x[i] == 0 && 1 / x[i] < 0) ? -x[i] : x[i];
+}
+
+static tl_tensor selects(tl_tape *on, tl_dtype d, int i)
+{
+    int s = tl_kernel_push(on, "abs", TL_F32, "test-asked");
+    tl_tensor x = i > 0 ? TL_NONE : tl_abs(on, tl_probe_numbers(on, d, TL_DIMS(9), 0, false));
+    tl_mode_pop(on, s);
+    return i > 0 ? TL_NONE : tl_neg(on, x);
+}
+
+static tl_tensor selects_itself(tl_tape *on, tl_dtype d, int i)
+{
+    tl_kernel_push(on, "neg", TL_F32, "test-asks-itself");
+    return i > 0 ? TL_NONE : tl_neg(on, tl_probe_numbers(on, d, TL_DIMS(9), 0, false));
+}
+
+static tl_tensor resets(tl_tape *on, tl_dtype d, int i)
+{
+    tl_tensor y = tl_neg(on, tl_probe_numbers(on, d, TL_DIMS(9), 0, false));
+    tl_tape_reset(on);
+    return i > 0 ? TL_NONE : y;
+}
+
+static tl_tensor empty(tl_tape *on, tl_dtype d, int i)
+{
+    return i > 0 ? TL_NONE : tl_neg(on, tl_zeros(on, d, TL_DIMS(0)));
+}
+
+static void a_probe_that_goes_astray_is_an_error(void **unused)
+{
+    static const tl_kernel of[] = {
+        {.op = "abs", .name = "test-asked", .dtype = TL_F32, .tile = without_sign},
+        {.op = "neg", .name = "test-asks", .dtype = TL_F32, .tile = turned, .probe = selects},
+        {.op = "neg", .name = "test-asks-late", .dtype = TL_F32, .tile = turned, .probe = selects},
+        {.op = "neg",
+         .name = "test-asks-itself",
+         .dtype = TL_F32,
+         .tile = turned,
+         .probe = selects_itself},
+        {.op = "neg", .name = "test-resets", .dtype = TL_F32, .tile = turned, .probe = resets},
+        {.op = "neg", .name = "test-empty", .dtype = TL_F32, .tile = own_doubled, .probe = empty}};
+    static bool registered;
+    (void)unused;
+    for (size_t i = 0; i < sizeof of / sizeof *of && !registered; i++)
+        assert_int_equal(tl_kernel_register(t, &of[i]), TL_OK);
+    const bool fresh = !registered;
+    registered = true;
+    if (fresh) { /* nobody has asked for that of abs before */
+        tl_kernel_push(t, "neg", TL_F32, "test-asks");
+        expect_failure(t, TL_EUSAGE, "selects 'test-asked' of abs, which has not been probed");
+    }
+    tl_mode_pop(t, tl_kernel_push(t, "abs", TL_F32, "test-asked"));
+    tl_mode_pop(t, tl_kernel_push(t, "neg", TL_F32, "test-asks-late")); /* now it has been */
+    expect_no_error(t);
+    tl_kernel_push(t, "neg", TL_F32, "test-asks-itself");
+    expect_failure(t, TL_EUSAGE, "selects 'test-asks-itself' of neg");
+    tl_kernel_push(t, "neg", TL_F32, "test-resets");
+    expect_failure(t, TL_EUSAGE, "gives no value of its tape, or resets it");
+    tl_kernel_push(t, "neg", TL_F32, "test-empty");
+    expect_failure(t, TL_EUSAGE, "no call with elements");
+}
+
 const struct CMUnitTest tl_tests_kernels_promise[] = {
+    TEST(a_probe_that_goes_astray_is_an_error),
     TEST(a_kernel_that_disobeys_is_refused),
     TEST(a_kernel_that_obeys_is_taken_and_changes_nothing),
     TEST(a_kernel_outside_the_promise_is_named),

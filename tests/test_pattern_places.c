@@ -435,7 +435,39 @@ static void a_replacement_makes_no_weight_that_takes_a_gradient(void **state)
     tl_free(m);
 }
 
+/* ---- modes ---- */
+
+PROGRAM(strict_norm)
+{
+    (void)n_in, (void)n_out;
+    const int depth = tl_mode_push(t, TL_STRICT);
+    tl_tensor gamma = tl_param(t, ctx, "gamma", TL_F32, TL_DIMS(8), .kind = TL_INIT_ONES);
+    tl_tensor h = in[0];
+    for (int i = 0; i < 2; i++) { /* one takes no gradient, and is none of the rule's */
+        tl_tensor sum = tl_add(t, h, in[1]);
+        h = tl_add(t, sum, tl_silu(t, tl_rms_norm(t, sum, gamma, 1e-5)));
+    }
+    out[0] = tl_sum(t, h, TL_ALL, false);
+    tl_backward(t, out[0]);
+    out[1] = tl_grad(t, gamma);
+    tl_mode_pop(t, depth);
+}
+
+/* What stands for the arguments of a rule is no sample, and mixes nothing. */
+static void a_program_under_strict_is_replaced_as_well(void **state)
+{
+    (void)state;
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tensor in[2] = {both_data(m, TL_F32, TL_DIMS(3, 8), 1),
+                       both_data(m, TL_F32, TL_DIMS(3, 8), 2)};
+    both_result r = both_ways(m, strict_norm, in, 2, 2, m, (tl_graph_options){0});
+    expect_text(r.replaced, "add_rms_norm: replaced 1 time, exact");
+    assert_true(r.same);
+    tl_free(m);
+}
+
 const struct CMUnitTest tl_tests_pattern_places[] = {
+    cmocka_unit_test(a_program_under_strict_is_replaced_as_well),
     cmocka_unit_test(a_replacement_makes_no_weight_that_takes_a_gradient),
     cmocka_unit_test(a_replacement_may_be_an_argument_of_its_own),
     cmocka_unit_test(a_match_does_not_reach_across_a_change_of_memory),

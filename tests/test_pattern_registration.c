@@ -185,6 +185,8 @@ static void bad_input_to_registration_is_a_clear_error(void **state)
     (void)state;
     static const tl_pattern_arg two[] = {TL_ARG("x", TL_F32, TL_DIMS(2, 4)),
                                          TL_ARG("y", TL_F32, TL_DIMS(2, 4))};
+    static const tl_pattern_arg huge[] = {TL_ARG("x", TL_F32, TL_DIMS(1LL << 40)),
+                                          TL_ARG("y", TL_F32, TL_DIMS(1LL << 40))};
     static const tl_pattern_scalar unused[] = {{"eps", 0.125}};
     const tl_replacement good = {.name = "test_refused",
                                  .search = rule_written_swiglu,
@@ -226,6 +228,8 @@ static void bad_input_to_registration_is_a_clear_error(void **state)
     r = good, r.replace = nothing, refused(r, TL_EUSAGE, "its replacement sets no output 0");
     r = good, r.replace = near, r.exact_forward = TL_BIT(TL_F32),
     refused(r, TL_EDOMAIN, "by its replacement (seed"); /* a claim that is not true */
+    r = good, r.example_inputs = huge, r.exact_forward = TL_BIT(TL_F32),
+    refused(r, TL_EUSAGE, "'x' has 1099511627776 elements"); /* and drawing them has no end */
     r = good, r.search = first, r.replace = first_alone, r.exact = TL_BIT(TL_F32),
     refused(r, TL_EDOMAIN, "uses argument 'y' 1 times by search, 0 times by its replacement");
     rule_on(&rule_doubled);

@@ -695,7 +695,102 @@ static void an_accumulator_is_zero_however_it_is_read(void **unused)
     }
 }
 
+/* ---- what graphs believe ---- */
+
+enum { SIDE = 64, BIG = SIDE * SIDE };
+
+static tl_status like_input(tl_call *c)
+{
+    for (int i = 0; i < c->n_out; i++)
+        c->out[i] = *c->in[0];
+    return TL_OK;
+}
+
+static tl_status bends(tl_call *c)
+{
+    for (int64_t i = 0; i < BIG; i++) {
+        const double x = tl_array_get(c->in[0], i);
+        for (int j = 0; j < c->n_out; j++)
+            tl_array_put(&c->out[j], i, x / (1 + x * x));
+    }
+    return TL_OK;
+}
+
+/* Reads its output, which is what a graph may compute again. */
+static void bends_vjp(tl_vjp *g) { g->dx[0] = tl_mul(g->t, g->dy[0], g->out[0]); }
+
+static int the_absent_one(const void *attrs, const double *const *constant)
+{
+    (void)attrs, (void)constant;
+    return 1;
+}
+
+#define BENDS                                                                          \
+    .traits = TL_ELEMENTWISE, .shape = like_input, .forward = bends, .vjp = bends_vjp, \
+    .saves_out = 1
+static const tl_op bends_alone = {.name = "bends", .n_in = 1, .n_out = 1, BENDS},
+                   bends_two = {.name = "bends two", .n_in = 2, .n_out = 1, BENDS},
+                   bends_more = {.name = "bends more", .n_in = 1, .n_out = 2, BENDS};
+static const tl_op doubtful[] = {
+    {.name = "far input", .n_in = 1, .n_out = 1, BENDS, .again = {&bends_alone, 1, {7}}},
+    {.name = "far output", .n_in = 1, .n_out = 1, BENDS, .again = {&bends_alone, 1, {~5}}},
+    {.name = "many", .n_in = 1, .n_out = 1, BENDS, .again = {&bends_alone, 9, {0}}},
+    {.name = "below none", .n_in = 1, .n_out = 1, BENDS, .again = {&bends_alone, -1, {0}}},
+    {.name = "none", .n_in = 1, .n_out = 1, BENDS, .again = {&bends_alone, 0, {0}}},
+    {.name = "one of two", .n_in = 1, .n_out = 1, BENDS, .again = {&bends_two, 1, {0}}},
+    {.name = "more results", .n_in = 1, .n_out = 1, BENDS, .again = {&bends_more, 1, {0}}},
+    {.name = "itself", .n_in = 1, .n_out = 1, BENDS, .again = {&bends_alone, 1, {~0}}},
+    {.name = "absent",
+     .n_in = 2,
+     .n_out = 1,
+     .optional = 2,
+     BENDS,
+     .again = {&bends_alone, 1, {1}}},
+    {.name = "same", .n_in = 2, .n_out = 1, .optional = 2, BENDS, .same_as = the_absent_one}};
+#undef BENDS
+
+static void deep(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int n_out, void *ctx)
+{
+    const tl_op *op = ctx;
+    (void)n, (void)n_out;
+    tl_tensor w = tl_param(t, tl_tape_model(t), "w", TL_F32, TL_DIMS(SIDE, SIDE),
+                           .kind = TL_INIT_NORMAL, .scale = 0.1);
+    tl_tensor y = tl_mul(t, w, in[0]);
+    for (int i = 0; i < 6; i++) {
+        y = tl_apply1(TL_AT(t), op, NULL, (tl_tensor[]){y, TL_NONE}, op->n_in);
+        y = tl_matmul(t, tl_tanh(t, y), w);
+    }
+    out[0] = tl_sum(t, y, TL_ALL, false);
+    tl_backward(t, out[0]);
+}
+
+/* An op's word for how it is computed again, and for what it equals, that makes no sense is none.
+ */
+static void nonsense_is_not_believed(void **unused)
+{
+    (void)unused;
+    for (size_t i = 0; i < sizeof doubtful / sizeof *doubtful; i++) {
+        char hex[2][65];
+        for (int compiled = 0; compiled < 2; compiled++) {
+            tl_model *m = tl_model_new(.seed = 1);
+            tl_tape *t = tl_tape_new(m);
+            tl_tensor x = tl_fill(t, TL_F32, TL_SCALAR, 3), y;
+            tl_compiled *c = tl_compile(t, deep, 1, (void *)&doubtful[i]);
+            if (compiled)
+                tl_run(c, &x, 1, &y);
+            else
+                deep(t, &x, 1, &y, 1, (void *)&doubtful[i]);
+            tl_sha256(t, tl_grad(t, tl_model_find(m, "w")), hex[compiled]);
+            expect_ok(t, doubtful[i].name);
+            tl_free(c, t, m);
+        }
+        if (strcmp(hex[0], hex[1]) != 0)
+            fail_msg("%s: %s called, %s compiled", doubtful[i].name, hex[0], hex[1]);
+    }
+}
+
 const struct CMUnitTest tl_tests_user_ops[] = {
+    cmocka_unit_test(nonsense_is_not_believed),
     cmocka_unit_test(odd_ops_are_refused),
     cmocka_unit_test(shapes_that_cannot_be),
     cmocka_unit_test(memory_that_is_not_there),

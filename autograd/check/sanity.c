@@ -1,5 +1,6 @@
 /* sanity.c: before gradients are compared, is it a function? Run twice it must give the same bits
- * (all NaNs are one), with inputs a little off do the same ops, and leave its inputs alone. */
+ * (all NaNs are one), with inputs a little off do the same ops with the same constants, and leave
+ * its inputs alone. */
 #include "autograd/check/shadow.h"
 
 static bool same_ops(tl_tape *a, tl_tensor ya, tl_tape *b, tl_tensor yb)
@@ -12,6 +13,43 @@ static bool same_ops(tl_tape *a, tl_tensor ya, tl_tape *b, tl_tensor yb)
         if (a->node[oa[i]].op != b->node[ob[i]].op)
             return false;
     return true;
+}
+
+/* The contents of x, if it is a constant that the function made on t and nothing has changed. */
+static const tl_array *constant(const tl_tape *t, tl_tensor x, const tl_tensor *in, int n)
+{
+    const tl_value *v = x.owner == t->values.owner ? tl_peek(t, x) : NULL;
+    for (int i = 0; i < n; i++)
+        if (tl_same_handle(x, in[i]))
+            return NULL;
+    return v == NULL || v->node >= 0 || !tl_is_none(v->source) || v->st == NULL ||
+                   v->st->version > 0 || v->a.data == NULL
+               ? NULL
+               : &v->a;
+}
+
+/* With inputs a little off the same ops were done. The first of them with other attributes or
+ * constants, which must have come from the inputs by way of the host; NULL: none. */
+static const tl_node *through_host(tl_shadow *s, tl_tape *b, tl_tensor yb, int n)
+{
+    uint32_t *oa, *ob, count;
+    tl_tape *a = s->rec;
+    if (tl_canonical_order(a, s->y, TL_TO_ALL, &oa, &count) != TL_OK ||
+        tl_canonical_order(b, yb, TL_TO_ALL, &ob, &count) != TL_OK)
+        return NULL;
+    for (uint32_t i = 0; i < count; i++) {
+        const tl_node *x = &a->node[oa[i]], *y = &b->node[ob[i]];
+        if (x->op->attr != NULL && !(x->op->traits & TL_RANDOM) &&
+            !tl_attrs_agree(x->op, x->attrs, y->attrs, 0, NULL))
+            return x;
+        for (int k = 0; k < x->n_in && k < y->n_in; k++) {
+            const tl_array *u = constant(a, x->in[k], s->copies, n),
+                           *v = constant(b, y->in[k], s->copies + n, n);
+            if (u != NULL && v != NULL && tl_arrays_differ(u, v) >= 0)
+                return x;
+        }
+    }
+    return NULL;
 }
 
 static tl_status check_inputs_kept(tl_shadow *s, const tl_subject *f)
@@ -58,6 +96,7 @@ tl_status tl_check_sanity(tl_checker *c, const tl_subject *f)
     for (int nearby = 0; nearby < 2 && s->err.status == TL_OK; nearby++) {
         tl_err e = {.status = TL_OK};
         tl_tensor y;
+        const tl_node *by = NULL;
         beside k = {f, nearby != 0};
         const tl_subject twice = {f->at, run_beside, f->in, f->n, &k};
         tl_tape_reset(again);
@@ -75,6 +114,11 @@ tl_status tl_check_sanity(tl_checker *c, const tl_subject *f)
             tl_fail(&s->err, TL_EUSAGE,
                     "the function is not deterministic: run twice on the same inputs, it "
                     "gives other results");
+        else if (nearby && (by = through_host(s, again, y, f->n)) != NULL)
+            tl_fail(&s->err, TL_EUSAGE,
+                    "the function takes numbers of its inputs through the host, where no gradient "
+                    "goes: beside these inputs %s (%s:%d) has other attributes or constants",
+                    by->op->name, by->file, by->line);
     }
     tl_object_end(again);
     return s->err.status;

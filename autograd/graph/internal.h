@@ -185,6 +185,7 @@ struct tl_graph {
     int call_shift;     /* in a run: a backward has so much higher a number than in the trace */
     uint32_t n_waiting; /* in a run: the first so many of later[] may be asked for */
     int *pass;          /* in a run: by pass of the trace's log, that of the user's */
+    int running;        /* so many calls of its steps are under way */
     tl_err run_err;     /* of the step that runs */
 };
 

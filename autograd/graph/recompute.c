@@ -89,6 +89,26 @@ static const tl_spot *input_spot(const tl_plan_step *s, int k)
     return s->in[k] == NULL ? NULL : &s->spot[at];
 }
 
+/* The op of s can be computed by another one, as it says of itself. What a user's op says may be
+ * nonsense; then it is computed by itself. */
+static bool other_op_can(const tl_plan_step *s)
+{
+    const tl_op *op = s->call.op, *other = op->again.op;
+    const int n = op->again.n;
+    if (s->fused != NULL || other == NULL || n < 0 || n > 4 ||
+        (other->n_in >= 0 && other->n_in != n) || other->n_out < 1 || other->n_out > s->n_out ||
+        other->attr_size > op->attr_size || other->traits & (TL_VIEW | TL_MUTATES | TL_RANDOM))
+        return false;
+    for (int k = 0; k < n; k++) {
+        const int from = op->again.from[k];
+        if (from < 0
+                ? ~from < other->n_out || ~from >= s->n_out
+                : from >= s->call.n_in || (s->in[from] == NULL && !(other->optional & TL_BIT(k))))
+            return false;
+    }
+    return true;
+}
+
 /* A step that computes result 0 of s by the op that can do that from other values (tl_op.again).
  * NULL, with g's error, if there is no memory. */
 static tl_plan_step *step_of_other_op(tl_graph *g, const tl_plan_step *s)
@@ -109,8 +129,7 @@ static tl_plan_step *step_of_other_op(tl_graph *g, const tl_plan_step *s)
 /* A step that computes the value of s once more. */
 static tl_plan_step *second_step(tl_graph *g, const tl_plan_step *s)
 {
-    const bool other = s->fused == NULL && s->call.op->again.op != NULL;
-    tl_plan_step *again = other ? step_of_other_op(g, s) : tl_plan_step_of(g, s->node);
+    tl_plan_step *again = other_op_can(s) ? step_of_other_op(g, s) : tl_plan_step_of(g, s->node);
     if (again != NULL)
         again->again = true;
     return again;

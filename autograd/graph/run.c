@@ -55,12 +55,15 @@ tl_status tl_graph_run_call(tl_graph *g, const tl_plan_step *p, tl_call *c)
     const tl_node *n = &g->t->node[p->node];
     const int n_ops = p->fused != NULL ? p->fused->n_ops : 1; /* shown as a call of the last one */
     const tl_seen seen = {c, n->file, n->line, n->phase, TL_NO_NODE, n_ops, NULL};
+    g->running++; /* whoever is called from here on must not run g again */
     tl_tell_runs(g->user, &seen);
     if (p->fused != NULL)
         tl_fused_run(p->fused);
     else
         s = tl_op_run(c);
     s = s == TL_OK ? tl_tell_ran(g->user, &seen) : s;
+    s = s == TL_OK ? g->user->head.err.status : s;
+    g->running--;
     if (s == TL_OK && c->begins)
         tl_graph_storage(g, &g->roots[p->spot[p->n_in].root])->blank = false;
     if (s != TL_OK)
@@ -170,6 +173,10 @@ static tl_status check(tl_graph *g, tl_at at, const tl_tensor *in, int n_in, int
                             "tl_graph_run: inputs: %d given, %d in the graph; outputs: room for "
                             "%d, %d in the graph",
                             n_in, g->n_in, n_out, g->n_out);
+    if (g->running > 0)
+        return tl_tape_fail(at, TL_EUSAGE,
+                            "tl_graph_run: an op or an observer runs the graph that is running; "
+                            "its values would be overwritten - trace another graph for that");
     if (g->user->now.mode & TL_TRACE)
         return tl_tape_fail(at, TL_ETRACED,
                             "tl_graph_run: not inside a trace; call the program itself");

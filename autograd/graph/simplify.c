@@ -273,7 +273,7 @@ static void pass_on(simplifier *s, const tl_node *n)
         if (!tl_is_none(n->in[k]) && uniform(s, tl_graph_resolve(s->g, n->in[k]), &value[k]))
             constant[k] = &value[k];
     const int k = n->op->same_as(n->attrs, constant);
-    if (k >= 0 && k < n->n_in)
+    if (k >= 0 && k < n->n_in && !tl_is_none(n->in[k]))
         may_stand_for(s, tl_node_out(s->g->t, n, 0), n->in[k]);
 }
 

@@ -117,8 +117,8 @@ static bool differ(tl_tape *t, tl_tensor x, tl_tensor y, bool known, char *buf, 
     return false;
 }
 
-/* Adds to *ran how many calls the kernel has done; returns how many of them differ, or -1 if one
- * has failed. */
+/* Adds to *ran how many calls with elements the kernel has done; returns how many of them differ,
+ * or -1 if one has failed. */
 static int probe_dtype(tl_tape *t, const tl_kernel *k, tl_dtype dtype, int *ran, char *buf,
                        size_t cap)
 {
@@ -133,10 +133,14 @@ static int probe_dtype(tl_tape *t, const tl_kernel *k, tl_dtype dtype, int *ran,
             snprintf(buf, cap, "call %d of the probe failed: %s", i, tl_error(t));
             return -1;
         }
-        if (tl_peek(t, x)->node < 0 || tl_peek(t, y)->node < 0 ||
-            t->node[tl_peek(t, y)->node].kernel != k)
+        const tl_value *u = tl_peek(t, x), *v = tl_peek(t, y);
+        if (u == NULL || v == NULL) {
+            snprintf(buf, cap, "call %d of the probe gives no value of its tape, or resets it", i);
+            return -1;
+        }
+        if (u->node < 0 || v->node < 0 || t->node[v->node].kernel != k)
             continue;
-        ++*ran;
+        *ran += tl_array_count(&u->a) > 0; /* nothing is no evidence */
         bad += differ(t, x, y, bad > 0, buf, cap);
     }
 }
@@ -155,7 +159,8 @@ int tl_kernel_probe(const tl_kernel *k, tl_dtype dtype, char *buf, size_t cap)
     tl_object_end(t);
     if (ran > 0 || bad != 0)
         return bad;
-    snprintf(buf, cap, "%s", t == NULL ? "no memory" : "the probe makes no call that it can do");
+    snprintf(buf, cap, "%s",
+             t == NULL ? "no memory" : "the probe makes no call with elements that it can do");
     return -1;
 }
 

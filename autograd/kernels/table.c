@@ -226,19 +226,32 @@ bool tl_choice_follow(tl_tape *dst, const tl_choice *c)
 static tl_status admit(tl_at at, entry *e)
 {
     static pthread_mutex_t probing = PTHREAD_MUTEX_INITIALIZER;
+    static _Thread_local const entry *probed; /* this thread does that now: it has the lock */
+    const entry *outer = probed;
     if (e->k->mode & TL_FAST)
         return TL_OK;
-    pthread_mutex_lock(&probing);
-    if (e->verdict == UNPROBED)
+    if (outer == NULL)
+        pthread_mutex_lock(&probing);
+    if (e->verdict == UNPROBED && outer == NULL) {
+        probed = e;
         e->verdict = tl_kernel_probe(e->k, e->k->dtype, e->why, sizeof e->why) == 0 ? OBEYS
                                                                                     : REFUSED;
-    const bool obeys = e->verdict == OBEYS;
-    pthread_mutex_unlock(&probing);
-    return obeys ? TL_OK
-                 : tl_tape_fail(at, TL_EUSAGE,
-                                "tl_kernel_push: kernel '%.60s' of %.60s declares the contract's "
-                                "bits and is refused: %.200s",
-                                e->k->name, e->k->op, e->why);
+        probed = NULL;
+    }
+    const int verdict = e->verdict;
+    if (outer == NULL)
+        pthread_mutex_unlock(&probing);
+    if (verdict == UNPROBED)
+        return tl_tape_fail(at, TL_EUSAGE,
+                            "tl_kernel_push: the probe of kernel '%.60s' of %.60s selects '%.60s' "
+                            "of %.60s, which has not been probed itself",
+                            outer->k->name, outer->k->op, e->k->name, e->k->op);
+    return verdict == OBEYS
+               ? TL_OK
+               : tl_tape_fail(at, TL_EUSAGE,
+                              "tl_kernel_push: kernel '%.60s' of %.60s declares the contract's "
+                              "bits and is refused: %.200s",
+                              e->k->name, e->k->op, e->why);
 }
 
 /* The kernel's name as the table has it, which outlives the caller's; NULL, with an error, if

@@ -309,7 +309,9 @@ static bool try_place(tl_match *m, const tl_binding *b)
                              "its search does not use its scalar '%s' as an attribute of that "
                              "value (%g)",
                              o->scalars[i].name, o->scalars[i].value);
-    p->scratch->now.mode = TL_TRACE | (p->joint ? 0 : p->t->node[m->root].mode);
+    /* Arguments stand for no samples there: what TL_STRICT refuses shows where put() records. */
+    const unsigned mode = p->joint ? 0 : p->t->node[m->root].mode & ~(unsigned)TL_STRICT;
+    p->scratch->now.mode = TL_TRACE | mode;
     if (match_in_full(m, b) &&
         (p->example || o->extra_check == NULL || o->extra_check(m, o->ctx) ||
          tl_refuse(p, NULL, "extra_check says no")) &&

@@ -16,7 +16,7 @@ typedef struct tl_match tl_match;
 enum { TL_PATTERN_ARGS = 16, TL_PATTERN_OUTS = 8, TL_PATTERN_JOINT_OUTS = 4 };
 enum { TL_PATTERN_SCALARS = 8, TL_PATTERN_NODES = 128, TL_PATTERN_FORMS = 64 };
 
-/* One argument, with an example to register and test it by. */
+/* One argument, with an example, of at most 2^24 elements, to register and test it by. */
 typedef struct {
     const char *name;
     tl_dtype dtype;

@@ -32,6 +32,7 @@ static const char *const kinds[] = {"ordinary", "of very different size",
                                     "some infinities, NaNs and other extremes",
                                     "half of them zeros", "all extremes"};
 enum { MIXED = 1, RARE, ZEROS, EXTREME, EXTREMES = 13 };
+enum { MOST_ELEMENTS = 1 << 24 }; /* of an argument: each is drawn dozens of times */
 
 static int kind_of(const trial *k) { return k->round >= k->rounds ? EXTREME : k->round % EXTREME; }
 
@@ -210,8 +211,14 @@ static tl_status check(const tl_rule *r, tl_dtype d, const tl_shape *shapes, boo
                .seed = seed,
                .err = &e,
                .c = {{.rule = r}}};
-    for (int i = 0; i < r->o.n_in && e.status == TL_OK; i++)
-        tl_shape_check(shapes != NULL ? &shapes[i] : &(tl_shape){.ndim = 0}, d, &e);
+    for (int i = 0; i < r->o.n_in && e.status == TL_OK; i++) {
+        const tl_shape shape = shapes != NULL ? shapes[i] : tl_rule_shape(r, i);
+        if (tl_shape_check(&shape, d, &e) == TL_OK && tl_shape_count(&shape) > MOST_ELEMENTS)
+            tl_fail(&e, TL_EUSAGE,
+                    "argument '%s' has %lld elements; it is tested on up to %d, so give smaller "
+                    "examples",
+                    r->o.example_inputs[i].name, (long long)tl_shape_count(&shape), MOST_ELEMENTS);
+    }
     k.key = tl_rng_stream(seed, "replacement");
     k.t[0] = tl_tape_new(NULL);
     k.t[1] = tl_tape_new(NULL);
