@@ -212,10 +212,10 @@ typedef struct {
                           * after each run */
 } tl_backward_options;
 /* Adds the gradients of y by every parameter and marked leaf that it depends on to what earlier
- * micro-batches have left there. Releases values as it passes them, except y and views of leaves.
- * If it fails no step is taken with half a gradient: a failed tape refuses tl_step. A loss of
- * parameters alone (L2 by hand) takes a call of its own in the last micro-batch of a step, after
- * those of samples: tl_backward(t, penalty, .partial = true, .ragged = true). */
+ * micro-batches, each before a tl_tape_reset, have left there. Releases values as it passes them,
+ * but y and views of leaves. If it fails no step is taken with half a gradient: a failed tape
+ * refuses tl_step. A loss of parameters alone (L2 by hand) takes a call of its own in a step's last
+ * micro-batch, after those of samples: tl_backward(t, loss, .partial = true, .ragged = true). */
 #define tl_backward(t, y, ...) \
     tl_backward_at(TL_AT(t), y, TL_MAKE(tl_backward_options){__VA_ARGS__})
 tl_status tl_backward_at(tl_at at, tl_tensor y, tl_backward_options o);

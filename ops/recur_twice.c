@@ -1,6 +1,7 @@
 /* recur_twice.c: the derivative of recur_grad, in primitives and in the compute type. The steps of
  * recur_grad are made again, from the last to the first. Then the cotangents of its results go
  * through them from the first to the last. */
+#include "autograd/batch/samples.h"
 #include "ops/build.h"
 
 tl_tensor tl_recur_before(tl_tape *t, tl_tensor x, tl_tensor h0, bool reverse)
@@ -14,6 +15,8 @@ tl_tensor tl_recur_before(tl_tape *t, tl_tensor x, tl_tensor h0, bool reverse)
         *first = tl_expand(t, tl_scalar(t, tl_dtype_of(t, x), 0), one);
     else
         *first = tl_shape_of(t, h0).ndim == 1 ? tl_expand(t, h0, one) : tl_reshape(t, h0, one);
+    if (tl_batch_of(t, *first) == TL_FREE)
+        tl_batch_samples_of(t, *first, x, 0);
     return tl_concat(t, part, 2, 1);
 }
 
@@ -53,9 +56,14 @@ static tl_tensor less(const twice *j, tl_tensor x) /* 1 - x */
 {
     return tl_shift(j->t, tl_neg(j->t, x), 1);
 }
+/* x, zeros for each sample if absent. */
 static tl_tensor some(const twice *j, tl_tensor x, int64_t width)
 {
-    return tl_is_none(x) ? tl_fill(j->t, j->dtype, TL_DIMS(j->b, width), 0) : x;
+    if (!tl_is_none(x))
+        return x;
+    x = tl_fill(j->t, j->dtype, TL_DIMS(j->b, width), 0);
+    tl_batch_samples_of(j->t, x, j->g->in[BACK_Y], 0);
+    return x;
 }
 /* x where the step is made (or where it is not), else 0. */
 static tl_tensor where(const twice *j, const moment *m, tl_tensor x, bool made)
@@ -296,6 +304,8 @@ static void give(const twice *j, int input, tl_tensor x)
     tl_vjp *g = j->g;
     if (!g->wants[input])
         return;
+    if (tl_is_none(x) && (input == BACK_H0 || input == BACK_C0))
+        x = some(j, x, j->n); /* of each sample, as where there is one */
     g->dx[input] = tl_is_none(x) ? tl_filled_like(t, g->in[input], 0)
                                  : tl_in_dtype(TL_AT(t), x, tl_dtype_of(t, g->in[input]));
 }

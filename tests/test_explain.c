@@ -606,7 +606,41 @@ static void what_is_strict_can_be_checked(void **unused)
         fail_msg("%s", tl_error(t));
 }
 
+/* What would carry a sum over a micro-batch past it, or into its gradients, is refused. */
+static void strict_refuses_finished_sums_by_other_ways(void **unused)
+{
+    (void)unused;
+    for (int way = 0; way < 4; way++) {
+        tl_tape_reset(t);
+        const int scope = tl_mode_push(t, TL_STRICT);
+        tl_tensor x = batch(), y = tl_matmul(t, x, weight("w")),
+                  centre = tl_buffer(t, m, "centre", TL_F32, TL_DIMS(4)),
+                  states = tl_zeros(m, TL_F32, TL_DIMS(6, 4));
+        tl_tensor mean = tl_mean(t, y, TL_DIMS(0), false),
+                  dy = tl_sub(t, tl_detach(t, y), tl_detach(t, mean));
+        tl_error_clear(t); /* the mean itself is refused here, and made below */
+        tl_mode_pop(t, scope);
+        mean = tl_mean(t, tl_detach(t, y), TL_DIMS(0), false);
+        dy = tl_sub(t, tl_detach(t, y), mean);
+        tl_mode_push(t, TL_STRICT);
+        if (way == 0) /* samples go where samples are told to lie */
+            assert_int_equal(tl_assign(t, states, y), TL_OK);
+        else if (way == 1)
+            assert_int_equal(tl_backward(t, y, .cotangent = tl_detach(t, y)), TL_OK);
+        else if (way == 2)
+            assert_int_equal(tl_assign(t, centre, mean), TL_EUSAGE);
+        else
+            assert_int_equal(tl_backward(t, y, .cotangent = dy), TL_EUSAGE);
+        if (way > 1)
+            assert_non_null(strstr(tl_error(t), way == 2 ? "goes into a tensor of the model"
+                                                         : "the cotangent sums or mixes"));
+        tl_error_clear(t);
+        tl_mode_pop(t, scope);
+    }
+}
+
 const struct CMUnitTest tl_tests_explain[] = {
+    TEST(strict_refuses_finished_sums_by_other_ways),
     TEST(what_is_strict_can_be_checked),
     TEST(strict_names_the_call),
     TEST(the_function_called_is_named),

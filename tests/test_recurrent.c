@@ -419,10 +419,59 @@ static void no_units_have_gradients(void **unused)
     }
 }
 
+/* The weights' hash after a step whose loss is made of gradients through recur: behind the states
+ * lies a weight, or the first state is a parameter. */
+static void hash_of_second(tl_cell k, int way, int split, char hex[65])
+{
+    enum { ALL = 7, N = 2 };
+    static double rows[ALL * 3 * 4 * N];
+    const int64_t gates = (k == TL_LSTM ? 4 : k == TL_GRU ? 3 : 1) * N;
+    const tl_init normal = {TL_INIT_NORMAL, 0.5};
+    for (int i = 0; i < ALL * 3 * 4 * N; i++)
+        rows[i] = ldexp(number(i), i * 7919 % 7 - 3);
+    tl_model *m = tl_model_new(.seed = 3);
+    tl_tape *t = tl_tape_new(m);
+    tl_opt *o = tl_sgd_new(m, .lr = 0.1);
+    tl_mode_push(t, TL_STRICT);
+    for (int from = 0; from < ALL; from += split) {
+        const int n = from + split < ALL ? split : ALL - from;
+        tl_tensor a = tl_data(t, rows + from * 3 * gates, TL_F64, TL_DIMS(n, 3, gates)), d,
+                  w = tl_param_at(TL_AT(t), m, "w", TL_F64, TL_DIMS(gates, gates), normal),
+                  u = tl_param_at(TL_AT(t), m, "u", TL_F64, TL_DIMS(gates, N), normal),
+                  h = tl_param_at(TL_AT(t), m, "h", TL_F64, TL_DIMS(N), normal);
+        a = tl_matmul(t, a, w);
+        tl_tensor y = way == 0 ? tl_recur(t, a, u, k) : tl_recur(t, a, u, k, .h = h);
+        y = way == 0 ? tl_square(t, tl_rms_norm(t, y, h, 1e-3)) : y;
+        tl_gradients(t, tl_sum(t, y, TL_ALL, false), way == 0 ? &w : &u, 1, TL_NONE, &d);
+        tl_backward(t, tl_sum(t, d, TL_ALL, false), .partial = true);
+        if (from + n < ALL)
+            tl_tape_reset(t);
+    }
+    tl_step(o, t);
+    assert_string_equal(tl_error(t), "");
+    assert_int_equal(tl_model_sha256(m, hex), TL_OK);
+    tl_free(o, t, m);
+}
+
+static void second_derivatives_have_one_hash(void **unused)
+{
+    (void)unused;
+    for (int k = 0; k < CELLS; k++)
+        for (int way = 0; way < 2; way++) {
+            char whole[65], split[65];
+            hash_of_second((tl_cell)((int)TL_LSTM + k), way, 7, whole);
+            for (int n = 1; n < 7; n++) {
+                hash_of_second((tl_cell)((int)TL_LSTM + k), way, n, split);
+                if (strcmp(split, whole) != 0)
+                    fail_msg("%s, %d, %d samples: %s, not %s", cell_names[k], way, n, split, whole);
+            }
+        }
+}
+
 const struct CMUnitTest tl_tests_recurrent[] = {
     cmocka_unit_test(they_are_their_formulas), cmocka_unit_test(samples_are_as_alone),
     cmocka_unit_test(pieces_are_the_whole),    cmocka_unit_test(they_compile),
     cmocka_unit_test(gradients_are_right),     cmocka_unit_test(what_does_not_fit_is_said),
-    cmocka_unit_test(no_units_have_gradients),
+    cmocka_unit_test(no_units_have_gradients), cmocka_unit_test(second_derivatives_have_one_hash),
 };
 const size_t tl_tests_recurrent_count = sizeof tl_tests_recurrent / sizeof tl_tests_recurrent[0];

@@ -418,7 +418,7 @@ static void a_forward_that_uses_its_tape(void **unused)
             .name = "busy", .n_in = 1, .n_out = 1, .shape = like, .forward = way[i]};
         tl_tape *t = outer = tl_tape_new(NULL);
         tl_tensor x = row(t);
-        assert_true(tl_is_none(tl_apply1(TL_AT(t), &busy, NULL, &x, 1)));
+        tl_apply1(TL_AT(t), &busy, NULL, &x, 1);
         expect_failure(t, TL_EUSAGE, says[i]);
         tl_error_clear(t);
         assert_true(tl_item(t, tl_sum(t, x, TL_ALL, false)) == 6);
