@@ -15,12 +15,16 @@ static bool same_ops(tl_tape *a, tl_tensor ya, tl_tape *b, tl_tensor yb)
     return true;
 }
 
-/* The contents of x, if it is a constant that the function made on t and nothing has changed. */
+/* The contents of x, if it is a constant that the function made on t and nothing has changed: its
+ * memory is its own, unlike that of what is detached, which shows an earlier value's. */
 static const tl_array *constant(const tl_tape *t, tl_tensor x, const tl_tensor *in, int n)
 {
     const tl_value *v = x.owner == t->values.owner ? tl_peek(t, x) : NULL;
     for (int i = 0; i < n; i++)
         if (tl_same_handle(x, in[i]))
+            return NULL;
+    for (uint32_t i = 0; v != NULL && i < x.index; i++)
+        if (tl_values_at(&t->values, i)->st == v->st)
             return NULL;
     return v == NULL || v->node >= 0 || !tl_is_none(v->source) || v->st == NULL ||
                    v->st->version > 0 || v->a.data == NULL
