@@ -14,9 +14,9 @@
 void tl_batch_infer(tl_call *c, tl_value *const *value, tl_batch *in, tl_value *const *made);
 /* n draws by one number for all its samples, which is the same in each micro-batch. */
 bool tl_draws_alike(const tl_tape *t, const tl_node *n);
-/* x may be written into dst, of the model: refused under TL_STRICT if the one has samples and the
- * other is told of none. */
-tl_status tl_batch_assigns(tl_at at, const tl_value *dst, const tl_value *x);
+/* x may be written into dst, of the model: refused under TL_STRICT if x is computed of samples and
+ * dst does not hold them along that axis. */
+tl_status tl_batch_assigns(tl_at at, tl_tensor dst, tl_tensor x);
 /* v, a leaf, is a constant. */
 static inline void tl_value_fix(tl_value *v)
 {

@@ -126,7 +126,7 @@ tl_status tl_pointwise_run(tl_call *c)
 {
     loop k;
     if (!(c->op->traits & TL_POINTWISE))
-        TL_TRY(c->op->tile != NULL || c->op->slot > 0
+        TL_TRY(c->op->tile != NULL || (c->op->slot > 0 && c->op->slot < TL_TILE_COUNT)
                    ? check_other(c)
                    : tl_call_fail(c, TL_EUSAGE, "has no .tile for its loop"));
     k.c = c;

@@ -91,7 +91,8 @@ uint64_t tl_mix_attrs(uint64_t h, const tl_op *op, const void *attrs)
         h = f->kind == TL_ATTR_SHAPE   ? tl_mix_shape(h, p)
             : f->kind == TL_ATTR_DTYPE ? tl_mix(h, *(const tl_dtype *)p)
                                        : tl_mix_elements(h, &x, 1, sizeof x);
-        if (f->kind == TL_ATTR_I64 && (x >= 0x1p53 || x <= -0x1p53)) /* then x is rounded */
+        if ((f->kind == TL_ATTR_I64 || f->kind == TL_ATTR_DIM) &&
+            (x >= 0x1p53 || x <= -0x1p53)) /* then x is rounded */
             h = tl_mix(h, *(const uint64_t *)p);
     }
     return h;
@@ -121,15 +122,15 @@ tl_status tl_op_check(tl_at at, const tl_op *op, const void *attrs, const tl_ten
 {
     if (op == NULL)
         return tl_tape_need(at, "tl_apply", "op", false, 1);
-    if (at.tape->inside != NULL)
-        return tl_tape_fail(at, TL_EUSAGE, "%s: called inside of %s, on the same tape", op->name,
-                            at.tape->inside);
     if (op->n_out < 0 || (out == NULL && op->n_out > 0))
         return tl_tape_need(at, "tl_apply", "out", out != NULL, op->n_out);
     const bool named = op->name != NULL && *op->name != '\0';
     if (!named || op->shape == NULL)
         return tl_tape_fail(at, TL_EUSAGE, "%s: an op needs a name and a shape rule",
                             named ? op->name : "(no name)");
+    if (at.tape->inside != NULL)
+        return tl_tape_fail(at, TL_EUSAGE, "%s: called inside %s, on the same tape", op->name,
+                            at.tape->inside);
     if (attrs == NULL && op->attr_size > 0)
         return tl_tape_need(at, op->name, "its attributes", false, 1);
     if (n_in < 0 || (in == NULL && n_in > 0))

@@ -1,7 +1,7 @@
-/* pointwise.h: operands converted to the compute type: tile by tile, for the loops of one pointwise
- * op or of several fused ones (graph/fused.c), or whole, for other ops; and the loops of ops by
- * rows. Ops that gather piece by piece (a patch, a panel, a column) convert what they gather, by
- * the same loops (convert in tensor/isa.h). */
+/* pointwise.h: the tiles of a loop of one pointwise op or of several fused ones (graph/fused.c);
+ * whole operands converted to the compute type, for other ops; and the loops of ops by rows. Ops
+ * that gather piece by piece (a patch, a panel, a column) convert what they gather, by the same
+ * loops (convert in tensor/isa.h). */
 #ifndef TL_POINTWISE_H
 #define TL_POINTWISE_H
 

@@ -213,7 +213,7 @@ typedef struct {
 } tl_backward_options;
 /* Adds the gradients of y by every parameter and marked leaf that it depends on to what earlier
  * micro-batches, each before a tl_tape_reset, have left there. Releases values as it passes them,
- * but y and views of leaves. If it fails no step is taken with half a gradient: a failed tape
+ * except y and views of leaves. If it fails no step is taken with half a gradient: a failed tape
  * refuses tl_step. A loss of parameters alone (L2 by hand) takes a call of its own in a step's last
  * micro-batch, after those of samples: tl_backward(t, loss, .partial = true, .ragged = true). */
 #define tl_backward(t, y, ...) \

@@ -266,6 +266,8 @@ static tl_status check_parameters(const tl_walk *w)
 tl_status tl_walk_check(tl_walk *w)
 {
     tl_tape *t = w->t;
+    if (t->inside != NULL)
+        return tl_tape_fail(w->at, TL_EUSAGE, "tl_backward: called inside %s", t->inside);
     TL_TRY(find_root(w));
     const tl_order_end end = w->target == NULL ? TL_TO_LEAVES : TL_TO_GRAD;
     TL_TRY(tl_canonical_order(t, w->y, end, &w->order, &w->n));

@@ -1,5 +1,5 @@
 /* convert.h: elements between an array, of any strides and storage dtype, and contiguous ones in a
- * compute type: tile by tile, for the loops of pointwise ops, or whole. For all rooms. */
+ * compute type: tile by tile, for the loops of pointwise ops, or whole. Used by every room. */
 #ifndef TL_CONVERT_H
 #define TL_CONVERT_H
 

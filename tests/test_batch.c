@@ -75,22 +75,6 @@ static void the_user_says_otherwise(void **unused)
     assert_non_null(strstr(tl_error(t), "tl_batch_axis(m, x, axis)"));
 }
 
-/* A view of one sample that is told its axis shows one sample still, however long it is there. */
-static void one_sample_stays_one(void **unused)
-{
-    (void)unused;
-    tl_tensor x = tl_reshape(t, zeros(TL_DIMS(1, 2, 3)), TL_DIMS(6)),
-              y = tl_reshape(t, x, TL_DIMS(1, 6)), w;
-    assert_int_equal(tl_batch_axis(t, y, 1), TL_OK);
-    IS(y, 1);
-    w = tl_reshape(t, y, TL_DIMS(3, 2)); /* mixed, if these were six samples */
-    IS(w, 0);
-    y = tl_permute(t, y, TL_DIMS(1, 0));
-    IS(y, 0);
-    IS(tl_reshape(t, y, TL_DIMS(1, 6)), 0);
-    assert_false(tl_failed(t));
-}
-
 static void ops_hand_it_on(void **unused)
 {
     tl_tensor x = zeros(TL_DIMS(6, 4, 5)), p = tl_fill(t, TL_F32, TL_DIMS(5, 3), 1),
@@ -502,7 +486,6 @@ const struct CMUnitTest tl_tests_batch[] = {
     TEST(a_penalty_comes_last),
     TEST(leaves_are_told),
     TEST(the_user_says_otherwise),
-    TEST(one_sample_stays_one),
     TEST(ops_hand_it_on),
     TEST(samples_stay_whole),
     TEST(what_is_repeated_or_drawn_is_told),

@@ -346,7 +346,7 @@ static bool names_samples(const problem *p)
         return false;
     int64_t dim = -1;
     for (const tl_attr *f = p->op->attr; f->name != NULL; f++)
-        if (strcmp(f->name, "dim") == 0)
+        if (f->kind == TL_ATTR_DIM)
             dim = *(const int64_t *)(const void *)(p->attrs + f->offset);
     return p->in[0].batch == (dim < 0 ? dim + p->in[0].a.ndim : dim);
 }

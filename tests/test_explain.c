@@ -616,16 +616,16 @@ static void strict_refuses_finished_sums_by_other_ways(void **unused)
         tl_tensor x = batch(), y = tl_matmul(t, x, weight("w")),
                   centre = tl_buffer(t, m, "centre", TL_F32, TL_DIMS(4)),
                   states = tl_zeros(m, TL_F32, TL_DIMS(6, 4));
-        tl_tensor mean = tl_mean(t, y, TL_DIMS(0), false),
-                  dy = tl_sub(t, tl_detach(t, y), tl_detach(t, mean));
-        tl_error_clear(t); /* the mean itself is refused here, and made below */
-        tl_mode_pop(t, scope);
-        mean = tl_mean(t, tl_detach(t, y), TL_DIMS(0), false);
-        dy = tl_sub(t, tl_detach(t, y), mean);
+        tl_mode_pop(t, scope); /* else the mean of samples is refused itself */
+        tl_tensor mean = tl_mean(t, tl_detach(t, y), TL_DIMS(0), false),
+                  dy = tl_sub(t, tl_detach(t, y), mean);
         tl_mode_push(t, TL_STRICT);
-        if (way == 0) /* samples go where samples are told to lie */
+        if (way == 0) { /* samples go where samples are told to lie, and data anywhere */
             assert_int_equal(tl_assign(t, states, y), TL_OK);
-        else if (way == 1)
+            assert_int_equal(tl_assign(t, centre, tl_zeros(t, TL_F32, TL_DIMS(4))), TL_OK);
+            tl_mode_push(t, TL_NO_GRAD);
+            assert_int_equal(tl_assign(t, centre, mean), TL_OK);
+        } else if (way == 1)
             assert_int_equal(tl_backward(t, y, .cotangent = tl_detach(t, y)), TL_OK);
         else if (way == 2)
             assert_int_equal(tl_assign(t, centre, mean), TL_EUSAGE);

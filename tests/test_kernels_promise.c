@@ -201,6 +201,7 @@ static void a_probe_that_goes_astray_is_an_error(void **unused)
     }
     tl_mode_pop(t, tl_kernel_push(t, "abs", TL_F32, "test-asked"));
     tl_mode_pop(t, tl_kernel_push(t, "neg", TL_F32, "test-asks-late")); /* now it has been */
+    tl_mode_pop(t, tl_kernel_push(t, "neg", TL_F32, "test-asks")); /* and this was not refused */
     expect_no_error(t);
     tl_kernel_push(t, "neg", TL_F32, "test-asks-itself");
     expect_failure(t, TL_EUSAGE, "selects 'test-asks-itself' of neg");

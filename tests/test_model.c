@@ -343,7 +343,6 @@ static void one_bit_shows_in_the_hash(void **unused)
     tl_free(m);
 }
 
-/* The same values under exchanged names, and under names that only join to the same letters. */
 /* NUMERICS 12.7, written out for one parameter: its name, then what tl_sha256 hashes. */
 static void the_hash_is_of_these_bytes(void **unused)
 {
@@ -373,6 +372,7 @@ static void the_hash_is_of_these_bytes(void **unused)
     tl_free(t, m);
 }
 
+/* The same values under exchanged names, and under names that only join to the same letters. */
 static void names_show_in_the_hash(void **unused)
 {
     static const char *const pair[4][2] = {{"ab", "c"}, {"c", "ab"}, {"a", "bc"}, {"ab", "d"}};

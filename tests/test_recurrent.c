@@ -419,8 +419,8 @@ static void no_units_have_gradients(void **unused)
     }
 }
 
-/* The weights' hash after a step whose loss is made of gradients through recur: behind the states
- * lies a weight, or the first state is a parameter. */
+/* The weights' hash after a step whose loss is made of gradients through recur: the states are
+ * weighted, or the first state is a parameter. */
 static void hash_of_second(tl_cell k, int way, int split, char hex[65])
 {
     enum { ALL = 7, N = 2 };

@@ -270,9 +270,11 @@ static tl_status defer(tl_walk *w, tl_fold *f, int number, tl_use u)
  * is a finished sum, one for each micro-batch. */
 static tl_status check_strict(const tl_walk *w, const tl_node *n, int k, const tl_use *u)
 {
-    const tl_value *dx = u->saved[0].like, *y = tl_values_at(&w->t->values, n->out);
-    if (!(n->mode & TL_STRICT) || u->by_op || dx == NULL || y->batch < 0 ||
-        (dx->batch != TL_TOTAL && dx->batch != TL_MIXED))
+    const tl_value *dx = u->saved[0].like;
+    bool samples = false;
+    for (int i = 0; n->mode & TL_STRICT && i < n->n_in; i++)
+        samples |= i != k && tl_batch_of(w->t, n->in[i]) >= 0;
+    if (!samples || u->by_op || dx == NULL || (dx->batch != TL_TOTAL && dx->batch != TL_MIXED))
         return TL_OK;
     return tl_tape_fail(w->at, TL_EUSAGE,
                         "tl_backward: TL_STRICT: the vjp of %s sums its gradient for input %d over "

@@ -160,12 +160,10 @@ tl_status tl_prints_check(tl_walk *w)
     tl_print x = {.ragged = w->opt.ragged};
     uint32_t *order, *place;
     const tl_value *c = tl_peek(t, w->opt.cotangent);
-    if (t->now.mode & TL_STRICT && c != NULL && c->batch != TL_FREE &&
-        (c->batch < 0 || c->batch != tl_peek(t, w->y)->batch))
-        return tl_tape_fail(
-            w->at, TL_EUSAGE,
-            "tl_backward: TL_STRICT: the cotangent sums or mixes samples, or has them "
-            "along another axis than the output");
+    if (t->now.mode & TL_STRICT && c != NULL && (c->batch == TL_TOTAL || c->batch == TL_MIXED))
+        return tl_tape_fail(w->at, TL_EUSAGE,
+                            "tl_backward: TL_STRICT: the cotangent sums or mixes the samples of "
+                            "this micro-batch");
     if (!w->lasts) /* gradients of the tape's own leaves end with it */
         return TL_OK;
     x.node = print_nodes(w, &x.n, &order, &place);

@@ -96,7 +96,7 @@ tl_status tl_batch_axis_tape_at(tl_tape *t, tl_tensor x, int axis, const char *f
     if (v == NULL)
         return tl_error_status(t);
     const bool own = x.owner == t->values.owner, told = own && may_be_told(t, x, axis);
-    const bool one = own && (!told || v->node >= 0) && may_lie_along(v, axis);
+    const bool one = own && !told && may_lie_along(v, axis);
     const tl_node *n = (told || one) && v->batch != axis ? used(t, x) : NULL;
     if (n != NULL)
         return tl_tape_fail(at, TL_EUSAGE,
@@ -151,16 +151,20 @@ void tl_batch_samples_of(tl_tape *t, tl_tensor y, tl_tensor x, int axis)
     made->fixed = false;
 }
 
-tl_status tl_batch_assigns(tl_at at, const tl_value *dst, const tl_value *x)
+tl_status tl_batch_assigns(tl_at at, tl_tensor dst, tl_tensor x)
 {
     const tl_tape *t = at.tape;
+    const tl_value *to = tl_peek(t, dst), *v = tl_peek(t, x);
     const bool trains = t->now.phase == 0 && !(t->now.mode & (TL_EVAL | TL_NO_GRAD));
-    if (!(t->now.mode & TL_STRICT) || !trains || x->batch == TL_FREE || x->batch == dst->batch)
+    const bool data = tl_maker(t, tl_behind(t, x, TL_VIEW, 0)) == NULL; /* what it is, is told */
+    if (!(t->now.mode & TL_STRICT) || !trains || data || v->batch == TL_FREE ||
+        v->batch == to->batch || (v->batch >= 0 && to->batch >= 0 && v->samples == 1))
         return TL_OK;
     return tl_tape_fail(at, TL_EUSAGE,
-                        "tl_assign: TL_STRICT: what is made of samples goes into a tensor of the "
-                        "model that is free of them, so that the next micro-batch reads what this "
-                        "one was; if it holds samples, say along which axis (tl_batch_axis)");
+                        "tl_assign: TL_STRICT: what is computed of samples goes into a tensor of "
+                        "the model that does not hold these, so that the next micro-batch reads "
+                        "what this one was. Where each keeps its own, say along which axis of that "
+                        "tensor (tl_batch_axis); else assign it under TL_NO_GRAD");
 }
 
 /* ---- rules ---- */

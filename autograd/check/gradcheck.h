@@ -1,7 +1,7 @@
 /* gradcheck.h: whether gradients are right. Public.
  *
- * The function is called as it was written, three times: it must repeat itself, take no number of
- * its inputs through the host (tl_item), and buffers keep what it writes. Its nodes are run again
+ * The function is called as it was written, three times: it must repeat itself and take no number
+ * of its inputs through the host (tl_item); buffers keep what it writes. Its nodes are run again
  * in f64, with every floating leaf widened. That run is differentiated numerically, along random
  * directions and at single elements, with a random cotangent on every output. It is compared
  *   - tightly, with the analytic gradient of the f64 run: is the vjp right?

@@ -118,10 +118,12 @@ tl_status tl_check_sanity(tl_checker *c, const tl_subject *f)
             tl_fail(&s->err, TL_EUSAGE,
                     "the function is not deterministic: run twice on the same inputs, it "
                     "gives other results");
-        else if (nearby && (by = through_host(s, again, y, f->n)) != NULL)
+        else if ((by = through_host(s, again, y, f->n)) != NULL)
             tl_fail(&s->err, TL_EUSAGE,
-                    "the function takes numbers of its inputs through the host, where no gradient "
-                    "goes: beside these inputs %s (%s:%d) has other attributes or constants",
+                    "the function %s %s (%s:%d) has other attributes or constants",
+                    nearby ? "takes numbers of its inputs through the host, where no gradient "
+                             "goes: beside these inputs"
+                           : "is not deterministic: run twice,",
                     by->op->name, by->file, by->line);
     }
     tl_object_end(again);

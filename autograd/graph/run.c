@@ -53,14 +53,17 @@ tl_status tl_graph_run_call(tl_graph *g, const tl_plan_step *p, tl_call *c)
 {
     tl_status s = TL_OK;
     const tl_node *n = &g->t->node[p->node];
+    const char *outer = g->user->inside;
     const int n_ops = p->fused != NULL ? p->fused->n_ops : 1; /* shown as a call of the last one */
     const tl_seen seen = {c, n->file, n->line, n->phase, TL_NO_NODE, n_ops, NULL};
     g->running++; /* whoever is called from here on must not run g again */
     tl_tell_runs(g->user, &seen);
+    g->user->inside = c->op->name;
     if (p->fused != NULL)
         tl_fused_run(p->fused);
     else
         s = tl_op_run(c);
+    g->user->inside = outer;
     s = s == TL_OK ? tl_tell_ran(g->user, &seen) : s;
     s = s == TL_OK ? g->user->head.err.status : s;
     g->running--;
@@ -173,6 +176,9 @@ static tl_status check(tl_graph *g, tl_at at, const tl_tensor *in, int n_in, int
                             "tl_graph_run: inputs: %d given, %d in the graph; outputs: room for "
                             "%d, %d in the graph",
                             n_in, g->n_in, n_out, g->n_out);
+    if (g->user->inside != NULL)
+        return tl_tape_fail(at, TL_EUSAGE, "tl_graph_run: called inside %s, on the same tape",
+                            g->user->inside);
     if (g->running > 0)
         return tl_tape_fail(at, TL_EUSAGE,
                             "tl_graph_run: an op or an observer runs the graph that is running; "

@@ -227,6 +227,7 @@ static tl_status admit(tl_at at, entry *e)
 {
     static pthread_mutex_t probing = PTHREAD_MUTEX_INITIALIZER;
     static _Thread_local const entry *probed; /* this thread does that now: it has the lock */
+    static _Thread_local bool asked;          /* for a kernel that is not probed itself */
     const entry *outer = probed;
     if (e->k->mode & TL_FAST)
         return TL_OK;
@@ -234,18 +235,22 @@ static tl_status admit(tl_at at, entry *e)
         pthread_mutex_lock(&probing);
     if (e->verdict == UNPROBED && outer == NULL) {
         probed = e;
+        asked = false;
         e->verdict = tl_kernel_probe(e->k, e->k->dtype, e->why, sizeof e->why) == 0 ? OBEYS
+                     : asked                                                        ? UNPROBED
                                                                                     : REFUSED;
         probed = NULL;
     }
     const int verdict = e->verdict;
     if (outer == NULL)
         pthread_mutex_unlock(&probing);
-    if (verdict == UNPROBED)
+    if (verdict == UNPROBED && outer != NULL) {
+        asked = true;
         return tl_tape_fail(at, TL_EUSAGE,
                             "tl_kernel_push: the probe of kernel '%.60s' of %.60s selects '%.60s' "
                             "of %.60s, which has not been probed itself",
                             outer->k->name, outer->k->op, e->k->name, e->k->op);
+    }
     return verdict == OBEYS
                ? TL_OK
                : tl_tape_fail(at, TL_EUSAGE,

@@ -214,7 +214,7 @@ static tl_status check(const tl_rule *r, tl_dtype d, const tl_shape *shapes, boo
     for (int i = 0; i < r->o.n_in && e.status == TL_OK; i++) {
         const tl_shape shape = shapes != NULL ? shapes[i] : tl_rule_shape(r, i);
         if (tl_shape_check(&shape, d, &e) == TL_OK && tl_shape_count(&shape) > MOST_ELEMENTS)
-            tl_fail(&e, TL_EUSAGE,
+            tl_fail(&e, TL_ESHAPE,
                     "argument '%s' has %lld elements; it is tested on up to %d, so give smaller "
                     "examples",
                     r->o.example_inputs[i].name, (long long)tl_shape_count(&shape), MOST_ELEMENTS);
