@@ -229,7 +229,7 @@ static void bad_input_to_registration_is_a_clear_error(void **state)
     r = good, r.replace = near, r.exact_forward = TL_BIT(TL_F32),
     refused(r, TL_EDOMAIN, "by its replacement (seed"); /* a claim that is not true */
     r = good, r.example_inputs = huge, r.exact_forward = TL_BIT(TL_F32),
-    refused(r, TL_EUSAGE, "'x' has 1099511627776 elements"); /* and drawing them has no end */
+    refused(r, TL_ESHAPE, "'x' has 1099511627776 elements"); /* and drawing them has no end */
     r = good, r.search = first, r.replace = first_alone, r.exact = TL_BIT(TL_F32),
     refused(r, TL_EDOMAIN, "uses argument 'y' 1 times by search, 0 times by its replacement");
     rule_on(&rule_doubled);

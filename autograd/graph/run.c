@@ -176,13 +176,13 @@ static tl_status check(tl_graph *g, tl_at at, const tl_tensor *in, int n_in, int
                             "tl_graph_run: inputs: %d given, %d in the graph; outputs: room for "
                             "%d, %d in the graph",
                             n_in, g->n_in, n_out, g->n_out);
-    if (g->user->inside != NULL)
-        return tl_tape_fail(at, TL_EUSAGE, "tl_graph_run: called inside %s, on the same tape",
-                            g->user->inside);
     if (g->running > 0)
         return tl_tape_fail(at, TL_EUSAGE,
                             "tl_graph_run: an op or an observer runs the graph that is running; "
                             "its values would be overwritten - trace another graph for that");
+    if (g->user->inside != NULL)
+        return tl_tape_fail(at, TL_EUSAGE, "tl_graph_run: called inside %s, on the same tape",
+                            g->user->inside);
     if (g->user->now.mode & TL_TRACE)
         return tl_tape_fail(at, TL_ETRACED,
                             "tl_graph_run: not inside a trace; call the program itself");
