@@ -74,7 +74,8 @@ tl_tensor tl_grad_named(tl_tape *t, const char *name, tl_dtype dtype, const tl_s
 
 /* n only shows or copies its input: whether a program has it may depend on sizes. */
 static inline bool tl_passes_on(const tl_node *n) { return n->op->traits & (TL_VIEW | TL_COPY); }
-/* Before a backward: the program is that of the micro-batches before (or .ragged allows others). */
+/* Before a backward: the program is that of the micro-batches before (or .ragged allows others),
+ * and, under TL_STRICT, what it begins with neither sums nor mixes samples. */
 tl_status tl_prints_check(tl_walk *w);
 /* Before an optimizer's step, and at a reset: the micro-batch had as many backwards as others. */
 tl_status tl_prints_step(tl_at at);
