@@ -180,21 +180,15 @@ static tl_status check_change(making *k)
 
 /* A view shows elements of its input and, but for TL_REPEATS, each once. A pointwise op's shape
  * rule may be a user's: each input broadcasts to what it says. */
-static tl_status check_shape(tl_call *c)
+static tl_status check_shape(const tl_call *c)
 {
     const unsigned traits = c->op->traits;
-    tl_shape s;
+    const tl_array *y = c->out;
     if (traits & TL_VIEW)
-        TL_TRY(tl_view_check(&c->out[0], c->in[0], c->err));
-    if ((traits & (TL_VIEW | TL_REPEATS)) == TL_VIEW && tl_array_repeats(&c->out[0]) &&
-        !tl_array_repeats(c->in[0]))
-        return tl_fail(c->err, TL_EUSAGE, "shows elements more than once, but is not TL_REPEATS");
-    for (int i = 0; traits & TL_POINTWISE && c->op->tile != NULL && i < c->n_in; i++) {
-        TL_TRY(tl_shape_broadcast(&s, &c->out[0], c->in[i], c->err));
-        if (s.ndim != c->out[0].ndim ||
-            memcmp(s.dim, c->out[0].dim, (size_t)s.ndim * sizeof *s.dim) != 0)
+        return tl_view_check(c->out, c->in[0], !(traits & TL_REPEATS), c->err);
+    for (int i = 0; traits & TL_POINTWISE && c->op->tile != NULL && i < c->n_in; i++)
+        if (!tl_dims_expand(c->in[i]->ndim, c->in[i]->dim, y->ndim, y->dim))
             return tl_fail(c->err, TL_ESHAPE, "input %d does not broadcast to the output", i);
-    }
     return TL_OK;
 }
 

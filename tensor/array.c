@@ -85,7 +85,7 @@ static bool reach(const tl_array *a, int64_t *low, int64_t *high)
     return fits || empty;
 }
 
-tl_status tl_view_check(tl_array *a, const tl_array *of, tl_err *err)
+tl_status tl_view_check(tl_array *a, const tl_array *of, bool once, tl_err *err)
 {
     bool fits = a->ndim >= 0 && a->ndim <= TL_MAX_DIMS;
     a->dtype = of->dtype;
@@ -97,6 +97,8 @@ tl_status tl_view_check(tl_array *a, const tl_array *of, tl_err *err)
     int64_t low, high, from, to;
     const int64_t apart = (char *)a->data - (char *)of->data;
     char text[TL_SHAPE_TEXT];
+    if (once && tl_array_repeats(a) && !tl_array_repeats(of))
+        return tl_fail(err, TL_EUSAGE, "shows elements more than once, but is not TL_REPEATS");
     if (of->data == NULL || !reach(of, &from, &to))
         return TL_OK;
     if (reach(a, &low, &high) && (low == high || (apart >= from - low && apart <= to - high)))

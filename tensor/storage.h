@@ -86,8 +86,8 @@ tl_status tl_arrays_new(tl_arena *arena, tl_array *a, int n, bool strided, tl_st
                         tl_err *err);
 /* Gives a view the dtype of what it shows, and checks its dims as tl_shape_check does, but not how
  * many bytes they are: it needs none. TL_EUSAGE if it shows elements that `of` has not, which is
- * seen where `of` has data. */
-tl_status tl_view_check(tl_array *a, const tl_array *of, tl_err *err);
+ * seen where `of` has data, or (once) any more than once where `of` does not. */
+tl_status tl_view_check(tl_array *a, const tl_array *of, bool once, tl_err *err);
 /* None of n arrays has an element. */
 bool tl_arrays_empty(const tl_array *a, int n);
 /* The bytes of all elements, stored side by side. */

@@ -117,7 +117,8 @@ static int64_t find_offset(tl_graph *g, tl_tensor x)
     tl_call c = tl_graph_call(g, n, &ins, &out, &g->head.err);
     tl_err e = {.status = TL_OK};
     const tl_status s = n->op->shape(&c);
-    if (s == TL_OK && tl_view_check(&out, &in, &e) == TL_OK)
+    const bool once = !(n->op->traits & TL_REPEATS);
+    if (s == TL_OK && tl_view_check(&out, &in, once, &e) == TL_OK)
         return offset + (int64_t)((uintptr_t)out.data - (uintptr_t)somewhere);
     tl_fail(&g->head.err, s == TL_OK ? e.status : s, "%s: %s", n->op->name,
             s == TL_OK ? e.message : "its shape rule fails when the graph is planned");
