@@ -17,6 +17,19 @@ bool tl_draws_alike(const tl_tape *t, const tl_node *n);
 /* x may be written into dst, of the model: refused under TL_STRICT if x is computed of samples and
  * dst does not hold them along that axis. */
 tl_status tl_batch_assigns(tl_at at, tl_tensor dst, tl_tensor x);
+/* Sets how x depends on the batch: each element along that axis is a sample; TL_FREE, TL_MIXED. */
+static inline void tl_batch_set(tl_value *x, int axis)
+{
+    x->batch = (tl_batch)axis;
+    x->samples = axis < 0 ? -1 : x->a.dim[axis];
+}
+/* x depends on the batch as y does. */
+static inline void tl_batch_like(tl_value *x, const tl_value *y)
+{
+    x->batch = y->batch;
+    x->part = y->part;
+    x->samples = y->samples;
+}
 /* v, a leaf, is a constant. */
 static inline void tl_value_fix(tl_value *v)
 {

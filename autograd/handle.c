@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "autograd/internal.h"
+#include "autograd/batch.h"
 
 static _Atomic bool warn = true;
 

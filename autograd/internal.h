@@ -336,20 +336,6 @@ tl_tensor tl_tape_value(tl_tape *t, const tl_array *a, tl_storage *st);
 tl_tensor tl_filled(tl_at at, const tl_array *a, tl_dtype dtype, double value);
 tl_tensor tl_folded(tl_at at, tl_tensor x, tl_tensor acc, const tl_array *a, tl_dtype dtype);
 
-/* Sets how x depends on the batch: each element along that axis is a sample; TL_FREE, TL_MIXED. */
-static inline void tl_batch_set(tl_value *x, int axis)
-{
-    x->batch = (tl_batch)axis;
-    x->samples = axis < 0 ? -1 : x->a.dim[axis];
-}
-/* x depends on the batch as y does. */
-static inline void tl_batch_like(tl_value *x, const tl_value *y)
-{
-    x->batch = y->batch;
-    x->part = y->part;
-    x->samples = y->samples;
-}
-
 /* The number of the node of t that made x; -1: none has. */
 int32_t tl_maker_at(const tl_tape *t, tl_tensor x);
 /* The node itself, or NULL. */

@@ -64,6 +64,8 @@ tl_status tl_map_check(const tl_decoder_config *c, const tl_source *file);
 /* Checks the config and lists its parameters. TL_EFORMAT if the layers have more elements than the
  * file has bytes, which is found before memory is taken for their names. */
 tl_status tl_map_new(tl_map *out, const tl_decoder_config *c, int64_t bytes, const tl_source *file);
+/* The dtype in which no number of the entries' arrays is rounded. */
+tl_dtype tl_map_dtype(const tl_map *map);
 /* Loading: makes the parameters of the model, in dtype d, and fills them from the arrays. */
 tl_status tl_map_take(tl_model *m, const tl_map *map, tl_dtype d, tl_err *err);
 /* Saving: sets the arrays to the parameters of the model. */

@@ -198,17 +198,6 @@ static tl_status match(const shards *s, const tl_map *map, const tl_decoder_conf
     return needless("lm_head.weight", c) ? check_tied(s, &e[0].array) : TL_OK;
 }
 
-/* One in which no number of the files is rounded. */
-static tl_dtype dtype_of_all(const tl_map *map)
-{
-    tl_dtype d = map->e[0].array.dtype;
-    for (int i = 1; i < map->n; i++) {
-        const tl_dtype x = map->e[i].array.dtype;
-        d = x == d ? d : x == TL_F64 || d == TL_F64 ? TL_F64 : TL_F32;
-    }
-    return d;
-}
-
 /* Bytes of all tensors. */
 static int64_t bytes_of(const shards *s)
 {
@@ -251,7 +240,7 @@ static tl_status load(tl_model *m, shards *s, tl_decoder_config *c, tl_model_fil
     TL_TRY(tl_map_new(&map, c, bytes_of(s), &config));
     st = match(s, &map, c);
     if (st == TL_OK) {
-        tl_dtype d = o.dtype != TL_DTYPE_DEFAULT ? o.dtype : dtype_of_all(&map);
+        tl_dtype d = o.dtype != TL_DTYPE_DEFAULT ? o.dtype : tl_map_dtype(&map);
         *(c->family == TL_FAMILY_LLAMA ? &c->llama.dtype : &c->gpt2.dtype) = d;
         st = tl_map_take(m, &map, d, config.err);
     }

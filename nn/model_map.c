@@ -226,6 +226,16 @@ void tl_map_convert(const tl_array *dst, const tl_array *src)
     tl_fpenv_leave(saved);
 }
 
+tl_dtype tl_map_dtype(const tl_map *map)
+{
+    tl_dtype d = map->e[0].array.dtype;
+    for (int i = 1; i < map->n; i++) {
+        const tl_dtype x = map->e[i].array.dtype;
+        d = x == d ? d : x == TL_F64 || d == TL_F64 ? TL_F64 : TL_F32;
+    }
+    return d;
+}
+
 tl_status tl_map_take(tl_model *m, const tl_map *map, tl_dtype d, tl_err *err)
 {
     uint32_t mark = tl_model_mark(m);

@@ -21,10 +21,8 @@
  *   le(a, b) gt(a, b) ge(a, b)        a <= b, a > b, a >= b, as bool
  *   where(cond, a, b)                 cond ? a : b, of floats, i64 or bool
  *   logical_and(a, b) logical_or(a, b) logical_not(x)  bool; of other dtypes, what is not 0 is true
- *   floor_divide(a, b) remainder(a, b)  i64, rounded down as in Python; add, sub and mul take i64
- *                                     as well, modulo 2^64
- *   masked_fill(x, mask, value)       mask ? value : x
- *   fill(dtype, shape, value)         value everywhere
+ *   floor_divide(a, b) remainder(a, b)  i64, rounded down; add, sub, mul take i64, too, mod 2^64
+ *   fill(dtype, shape, value) masked_fill(x, mask, value)  value everywhere; mask ? value : x
  *   silu_grad(dy, x)                  dy*(s*(1 + x*(1 - s))), s = sigmoid(x)
  *   gelu_grad(dy, x) gelu_tanh_grad(dy, x)  the gradients of gelu and gelu_tanh (NUMERICS 2.9)
  *
@@ -133,9 +131,8 @@
  *                                     A draw depends on the model's seed, the stream, the sample's
  *                                     number and the place in the sample, and on nothing else
  *
- * Randomness. Draws as dropout's. Where sample numbers are given, each row of axis 0 is a sample.
- *   uniform(dtype, shape, stream) normal(dtype, shape, stream)  in [0, 1), then rounded; of mean 0,
- *                                     variance 1. All draws have at least one dim
+ * Randomness. Draws as dropout's, of one dim or more; with sample numbers, axis 0 is of samples.
+ *   uniform(dtype, shape, stream) normal(dtype, shape, stream)  in [0, 1), rounded; mean 0, var 1
  *   bernoulli(p, stream)              1 with probability p, else 0; of p's shape and dtype.
  *                                     TL_EDOMAIN if p is outside [0, 1], unless it is traced
  *   permutation(n, stream)            0 .. n-1 in random order, i64 (n); with sample (b): (b, n) */

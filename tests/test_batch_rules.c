@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "autograd/internal.h"
+#include "autograd/batch.h"
 #include "tests/cases/cases.h"
 #include "tests/support/axes.h"
 

@@ -51,6 +51,36 @@ tl_status tl_group_promise(tl_group *g, tl_at at, tl_tensor y)
     return tl_tape_fail(at, TL_EUSAGE, "tl_group: %s", text);
 }
 
+tl_status tl_group_parts_meet(tl_group *g, const head *h)
+{
+    const int64_t from = g->link.rank == 0 ? 0 : h->until, of = g->part.of;
+    if (g->link.rank > 0 && (h->of != of || from != g->part.first))
+        return tl_group_fail(g, TL_EUSAGE,
+                             "tl_group: rank %d takes samples from %" PRId64 " on, of %" PRId64
+                             "; those of rank %d ended at %" PRId64 " of %" PRId64,
+                             g->link.rank, g->part.first, of, rank_before(g), h->until, h->of);
+    const int64_t until = g->part.first + g->part.n;
+    if (from != g->part.first || (is_last(g) && until != of))
+        return tl_group_fail(g, TL_EUSAGE,
+                             "tl_group: rank %d of %d takes samples %" PRId64 " to %" PRId64
+                             " of %" PRId64 ": the first is missing, or the last",
+                             g->link.rank, g->link.size, g->part.first, until, of);
+    return TL_OK;
+}
+
+tl_status tl_group_programs_meet(tl_group *g, const head *h)
+{
+    const uint64_t mine = tl_programs(g->t),
+                   came = g->link.rank > 0 || g->round > 0 ? h->program : 0;
+    if (mine != 0 && came != 0 && mine != came)
+        return tl_group_fail(g, TL_EUSAGE,
+                             "tl_group_fold: rank %d runs another program than rank %d or one "
+                             "before it: other ops, or another number of tl_backward",
+                             g->link.rank, rank_before(g));
+    g->program = mine != 0 ? mine : came;
+    return TL_OK;
+}
+
 /* ---- what must be the same in every rank: a list of keys and values, each with its NUL ---- */
 
 static void add(FILE *list, const char *key, const char *value)

@@ -154,39 +154,6 @@ static void note_folded(tl_group *g, const char *name)
 
 /* ---- a fold ---- */
 
-/* This rank's samples begin where those of the rank before end; the first and the last rank have
- * the ends of the micro-batch. */
-static tl_status parts_meet(tl_group *g, const head *h)
-{
-    const int64_t from = g->link.rank == 0 ? 0 : h->until, of = g->part.of;
-    if (g->link.rank > 0 && (h->of != of || from != g->part.first))
-        return tl_group_fail(g, TL_EUSAGE,
-                             "tl_group: rank %d takes samples from %" PRId64 " on, of %" PRId64
-                             "; those of rank %d ended at %" PRId64 " of %" PRId64,
-                             g->link.rank, g->part.first, of, rank_before(g), h->until, h->of);
-    const int64_t until = g->part.first + g->part.n;
-    if (from != g->part.first || (is_last(g) && until != of))
-        return tl_group_fail(g, TL_EUSAGE,
-                             "tl_group: rank %d of %d takes samples %" PRId64 " to %" PRId64
-                             " of %" PRId64 ": the first is missing, or the last",
-                             g->link.rank, g->link.size, g->part.first, until, of);
-    return TL_OK;
-}
-
-/* Ranks run one program, as micro-batches do. Who has run none knows that of the rank before. */
-static tl_status programs_meet(tl_group *g, const head *h)
-{
-    const uint64_t mine = tl_programs(g->t),
-                   came = g->link.rank > 0 || g->round > 0 ? h->program : 0;
-    if (mine != 0 && came != 0 && mine != came)
-        return tl_group_fail(g, TL_EUSAGE,
-                             "tl_group_fold: rank %d runs another program than rank %d or one "
-                             "before it: other ops, or another number of tl_backward",
-                             g->link.rank, rank_before(g));
-    g->program = mine != 0 ? mine : came;
-    return TL_OK;
-}
-
 /* No backward has added to an accumulator at once. */
 static tl_status all_waits(tl_group *g)
 {
@@ -280,8 +247,8 @@ static tl_status fold(tl_group *g)
     TL_TRY(begin_fold(g));
     TL_TRY(list_params(g));
     TL_TRY(advance(g));
-    TL_TRY(parts_meet(g, &g->next));
-    TL_TRY(programs_meet(g, &g->next));
+    TL_TRY(tl_group_parts_meet(g, &g->next));
+    TL_TRY(tl_group_programs_meet(g, &g->next));
     TL_TRY(is_last(g) ? TL_OK : tl_group_send(g, END, 0, NULL, 0));
     return tl_group_settle(g, NULL);
 }

@@ -167,6 +167,11 @@ tl_status tl_group_receive_all(tl_group *g);
 /* Ranks are a split of the batch: refuses a backward from y if that gives other bits under another
  * split. Not while one is under way: it is a walk. */
 tl_status tl_group_promise(tl_group *g, tl_at at, tl_tensor y);
+/* Refuses micro-batches whose parts do not meet: this rank's samples begin where those of the rank
+ * before end; the first and the last rank have the ends. */
+tl_status tl_group_parts_meet(tl_group *g, const head *h);
+/* Ranks run one program, as micro-batches do. Who has run none knows that of the rank before. */
+tl_status tl_group_programs_meet(tl_group *g, const head *h);
 /* The settings of the optimizer that is cut or has made the last step, as a list of keys and values
  * (each with its NUL), to be freed; *bytes 0: there is none. NULL without memory. */
 char *tl_group_settings(tl_group *g, size_t *bytes);
