@@ -69,8 +69,7 @@ static tl_tensor known(const tl_tape *l, uint64_t print, bool made)
     return i == 0 ? TL_NONE : tl_tape_handle(l, i - 1);
 }
 
-/* known() finds value i by that print from now on, unless it has one before it. False: no memory.
- */
+/* known() finds value i by that print from now on, unless it has another. False: no memory. */
 static bool place(tl_tape *l, uint32_t i, uint64_t print)
 {
     const tl_tensor first = known(l, print, false), made = known(l, print, true);
