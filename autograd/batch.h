@@ -157,6 +157,10 @@ bool tl_derived_share(tl_tape *trace, tl_tape *user);
 void tl_again_apply(tl_tape *dst, const tl_node *n, const tl_tensor *in, unsigned mode,
                     tl_tensor *out);
 
+/* Whose inputs are made of parameters and constants alone, and which was so on src, is so again. */
+void tl_again_fixed(tl_tape *dst, const tl_tensor *in, const tl_tensor *out, const tl_tape *src,
+                    const tl_node *n);
+
 /* The handle on dst that stands for a leaf of src; asked once for each. */
 typedef tl_tensor tl_leaf_map(void *ctx, tl_tensor leaf);
 /* Called after node n has run again. */

@@ -296,6 +296,8 @@ tl_tensor tl_detach_at(tl_at at, tl_tensor x)
     d->kept = v->kept;
     if (x.owner == t->values.owner) /* a tensor of the model is a variable (NUMERICS 10.5) */
         d->born = v->born;
+    d->fixed = v->fixed;
+    d->detached = v->fixed ? x : TL_NONE;
     if (t->now.phase & TL_PHASE_BACKWARD || t->recorder != NULL)
         d->source = x;
     return leaf;

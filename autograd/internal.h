@@ -34,20 +34,21 @@ typedef struct {
     tl_batch batch;  /* how it depends on the batch */
     int64_t samples; /* how many samples it holds or totals; -1: it has none, or mixes them */
     bool needs_grad;
-    bool plain;       /* row-major, and of a dtype that is computed in */
-    bool fixed;       /* made of parameters and constants alone, none of them repeated */
-    bool kept;        /* its memory is of an earlier micro-batch and for those to come */
-    bool consumed;    /* changed in place: a newer handle names the result */
-    bool held;        /* a backward walk owns it and releases it itself */
-    bool freed;       /* backward has released its memory */
-    bool let_go;      /* tl_let_go has released its memory; `freed` is set as well */
-    bool dropped;     /* a segment has released its memory, and recomputes it on demand */
-    bool restored;    /* a segment has recomputed it: st is not the storage of recording */
-    tl_tensor source; /* of a leaf that a vjp detached or a walk holds: the original value */
-    tl_tensor bottom; /* the value that owns its memory; a cache of tl_bottom */
-    uint32_t part;    /* a view of only some of the samples: which view; 0: it has all of them */
-    uint64_t print;   /* of a fixed value: what it was made of (batch/derived.c), or its name */
-    uint64_t after;   /* on a lasting tape: the last change below it when its contents were made */
+    bool plain;         /* row-major, and of a dtype that is computed in */
+    bool fixed;         /* made of parameters and constants alone, none of them repeated */
+    bool kept;          /* its memory is of an earlier micro-batch and for those to come */
+    bool consumed;      /* changed in place: a newer handle names the result */
+    bool held;          /* a backward walk owns it and releases it itself */
+    bool freed;         /* backward has released its memory */
+    bool let_go;        /* tl_let_go has released its memory; `freed` is set as well */
+    bool dropped;       /* a segment has released its memory, and recomputes it on demand */
+    bool restored;      /* a segment has recomputed it: st is not the storage of recording */
+    tl_tensor source;   /* of a leaf that a vjp detached or a walk holds: the original value */
+    tl_tensor detached; /* of a fixed leaf, without a source: the value it was detached from */
+    tl_tensor bottom;   /* the value that owns its memory; a cache of tl_bottom */
+    uint32_t part;      /* a view of only some of the samples: which view; 0: it has all of them */
+    uint64_t print;     /* of a fixed value: what it was made of (batch/derived.c), or its name */
+    uint64_t after; /* on a lasting tape: the last change below it when its contents were made */
 } tl_value;
 
 /* A table of value records. */

@@ -9,6 +9,7 @@
  * VJP:    gather and scatter_add_dim are each other's; one_hot has none
  * Errors: TL_ESHAPE TL_EDTYPE TL_EINDEX (an id outside the dim)
  */
+#include "autograd/batch/samples.h"
 #include "ops/build.h"
 
 typedef struct {
@@ -272,5 +273,8 @@ tl_tensor tl_index_select_at(tl_at at, tl_tensor x, int dim, tl_tensor ids)
         const tl_tensor zero = tl_expand_at(at, tl_fill_at(at, TL_BOOL, TL_SCALAR, 0), all);
         ids = tl_add_at(at, ids, tl_cast_at(at, tl_gather_at(at, zero, ids, d), TL_I64));
     }
-    return tl_gather_at(at, x, tl_expand_at(at, ids, s), d);
+    ids = tl_expand_at(at, ids, s);
+    if (tl_batch_of(at.tape, x) == TL_FREE)
+        tl_batch_samples_of(at.tape, ids, x, TL_FREE);
+    return tl_gather_at(at, x, ids, d);
 }

@@ -113,6 +113,42 @@ static tl_tensor normalised(tl_tape *t, tl_model *m, tl_tensor x, tl_dtype dtype
     return tl_matmul(t, x, w);
 }
 
+/* Rounded in the forward pass, and not in the gradient ("straight through"). */
+static tl_tensor rounded(tl_tape *t, tl_model *m, tl_tensor x, tl_dtype dtype)
+{
+    tl_tensor w = weight(t, m, "w", dtype);
+    tl_tensor q = tl_cast(t, tl_cast(t, tl_scale(t, w, 4), TL_I64), dtype);
+    q = tl_add(t, w, tl_detach(t, tl_sub(t, tl_scale(t, q, 0.25), w)));
+    return tl_matmul(t, tl_tanh(t, tl_matmul(t, x, q)), q);
+}
+
+/* What is detached is a parameter, a derived value that gradients reach as well, a constant, and
+ * again what was detached. */
+static tl_tensor detached(tl_tape *t, tl_model *m, tl_tensor x, tl_dtype dtype)
+{
+    tl_tensor w = weight(t, m, "w", dtype), v = weight(t, m, "v", dtype);
+    tl_tensor h = tl_matmul(t, w, v), c = tl_detach(t, numbers(t, dtype, TL_DIMS(D, D)));
+    tl_tensor k = tl_detach(t, tl_detach(t, h)), n = tl_tanh(t, tl_mul(t, v, tl_detach(t, w)));
+    tl_tensor y = tl_tanh(t, tl_matmul(t, x, tl_add(t, h, tl_mul(t, c, tl_mul(t, w, k)))));
+    return tl_matmul(t, tl_add(t, y, tl_matmul(t, x, h)), n);
+}
+
+static tl_tensor summed_exp(tl_tape *t, tl_model *m, tl_tensor x, tl_dtype dtype)
+{
+    tl_tensor w = weight(t, m, "w", dtype);
+    return tl_mul(t, tl_matmul(t, x, w), tl_logsumexp(t, w, TL_DIMS(1), false));
+}
+
+/* With zeros, ids and factors that take their shapes from a parameter. */
+static tl_tensor shaped_alike(tl_tape *t, tl_model *m, tl_tensor x, tl_dtype dtype)
+{
+    int64_t ids[D] = {2, 0, 1, 2};
+    tl_tensor w = weight(t, m, "w", dtype), b = param(t, m, "b", dtype, TL_DIMS(D));
+    tl_tensor p = tl_pad(t, tl_tanh(t, tl_slice(t, w, 1, 1, D, 1)), 1, 1, 0, 0.5);
+    tl_tensor q = tl_index_select(t, p, -2, tl_constant(t, ids, TL_I64, TL_DIMS(D)));
+    return tl_matmul(t, x, tl_addmm(t, b, q, w, 2, 1));
+}
+
 /* Parameters used directly and below, a derived value used twice and by two kinds of op. */
 static tl_tensor many(tl_tape *t, tl_model *m, tl_tensor x, tl_dtype dtype)
 {
@@ -179,6 +215,10 @@ static const program programs[] = {
     {"tanh(constant @ W)", curved},
     {"a weight's cast", widened},
     {"weight norm", normalised},
+    {"straight through", rounded},
+    {"detached", detached},
+    {"logsumexp", summed_exp},
+    {"shaped alike", shaped_alike},
     {"many uses", many},
     {"time first", time_first},
     {"ids time first", ids_time_first},
@@ -692,6 +732,14 @@ static tl_tensor of_row(tl_tape *t, tl_tensor w, tl_tensor v)
 {
     return tl_mul(t, v, tl_slice(t, w, 0, D - 1, D, 1));
 }
+static tl_tensor of_detached(tl_tape *t, tl_tensor w, tl_tensor v)
+{
+    return tl_mul(t, tl_tanh(t, v), tl_detach(t, tl_exp(t, w)));
+}
+static tl_tensor of_held(tl_tape *t, tl_tensor w, tl_tensor v)
+{
+    return tl_mul(t, tl_tanh(t, v), tl_detach(t, w));
+}
 
 static void change_it(tl_tape *t, const changed *c, tl_tensor w)
 {
@@ -784,7 +832,8 @@ static void run_changed(changed c, int cut, int compiled, char said[512])
 static void a_change_in_a_graph_is_as_it_is_called(void **unused)
 {
     static tl_tensor (*const of[])(tl_tape *, tl_tensor,
-                                   tl_tensor) = {of_curve, of_cast, of_product, of_other, of_row};
+                                   tl_tensor) = {of_curve, of_cast,     of_product, of_other,
+                                                 of_row,   of_detached, of_held};
     enum { FORMS = sizeof of / sizeof *of, ALL = FORMS * MIDDLES * LATES };
     int wrong = 0, refused = 0;
     (void)unused;

@@ -50,6 +50,9 @@ static void print_outputs(tl_tape *t, const tl_node *n)
         tl_values_at(&t->values, n->out + (uint32_t)j)->print = print_out(t, n, j);
 }
 
+/* Of what was detached from a value with that print. */
+static uint64_t print_detached(uint64_t print) { return tl_mix(7, print) | 1; }
+
 static uint64_t print_constant(const tl_array *a)
 {
     tl_shape s = tl_array_shape(a);
@@ -128,25 +131,16 @@ uint64_t tl_derived_constant(tl_tape *t, const tl_array *a)
     return print;
 }
 
-/* The leaf, a constant, does not hold any more what was read of it. */
+/* What a leaf was detached from; TL_NONE if it was not. */
+static tl_tensor detached_from(const tl_value *v)
+{
+    return tl_is_none(v->source) ? v->detached : v->source;
+}
+
+/* The leaf does not hold any more what was read of it. */
 static bool has_changed(const tl_tape *t, const tl_value *v)
 {
     return t->recorder == NULL && v->st != NULL && v->st->version != v->born;
-}
-
-/* Gives x a print and a place on the lasting tape, if it is a constant. */
-static tl_status note_leaf(tl_tape *t, tl_tensor x)
-{
-    tl_value *v = tl_peek(t, x);
-    if (x.owner == t->values.owner && v->node < 0 && has_changed(t, v))
-        return tl_tape_fail(tl_nowhere(t), TL_EINPLACE,
-                            "tl_backward: value %u, a tl_constant, has been changed in place, and "
-                            "what was made of it and of parameters goes back through what it was",
-                            x.index);
-    if (x.owner == t->values.owner && v->node < 0 && (v->print == 0 || tl_is_none(twin(t, x))))
-        v->print = t->recorder == NULL ? tl_derived_constant(t, &v->a)
-                                       : t->recorder->constant(t->recorder_ctx, t, x);
-    return tl_error_status(t);
 }
 
 /* Moves an error of the lasting tape to the user's tape, where it can be read and cleared. */
@@ -155,6 +149,47 @@ static tl_status hand_up(tl_tape *t, tl_tape *l)
     tl_status s = tl_fail(&t->head.err, tl_error_status(l), "%s", tl_error(l));
     tl_err_clear(&l->head.err);
     return s;
+}
+
+/* Gives x, detached from `from`, a print and a place on the lasting tape. */
+static tl_status note_detached(tl_tape *t, tl_tensor x, tl_tensor from)
+{
+    tl_tape *l = t->lasting;
+    tl_value *v = tl_peek(t, x);
+    if (from.owner == t->values.owner && tl_is_none(tl_derived_leaf(t, from)))
+        return tl_error_status(t);
+    v->print = print_detached(print_of(t, from));
+    if (!tl_is_none(twin(t, x)))
+        return TL_OK;
+    const tl_shape s = tl_array_shape(&v->a);
+    const tl_array a = tl_array_make(v->a.dtype, &s, NULL);
+    const tl_tensor y = tl_tape_value(l, &a, NULL);
+    if (tl_is_none(y))
+        return hand_up(t, l);
+    tl_value_fix(tl_peek(l, y));
+    tl_peek(l, y)->source = twin(t, from);
+    return place(l, y.index, v->print)
+               ? TL_OK
+               : tl_fail(&t->head.err, TL_ENOMEM, "no memory for the place of a value");
+}
+
+/* Gives x a print and a place on the lasting tape, if it is a constant or was detached. */
+static tl_status note_leaf(tl_tape *t, tl_tensor x)
+{
+    tl_value *v = tl_peek(t, x);
+    if (x.owner != t->values.owner || v->node >= 0)
+        return TL_OK;
+    if (!tl_is_none(detached_from(v)))
+        return note_detached(t, x, detached_from(v));
+    if (has_changed(t, v))
+        return tl_tape_fail(tl_nowhere(t), TL_EINPLACE,
+                            "tl_backward: value %u, a tl_constant, has been changed in place, and "
+                            "what was made of it and of parameters goes back through what it was",
+                            x.index);
+    if (v->print == 0 || tl_is_none(twin(t, x)))
+        v->print = t->recorder == NULL ? tl_derived_constant(t, &v->a)
+                                       : t->recorder->constant(t->recorder_ctx, t, x);
+    return tl_error_status(t);
 }
 
 /* Records n on the lasting tape, if it is new there. */
@@ -179,6 +214,8 @@ static tl_status note_node(tl_tape *t, const tl_node *n)
                                   "is made of parameters goes by the names of its ops",
                                   n->op->name);
     tl_again_apply(l, n, in, n->mode | TL_TRACE | TL_APART, out);
+    if (!tl_failed(l))
+        tl_again_fixed(l, in, out, t, n);
     for (int j = n->n_out; j-- > 0 && !tl_failed(l);) /* the first last: then all are there */
         if (!place(l, out[j].index, tl_values_at(&t->values, n->out + (uint32_t)j)->print))
             tl_fail(&l->head.err, TL_ENOMEM, "no memory for the place of a value");
@@ -186,66 +223,6 @@ static tl_status note_node(tl_tape *t, const tl_node *n)
 }
 
 /* ---- the memory of derived values ---- */
-
-static int32_t inside(void *l, const tl_node *n, int k) { return tl_maker_at(l, n->in[k]); }
-
-/* The last change of a tensor of the model; in a trace, which of its nodes has made it. */
-static uint64_t last_change(tl_tape *t, tl_tensor x)
-{
-    return t->recorder == NULL ? tl_peek(t, x)->st->changed
-                               : (uint64_t)(t->recorder->last_change(t->recorder_ctx, t, x) + 1);
-}
-
-/* The last change below input `in` of a node of the lasting tape, whose own inputs have theirs. */
-static uint64_t below(tl_tape *t, tl_tensor in, bool reach)
-{
-    const tl_tape *l = t->lasting;
-    const int32_t maker = tl_maker_at(l, in);
-    const tl_value *v = tl_is_none(in) || in.owner == l->values.owner ? NULL : tl_peek(l, in);
-    if (v == NULL)
-        return maker >= 0                                     ? l->node[maker].below
-               : in.owner == 0 || in.owner == l->values.owner ? 0
-                                                              : TL_REMOVED - 1;
-    tl_leaf_grad *g = reach && v->needs_grad ? tl_leaf_grad_get(t, in) : NULL;
-    if (g != NULL)
-        g->reached = true;
-    return last_change(t, in);
-}
-
-/* Goes on with the last walk of that kind, if what that has found still holds: nothing has changed
- * since, and no other walk has been here. */
-static void look_below(tl_tape *t, tl_postorder *o, bool reach)
-{
-    tl_tape *l = t->lasting;
-    const uint32_t names = t->model == NULL ? 0 : t->model->names;
-    const uint64_t changes = tl_changes();
-    const bool own = reach || t->recorder != NULL;
-    const bool on = !own && l->looked.visit != 0 && l->looked.visit == l->visits &&
-                    l->looked.names == names && l->looked.changes == changes;
-    l->visits -= on;
-    tl_postorder_begin(o, l, inside, l);
-    l->looked.visit = own ? 0 : l->visits;
-    l->looked.names = names;
-    l->looked.changes = changes;
-}
-
-uint64_t tl_derived_last_change(tl_tape *t, tl_tensor x, bool reach)
-{
-    tl_tape *l = t->lasting;
-    const int32_t root = tl_peek(l, x)->node;
-    tl_postorder o;
-    look_below(t, &o, reach);
-    tl_postorder_from(&o, root);
-    for (int32_t i; (i = tl_postorder_next(&o)) >= 0;) {
-        uint64_t last = 0;
-        for (int k = 0; k < l->node[i].n_in; k++) {
-            const uint64_t change = below(t, l->node[i].in[k], reach);
-            last = change > last ? change : last;
-        }
-        l->node[i].below = last;
-    }
-    return 1 + (root < 0 ? 0 : l->node[root].below);
-}
 
 void tl_derived_drop(tl_value *v)
 {
@@ -268,7 +245,7 @@ static void keep(tl_tape *t, const tl_node *n)
         const tl_value *v = tl_values_at(&t->values, n->out + (uint32_t)j);
         const tl_tensor x = known(l, v->print, true);
         const tl_leaf_grad *g = tl_leaf_grad_find(t, known(l, v->print, false));
-        const uint64_t last = tl_derived_last_change(t, x, false);
+        const uint64_t last = tl_derived_last_change(t, x);
         tl_value *to = tl_peek(l, x);
         if (v->st == NULL || v->st->version != 0 || there(to, last) ||
             (g != NULL && g->live && g->born != 0 && g->born != last))
@@ -300,7 +277,7 @@ void *tl_derived_room(tl_tape *t, uint32_t number, const tl_array *a, bool *full
 {
     const tl_tensor x = tl_tape_handle(t->lasting, number);
     tl_value *v = tl_peek(t->lasting, x);
-    const uint64_t last = tl_derived_last_change(t, x, false);
+    const uint64_t last = tl_derived_last_change(t, x);
     const size_t bytes = tl_array_room(a);
     *full = there(v, last) && tl_laid_alike(&v->a, a);
     if (*full)
@@ -324,20 +301,36 @@ void tl_derived_forget(tl_tape *t)
         tl_derived_drop(tl_values_at(v, i));
 }
 
-/* Gives a constant of the tape its print: one of its own, if it has changed since it was read. */
+/* What x is made of: itself, or what it was detached from. */
+static tl_tensor made_of(const tl_tape *t, tl_tensor x)
+{
+    for (const tl_value *v; x.owner == t->values.owner &&
+                            (v = tl_values_at(&t->values, x.index))->node < 0 &&
+                            !tl_is_none(detached_from(v));)
+        x = detached_from(v);
+    return x;
+}
+
+/* Gives a leaf of the tape its print: one of its own, if it has changed since it was read. */
 static void print_leaf(tl_tape *t, tl_tensor x)
 {
     tl_value *v = tl_is_none(x) || x.owner != t->values.owner ? NULL : tl_peek(t, x);
-    if (v != NULL && v->node < 0 && v->print == 0)
-        v->print = has_changed(t, v) ? tl_mix(tl_mix(5, x.index), x.generation) | 1
-                                     : print_constant(&v->a);
+    if (v == NULL || v->node >= 0 || v->print != 0)
+        return;
+    const tl_tensor from = detached_from(v);
+    if (!tl_is_none(from))
+        print_leaf(t, from);
+    v->print = has_changed(t, v)  ? tl_mix(tl_mix(5, x.index), x.generation) | 1
+               : tl_is_none(from) ? print_constant(&v->a)
+                                  : print_detached(print_of(t, from));
 }
 
 /* The node that makes x of the tape, if x has no print yet; else -1. */
 static int32_t unprinted(const tl_tape *t, tl_tensor x)
 {
-    const int32_t node = tl_maker_at(t, x);
-    return node < 0 || tl_values_at(&t->values, x.index)->print != 0 ? -1 : node;
+    const tl_tensor of = made_of(t, x);
+    const int32_t node = tl_maker_at(t, of);
+    return node < 0 || tl_values_at(&t->values, of.index)->print != 0 ? -1 : node;
 }
 
 static int32_t follow_unprinted(void *t, const tl_node *n, int k) { return unprinted(t, n->in[k]); }
@@ -346,7 +339,6 @@ static int32_t follow_unprinted(void *t, const tl_node *n, int k) { return unpri
 static void print_all(tl_tape *t, tl_tensor x)
 {
     tl_postorder o;
-    print_leaf(t, x);
     tl_postorder_begin(&o, t, follow_unprinted, t);
     tl_postorder_from(&o, unprinted(t, x));
     for (int32_t i; (i = tl_postorder_next(&o)) >= 0;) {
@@ -354,6 +346,7 @@ static void print_all(tl_tape *t, tl_tensor x)
             print_leaf(t, t->node[i].in[k]);
         print_outputs(t, &t->node[i]);
     }
+    print_leaf(t, x);
 }
 
 static bool made_earlier(tl_tape *t, const tl_call *c, const tl_tensor *in, const tl_value **before)
@@ -372,7 +365,7 @@ static bool made_earlier(tl_tape *t, const tl_call *c, const tl_tensor *in, cons
         const tl_value *v = before[j] = tl_peek(l, x);
         if (v == NULL || v->node < 0 || l->node[v->node].op != c->op ||
             v->a.dtype != c->out[j].dtype || !tl_array_same_shape(&v->a, &c->out[j]) ||
-            !there(v, tl_derived_last_change(t, x, false)))
+            !there(v, tl_derived_last_change(t, x)))
             return false;
     }
     return c->n_out > 0;
@@ -380,15 +373,20 @@ static bool made_earlier(tl_tape *t, const tl_call *c, const tl_tensor *in, cons
 
 /* ---- what the walk back asks ---- */
 
-/* What a node has read of the model has not been changed since: gradients go back through what the
- * lasting tape makes of it anew. */
+static bool is_variable(const tl_tape *t, tl_tensor x)
+{
+    return x.owner != t->values.owner || !tl_same_handle(made_of(t, x), x);
+}
+
+/* What a node has read of the model, or of what was detached, has not been changed since: gradients
+ * go back through what the lasting tape makes of it anew. */
 static tl_status check_read(tl_tape *t, uint32_t node)
 {
     const tl_node *n = &t->node[node];
     tl_changer by;
     char text[TL_CHANGER_TEXT], name[TL_SHOWN_TEXT];
     for (int k = 0; k < n->n_in; k++)
-        if (n->in[k].owner != t->values.owner && tl_changed_since(t, node, k, &by))
+        if (is_variable(t, n->in[k]) && tl_changed_since(t, node, k, &by))
             return tl_tape_fail((tl_at){t, n->file, n->line, NULL}, TL_EINPLACE,
                                 "tl_backward: input %d of %s%s was changed by %s, and what is made "
                                 "of parameters alone goes back through what they are: record it "
@@ -420,7 +418,7 @@ static bool is_noted(tl_tape *t, tl_tensor x)
     if (tl_is_none(y) || v->node < 0)
         return !tl_is_none(y);
     const tl_value *kept = tl_peek(t->lasting, y);
-    return v->st == kept->st && there(kept, tl_derived_last_change(t, y, false));
+    return v->st == kept->st && there(kept, tl_derived_last_change(t, y));
 }
 
 tl_tensor tl_derived_leaf(tl_tape *t, tl_tensor x)

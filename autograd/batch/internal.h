@@ -65,16 +65,15 @@ void tl_fold_ends(tl_tape *t, tl_fold *f);
 /* The fold waits for tl_accumulate. */
 void tl_fold_wait(tl_tape *t, tl_fold *f);
 
-/* ---- derived.c: derived values, as settle.c finds them ---- */
+/* ---- derived.c, settle.c: derived values ---- */
 
 /* The value of the lasting tape that shows how `leaf` was made; TL_NONE: none does. */
 tl_tensor tl_derived_made(const tl_tape *t, tl_tensor leaf);
 /* 1 + the number of the last change of a parameter that x of the lasting tape is made of; 1: there
  * was none. No two changes have one number, so the same number tells that nothing has changed.
- * TL_REMOVED: one has been removed from the model (tl_model_rollback).
- * reach: t's records of these parameters are marked as reached. */
+ * TL_REMOVED: one has been removed from the model (tl_model_rollback). */
 #define TL_REMOVED UINT64_MAX
-uint64_t tl_derived_last_change(tl_tape *t, tl_tensor x, bool reach);
+uint64_t tl_derived_last_change(tl_tape *t, tl_tensor x);
 /* Gives back the memory that v of the lasting tape keeps. */
 void tl_derived_drop(tl_value *v);
 

@@ -142,13 +142,21 @@ tl_status tl_batch_axis_model_at(tl_model *m, tl_tensor x, int axis, const char 
 
 void tl_batch_samples_of(tl_tape *t, tl_tensor y, tl_tensor x, int axis)
 {
-    if (tl_failed(t) || tl_batch_of(t, x) < 0)
+    const tl_node *n = tl_failed(t) ? NULL : tl_maker(t, y);
+    const tl_value *v = n == NULL ? NULL : tl_peek(t, x);
+    if (v == NULL)
         return;
     tl_value *made = tl_peek(t, y);
-    const tl_value *v = tl_peek(t, x);
-    tl_batch_like(made, v);
-    made->batch = (tl_batch)axis;
-    made->fixed = false;
+    if (v->batch >= 0) {
+        tl_batch_like(made, v);
+        made->batch = (tl_batch)axis;
+        made->fixed = false;
+        return;
+    }
+    bool fixed = v->fixed;
+    for (int i = 0; i < n->n_in; i++)
+        fixed &= tl_peek(t, n->in[i])->fixed;
+    made->fixed |= fixed;
 }
 
 tl_status tl_batch_assigns(tl_at at, tl_tensor dst, tl_tensor x)

@@ -5,6 +5,67 @@
 
 #include "autograd/batch/internal.h"
 
+/* ---- the last change below a value of the lasting tape ---- */
+
+static int32_t inside(void *l, const tl_node *n, int k)
+{
+    return tl_maker_at(l, tl_attached(l, n->in[k]));
+}
+
+/* The last change of a tensor of the model; in a trace, which of its nodes has made it. */
+static uint64_t last_change(tl_tape *t, tl_tensor x)
+{
+    return t->recorder == NULL ? tl_peek(t, x)->st->changed
+                               : (uint64_t)(t->recorder->last_change(t->recorder_ctx, t, x) + 1);
+}
+
+/* That below input `in` of a node, whose own inputs have theirs. */
+static uint64_t below(tl_tape *t, tl_tensor in)
+{
+    const tl_tape *l = t->lasting;
+    in = tl_attached(l, in);
+    const int32_t maker = tl_maker_at(l, in);
+    if (maker >= 0 || tl_is_none(in) || in.owner == l->values.owner)
+        return maker >= 0 ? l->node[maker].below : 0;
+    return tl_peek(l, in) == NULL ? TL_REMOVED - 1 : last_change(t, in);
+}
+
+/* Goes on with the last walk, if what that has found still holds: nothing has changed since, and no
+ * other walk has been here. */
+static void look_below(tl_tape *t, tl_postorder *o)
+{
+    tl_tape *l = t->lasting;
+    const uint32_t names = t->model == NULL ? 0 : t->model->names;
+    const uint64_t changes = tl_changes();
+    const bool on = t->recorder == NULL && l->looked.visit != 0 && l->looked.visit == l->visits &&
+                    l->looked.names == names && l->looked.changes == changes;
+    l->visits -= on;
+    tl_postorder_begin(o, l, inside, l);
+    l->looked.visit = t->recorder != NULL ? 0 : l->visits;
+    l->looked.names = names;
+    l->looked.changes = changes;
+}
+
+uint64_t tl_derived_last_change(tl_tape *t, tl_tensor x)
+{
+    tl_tape *l = t->lasting;
+    const int32_t root = tl_peek(l, x)->node;
+    tl_postorder o;
+    look_below(t, &o);
+    tl_postorder_from(&o, root);
+    for (int32_t i; (i = tl_postorder_next(&o)) >= 0;) {
+        uint64_t last = 0;
+        for (int k = 0; k < l->node[i].n_in; k++) {
+            const uint64_t change = below(t, l->node[i].in[k]);
+            last = change > last ? change : last;
+        }
+        l->node[i].below = last;
+    }
+    return 1 + (root < 0 ? 0 : l->node[root].below);
+}
+
+/* ---- what comes to a derived value comes to parameters ---- */
+
 tl_status tl_derived_waits(tl_tape *t, tl_tensor leaf)
 {
     return tl_fail(&t->head.err, TL_EUSAGE,
@@ -17,21 +78,18 @@ void tl_derived_left(tl_tape *t, tl_leaf_grad *theirs, tl_tape *trace, const tl_
 {
     if (!tl_derived(t, mine->leaf))
         return;
-    const uint64_t now = tl_derived_last_change(t, tl_derived_made(t, mine->leaf), false);
-    const uint64_t traced = tl_derived_last_change(trace, tl_derived_made(trace, mine->leaf),
-                                                   false);
+    const uint64_t now = tl_derived_last_change(t, tl_derived_made(t, mine->leaf));
+    const uint64_t traced = tl_derived_last_change(trace, tl_derived_made(trace, mine->leaf));
     /* Not the last change there is now, if the program has changed the parameters since. */
     theirs->born = mine->born == traced ? now : now - 1;
 }
 
-/* Marks the parameters that a derived value is made of as reached. They must not have changed while
- * a gradient waits in it. */
-static tl_status reach_below(tl_tape *t, tl_tensor leaf)
+/* The parameters that a derived value is made of must not change while a gradient waits in it. */
+static tl_status check_below(tl_tape *t, tl_tensor leaf)
 {
     tl_value *v = tl_peek(t->lasting, leaf);
-    const uint64_t last = tl_derived_last_change(t, tl_derived_made(t, leaf), true);
+    const uint64_t last = tl_derived_last_change(t, tl_derived_made(t, leaf));
     tl_leaf_grad *g = tl_leaf_grad_find(t, leaf);
-    TL_TRY(tl_error_status(t));
     if (g->live && g->born != 0 && g->born != last && last != TL_REMOVED)
         return tl_derived_waits(t, leaf);
     g->born = last;
@@ -42,12 +100,41 @@ static tl_status reach_below(tl_tape *t, tl_tensor leaf)
     return TL_OK;
 }
 
+/* Gradients do not go through what was detached. */
+static int32_t inside_grad(void *l, const tl_node *n, int k) { return tl_maker_at(l, n->in[k]); }
+
+/* The parameters below derived values that are reached are reached, too. */
+static tl_status reach_below(tl_tape *t)
+{
+    tl_tape *l = t->lasting;
+    tl_postorder o;
+    tl_postorder_begin(&o, l, inside_grad, l);
+    for (int i = t->first_grad; i < t->n_grads; i++) { /* the list grows */
+        const tl_tensor leaf = t->grad[i].leaf;
+        if (!tl_derived(t, leaf) || !t->grad[i].reached)
+            continue;
+        tl_postorder_from(&o, tl_peek(l, tl_derived_made(t, leaf))->node);
+        for (int32_t n; (n = tl_postorder_next(&o)) >= 0;)
+            for (int k = 0; k < l->node[n].n_in; k++) {
+                const tl_tensor in = l->node[n].in[k];
+                const tl_value *v = in.owner == l->values.owner ? NULL : tl_peek(l, in);
+                tl_leaf_grad *g = v != NULL && v->needs_grad ? tl_leaf_grad_get(t, in) : NULL;
+                if (g != NULL)
+                    g->reached = true;
+            }
+    }
+    return tl_error_status(t);
+}
+
 tl_status tl_derived_reach(tl_tape *t)
 {
-    for (int i = t->first_grad; i < t->n_grads; i++) /* the list grows */
-        if (tl_derived(t, t->grad[i].leaf) && t->grad[i].reached)
-            TL_TRY(reach_below(t, t->grad[i].leaf));
-    return TL_OK;
+    bool any = false;
+    for (int i = t->first_grad; i < t->n_grads; i++)
+        if (tl_derived(t, t->grad[i].leaf) && t->grad[i].reached) {
+            any = true;
+            TL_TRY(check_below(t, t->grad[i].leaf));
+        }
+    return any ? reach_below(t) : TL_OK;
 }
 
 void tl_derived_unsettle(tl_tape *t)
@@ -82,7 +169,7 @@ static tl_status send_back(tl_at at, tl_tensor of)
                             "reached since it came, from a checkpoint or from another rank: save "
                             "before the last micro-batch that uses the value, or after tl_step, "
                             "and of several ranks let each use it");
-    TL_TRY(reach_below(t, of));
+    TL_TRY(check_below(t, of));
     tl_tensor dy = tl_leaf_grad_sum(at, tl_leaf_grad_find(t, of), tl_peek(t, leaf)->a.dtype);
     t->now.mode &= ~(unsigned)(TL_NO_GRAD | TL_FAST);
     tl_tensor y = tl_rerun(t, t->lasting, leaf, leaf_again, NULL, t);
