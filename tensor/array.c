@@ -217,7 +217,7 @@ bool tl_array_contiguous(const tl_array *a)
 void *tl_array_at(const tl_array *a, int64_t flat)
 {
     int64_t off = 0;
-    for (int i = a->ndim - 1; i >= 0; i--) {
+    for (int i = a->ndim - 1; i >= 0 && a->dim[i] > 0; i--) {
         off += flat % a->dim[i] * a->stride[i];
         flat /= a->dim[i];
     }

@@ -68,7 +68,7 @@ int64_t tl_shape_count(const tl_shape *s);                      /* of an array o
 bool tl_array_same_shape(const tl_array *a, const tl_array *b); /* dims alone, not strides */
 bool tl_shape_equal(const tl_shape *a, const tl_shape *b);      /* as many dims of these sizes */
 bool tl_array_contiguous(const tl_array *a);                    /* row-major, no gaps */
-void *tl_array_at(const tl_array *a, int64_t flat);             /* element by row-major index */
+void *tl_array_at(const tl_array *a, int64_t flat);             /* element, row-major; if any */
 double tl_array_get(const tl_array *a, int64_t flat); /* its value; TRUE is 1, I64 is rounded */
 void tl_array_put(const tl_array *a, int64_t flat, double x); /* as cast: NUMERICS 1.8 */
 

@@ -419,6 +419,10 @@ static void writes_say_what_is_wrong(void **state)
     expect_no_write("", "names no file");
     expect_no_write(temp_dir_file(path, &f->dir, "none/"), "names no file");
     expect_no_write(temp_dir_file(path, &f->dir, "none/file"), "No such file");
+    char name[257];
+    memset(name, 'n', 256);
+    name[256] = '\0';
+    expect_no_write(temp_dir_file(path, &f->dir, name), "File name too long");
     if (geteuid() != 0) {
         assert_int_equal(chmod(f->dir.path, 0500), 0);
         expect_no_write(f->target, "Permission denied");
@@ -426,6 +430,42 @@ static void writes_say_what_is_wrong(void **state)
     }
     expect_content(f->target, "old");
     assert_int_equal(temp_dir_count(&f->dir), 1);
+}
+
+/* Another's file in a folder of many users can be seen, but not renamed over. */
+static void what_could_not_be_replaced_is_refused_at_once(void **state)
+{
+    fixture *f = *state;
+    if (geteuid() != 0)
+        skip();
+    assert_int_equal(chmod(f->dir.path, 01777), 0);
+    const pid_t child = fork();
+    if (child == 0) {
+        tl_err err = {.status = TL_OK};
+        const bool said = setuid(65534) == 0 && tl_file_writable(f->target, &err) == TL_EIO &&
+                          strstr(err.message, "cannot be replaced: Operation not perm") != NULL;
+        _exit(said ? 0 : 1);
+    }
+    int status = -1;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+    assert_int_equal(temp_dir_count(&f->dir), 1);
+}
+
+static void what_cannot_be_renamed_is_kept(void **state)
+{
+    fixture *f = *state;
+    char path[1024];
+    for (int time = 0; time < 2; time++) {
+        tl_err err = {.status = TL_OK};
+        file_fail_after('r', 1);
+        assert_int_equal(write_file(f->target, time ? "newer" : "new", time ? 5 : 3, &err), TL_EIO);
+        assert_non_null(strstr(err.message, "left as it was, and the new one is "));
+        assert_non_null(strstr(err.message, "/.target.tally-kept"));
+        expect_content(f->target, "old");
+        expect_content(temp_dir_file(path, &f->dir, ".target.tally-kept"), time ? "newer" : "new");
+        assert_int_equal(temp_dir_count(&f->dir), 2);
+    }
 }
 
 static void long_names_and_names_without_directory(void **state)
@@ -726,6 +766,8 @@ const struct CMUnitTest tl_tests_file[] = {
     TEST(nobody_else_reads_the_temporary),
     TEST(an_observer_never_may_read),
     TEST(flushed_before_it_is_renamed_and_its_folder_after),
+    TEST(what_could_not_be_replaced_is_refused_at_once),
+    TEST(what_cannot_be_renamed_is_kept),
     TEST(names_do_not_run_out),
     TEST(a_kill_anywhere_leaves_a_whole_file),
     TEST(a_writer_at_work_is_left_alone),

@@ -1,12 +1,14 @@
-/* file.c: reads and writes whole files. A file is read exactly, and replaced wholly or not at all.
+/* file.c: writes whole files: a file is replaced wholly or not at all.
  *
  * The steps of writing are, in this order: create a temporary, write, fsync, rename, close, fsync
- * the directory. A failure at any step removes the temporary.
+ * the directory. A failure at any step removes the temporary; but once all of it is written, and
+ * only the rename has failed, it is kept under another name.
  *
  * A temporary is locked for as long as its writer lives, and the system drops the lock of a process
  * that was killed. So a temporary that can be locked belongs to nobody, and the next writer of the
  * same file removes it. It may also catch a new temporary that is not locked yet: the new one is
  * then lost, and its writer makes another. Nothing is removed on a file system without locks. */
+#define _GNU_SOURCE /* statx */
 #include "tensor/files/file.h"
 
 #include <dirent.h>
@@ -24,143 +26,21 @@
 
 #define PATH "%.300s" /* a path in a message: cut, so that the reason behind it survives */
 #define TEMP ".%.180s.tally-"
+#define KEPT TEMP "kept"
 
 enum { CHUNK = 1 << 30 /* bytes in one system call */ };
 enum { TEMP_TRIES = 100, TEMP_EXTRA = 40, LINKS_MAX = 40, LINK_TEXT = 4096 };
 
-static tl_status fail_errno(tl_err *err, const char *path, const char *what)
+tl_status tl_file_errno(const char *path, const char *what, tl_err *err)
 {
     int e = errno;
     return tl_fail(err, e == ENOMEM ? TL_ENOMEM : TL_EIO, PATH ": %s: %s", path, what, strerror(e));
 }
 
-/* What is there instead of a regular file. */
-static const char *other_kind(const struct stat *st)
+const char *tl_file_other_kind(mode_t mode)
 {
-    return S_ISDIR(st->st_mode) ? "a directory" : "a pipe or device";
+    return S_ISDIR(mode) ? "a directory" : "a pipe or device";
 }
-
-/* ---- reading ---- */
-
-/* Refuses what is no regular file, and one that has bytes though its size is 0. Sets r->size. */
-static tl_status check_regular(tl_reader *r, tl_err *err)
-{
-    struct stat st;
-    char first;
-    if (fstat(r->fd, &st) != 0)
-        return fail_errno(err, r->path, "cannot ask for the size");
-    if (!S_ISREG(st.st_mode))
-        return tl_fail(err, TL_EIO, PATH ": is %s, not a regular file", r->path, other_kind(&st));
-    r->size = st.st_size;
-    ssize_t there = r->size == 0 ? pread(r->fd, &first, 1, 0) : 0;
-    if (there < 0)
-        return fail_errno(err, r->path, "cannot read its first byte");
-    if (there > 0)
-        return tl_fail(err, TL_EIO,
-                       PATH ": says that it has 0 bytes, but has more, as files of /proc do; copy "
-                            "it, and read the copy",
-                       r->path);
-    return TL_OK;
-}
-
-tl_status tl_reader_open(tl_reader *r, const char *path, tl_err *err)
-{
-    TL_TRY(TL_NEED(err, r));
-    *r = (tl_reader){.fd = -1, .path = path};
-    if (path == NULL)
-        return tl_fail(err, TL_EIO, "cannot open for reading: the path is NULL");
-    /* O_NONBLOCK: a pipe without a writer must be refused, not waited for. */
-    do
-        r->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    while (r->fd < 0 && errno == EINTR);
-    if (r->fd < 0)
-        return fail_errno(err, path, "cannot open for reading");
-    tl_status s = check_regular(r, err);
-    if (s != TL_OK)
-        tl_reader_close(r);
-    return s;
-}
-
-tl_reader tl_reader_of_memory(const void *bytes, size_t n, const char *path)
-{
-    return (tl_reader){.fd = -1,
-                       .memory = bytes,
-                       .size = n < INT64_MAX ? (int64_t)n : INT64_MAX,
-                       .path = path != NULL ? path : "memory"};
-}
-
-/* Some of the next n bytes, as read(2) does. */
-static ssize_t read_some(const tl_reader *r, void *dst, size_t n)
-{
-    if (r->memory == NULL)
-        return read(r->fd, dst, n);
-    n = n < (uint64_t)(r->size - r->at) ? n : (size_t)(r->size - r->at);
-    memcpy(dst, (const char *)r->memory + r->at, n);
-    return (ssize_t)n;
-}
-
-tl_status tl_reader_read(tl_reader *r, void *dst, size_t n, tl_err *err)
-{
-    char *p = dst;
-    size_t left = n;
-    while (left > 0) {
-        ssize_t got = read_some(r, p, left < CHUNK ? left : CHUNK);
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got < 0)
-            return tl_fail(err, TL_EIO, PATH ": cannot read %zu bytes at byte %lld: %s", r->path,
-                           left, (long long)r->at, strerror(errno));
-        if (got == 0)
-            return tl_fail(err, TL_EIO,
-                           PATH ": ends at byte %lld, %zu bytes early (it had %lld when opened)",
-                           r->path, (long long)r->at, left, (long long)r->size);
-        p += got;
-        left -= (size_t)got;
-        r->at += got;
-    }
-    return TL_OK;
-}
-
-void tl_reader_close(tl_reader *r)
-{
-    if (r->fd >= 0)
-        close(r->fd);
-    r->fd = -1;
-}
-
-tl_status tl_reader_all(tl_reader *r, size_t limit, char **data, size_t *bytes, tl_err *err)
-{
-    if ((uint64_t)r->size > limit)
-        return tl_fail(err, TL_EIO, PATH ": has %lld bytes; at most %zu are accepted", r->path,
-                       (long long)r->size, limit);
-    size_t n = (size_t)r->size;
-    char *p = n < SIZE_MAX ? tl_calloc(n + 1, 1) : NULL;
-    if (p == NULL)
-        return tl_fail(err, TL_ENOMEM, PATH ": no memory for its %zu bytes", r->path, n);
-    tl_status s = tl_reader_read(r, p, n, err);
-    if (s != TL_OK) {
-        tl_free_raw(p);
-        return s;
-    }
-    *data = p;
-    *bytes = n;
-    return TL_OK;
-}
-
-tl_status tl_file_read(const char *path, size_t limit, char **data, size_t *bytes, tl_err *err)
-{
-    tl_reader r;
-    TL_TRY(TL_NEED(err, data));
-    TL_TRY(TL_NEED(err, bytes));
-    *data = NULL;
-    *bytes = 0;
-    TL_TRY(tl_reader_open(&r, path, err));
-    tl_status s = tl_reader_all(&r, limit, data, bytes, err);
-    tl_reader_close(&r);
-    return s;
-}
-
-/* ---- writing ---- */
 
 struct tl_writer {
     char *path;     /* the target, symbolic links resolved */
@@ -312,27 +192,53 @@ static void keep_permissions(int fd, const struct stat *st)
         errno = 0;
 }
 
+/* Why the file, which is there, cannot be renamed over, as far as can be told beforehand: a folder
+ * of many users, or what only one who asks for it learns. 0: nothing is known. */
+static int irreplaceable(tl_writer *w, const struct stat *st)
+{
+    struct stat dir;
+#ifdef STATX_ATTR_MOUNT_ROOT
+    struct statx x;
+    if (statx(AT_FDCWD, w->path, AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS, &x) == 0) {
+        if (x.stx_attributes & STATX_ATTR_MOUNT_ROOT)
+            return EBUSY;
+        if (x.stx_attributes & (STATX_ATTR_IMMUTABLE | STATX_ATTR_APPEND))
+            return EPERM;
+    }
+#endif
+    const uid_t me = geteuid();
+    return stat(directory(w), &dir) == 0 && dir.st_mode & S_ISVTX && me != 0 && me != dir.st_uid &&
+                   me != st->st_uid
+               ? EPERM
+               : 0;
+}
+
 /* Until it has the target's owner, only its writer may use the temporary: nobody may ever read it
  * who may not read the target. */
 static tl_status writer_open(tl_writer *w, const char *path, tl_err *err)
 {
     struct stat st;
     bool exists = stat(path, &st) == 0;
+    if (!exists && errno == ENAMETOOLONG)
+        return tl_file_errno(path, "cannot be written", err);
     if (exists && !S_ISREG(st.st_mode))
         return tl_fail(err, TL_EIO, PATH ": is %s, not a regular file; not replaced", path,
-                       other_kind(&st));
+                       tl_file_other_kind(st.st_mode));
     w->path = resolve(path);
     if (w->path == NULL)
-        return fail_errno(err, path, "cannot be written");
+        return tl_file_errno(path, "cannot be written", err);
     if (strlen(w->path) == dir_length(w->path))
         return tl_fail(err, TL_EIO, "\"" PATH "\" names no file to write", path);
     w->temp = tl_calloc(temp_room(w), 1);
     if (w->temp == NULL)
         return tl_fail(err, TL_ENOMEM, PATH ": no memory to open it for writing", path);
+    errno = exists ? irreplaceable(w, &st) : 0;
+    if (errno != 0)
+        return tl_file_errno(path, "cannot be replaced", err);
     remove_leftovers(w);
     w->fd = temp_open(w, exists ? 0600 : 0666);
     if (w->fd < 0)
-        return fail_errno(err, path, "cannot be written");
+        return tl_file_errno(path, "cannot be written", err);
     if (exists)
         keep_permissions(w->fd, &st);
     return TL_OK;
@@ -440,19 +346,45 @@ tl_status tl_writer_flush(tl_writer *w, tl_err *err)
     return TL_OK;
 }
 
-tl_status tl_writer_place(tl_writer *w, tl_err *err)
+/* The rename has failed. A file that was to be replaced by itself may have taken long to come to:
+ * what was written stays beside it, in the place of what an earlier failure has left. */
+static tl_status keep(tl_writer *w, tl_err *err)
+{
+    const int e = errno;
+    const size_t dir = dir_length(w->path);
+    char *kept = tl_calloc(temp_room(w), 1);
+    if (kept != NULL)
+        snprintf(kept, temp_room(w), "%.*s" KEPT, (int)dir, w->path, w->path + dir);
+    if (kept != NULL && rename(w->temp, kept) == 0) {
+        close(w->fd);
+        w->fd = -1;
+        tl_fail(&w->failure, TL_EIO,
+                PATH ": cannot rename the new file over (%llu bytes): %s; the file is left as it "
+                     "was, and the new one is " PATH,
+                w->path, (unsigned long long)w->bytes, strerror(e), kept);
+    } else {
+        errno = e;
+        not_published(w, "cannot rename the new file over", NULL);
+    }
+    tl_free_raw(kept);
+    return failed(w, err);
+}
+
+static tl_status place(tl_writer *w, bool alone, tl_err *err)
 {
     TL_TRY(tl_writer_flush(w, err));
     if (rename(w->temp, w->path) != 0)
-        return not_published(w, "cannot rename the new file over", err);
+        return alone ? keep(w, err) : not_published(w, "cannot rename the new file over", err);
     close(w->fd);
     w->fd = -1;
     return TL_OK;
 }
 
+tl_status tl_writer_place(tl_writer *w, tl_err *err) { return place(w, false, err); }
+
 tl_status tl_writer_commit(tl_writer *w, tl_err *err)
 {
-    tl_status s = w->fd >= 0 || w->failure.status != TL_OK ? tl_writer_place(w, err) : TL_OK;
+    tl_status s = w->fd >= 0 || w->failure.status != TL_OK ? place(w, true, err) : TL_OK;
     if (s == TL_OK)
         s = flush_directory(w, err);
     writer_free(w);

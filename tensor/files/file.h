@@ -5,16 +5,24 @@
  * flushed. Until that rename the old file is untouched; on any failure (disk
  * full, no permission, process killed) it is still there, whole, and the
  * temporary is removed. Only a kill leaves it behind, as ".NAME.tally-RANDOM.tmp"; the next writer
- * of that file removes it. Interrupted and short system calls are continued. Errors: TL_EIO with
- * path, the system's reason and byte counts; TL_ENOMEM.
+ * of that file removes it. What the rename would be refused for is refused at the beginning, where
+ * it can be told: a name too long, a mount point, an immutable file, another user's file in a
+ * folder of many users (sticky). Interrupted and short system calls are continued. Errors: TL_EIO
+ * with path, the system's reason and byte counts; TL_ENOMEM.
  */
 #ifndef TL_FILE_H
 #define TL_FILE_H
 
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #include "tensor/status.h"
+
+/* Reports errno, of what could not be done with the file. */
+tl_status tl_file_errno(const char *path, const char *what, tl_err *err);
+/* What is there instead of a regular file. */
+const char *tl_file_other_kind(mode_t mode);
 
 /* A file, or bytes in memory, being read from front to back. */
 typedef struct {
@@ -60,7 +68,8 @@ tl_status tl_writer_flush(tl_writer *w, tl_err *err);
 /* The first half of a commit: flushes and renames. On failure the file has not been replaced. */
 tl_status tl_writer_place(tl_writer *w, tl_err *err);
 /* Flushes, renames, flushes the directory; frees w whatever happens. If only the
- * directory's flush fails, the new file is in place and the message says so. */
+ * directory's flush fails, the new file is in place and the message says so. If the rename fails,
+ * what was written stays as ".NAME.tally-kept", which the message names. */
 tl_status tl_writer_commit(tl_writer *w, tl_err *err);
 /* Removes the temporary and frees w. NULL is fine. */
 void tl_writer_abort(tl_writer *w);
