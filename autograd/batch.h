@@ -12,6 +12,8 @@
 /* Says how the results of a call depend on the batch, some input of which does; in: room for the
  * inputs' own. */
 void tl_batch_infer(tl_call *c, tl_value *const *value, tl_batch *in, tl_value *const *made);
+/* Input i of n may hold the samples of n's result along that axis, by the op's rule. */
+bool tl_batch_could(tl_tape *t, const tl_node *n, int i, int axis);
 /* n draws by one number for all its samples, which is the same in each micro-batch. */
 bool tl_draws_alike(const tl_tape *t, const tl_node *n);
 /* x may be written into dst, of the model: refused under TL_STRICT if x is computed of samples and

@@ -307,8 +307,11 @@ static tl_tensor allowed(const frame *f, tl_attention_options o)
     bool of_samples = !tl_is_none(o.key_start) || !tl_is_none(o.key_end) ||
                       (!o.full && !tl_is_none(o.offset));
     if (!o.full || of_samples) {
-        mask = tl_causal_mask(f->at.tape, f->sq, f->sk, .full = o.full, .key_start = o.key_start,
-                              .key_end = o.key_end, .offset = o.offset);
+        const tl_attention_options keys = {.full = o.full,
+                                           .key_start = o.key_start,
+                                           .key_end = o.key_end,
+                                           .offset = o.offset};
+        mask = tl_causal_mask_at(f->at, f->sq, f->sk, keys);
         if (of_samples)
             mask = tl_reshape_at(f->at, mask, TL_DIMS(f->b, 1, 1, f->sq, f->sk));
     }

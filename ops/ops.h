@@ -96,7 +96,7 @@
  *                                     *y2 = c*x2 + s*x1; the conjugate has -s for s
  *   rotary_ids(x, r1, r2, ids, seq, pairing)  with rows of full tables (positions, d), looked up by
  *                                     ids, i64 (b, s) or (s). seq is x's dim of positions; axis 0
- *                                     (1 if seq is 0) is the batch. TL_EINDEX outside the table
+ *                                     (1 if that is 0) is the batch. TL_EINDEX outside the table
  *   rotary_offsets(x, r1, r2, offset, seq, pairing)  the same for positions offset[i], offset[i] +
  *                                     1, ... of sample i; offset is i64 (b)
  *   rotary_widen(half, pairing)       a half-width table (..., d/2) widened to (..., d)

@@ -168,7 +168,10 @@ static tl_tensor avg_pool(tl_at at, const pool_attrs *a, tl_tensor x, tl_shape s
                                .padding = {a->pad.dim[0], a->pad.dim[1]},
                                .dilation = {a->dilation.dim[0], a->dilation.dim[1]}};
     x = tl_reshape_at(at, x, TL_DIMS(s.dim[0] * s.dim[1], 1, s.dim[2], s.dim[3]));
-    tl_tensor y = tl_conv2d_at(at, x, tl_fill_at(at, c, TL_DIMS(1, 1, kh, kw), 1), o);
+    const tl_tensor ones = tl_fill_at(at, c, TL_DIMS(1, 1, kh, kw), 1);
+    if (tl_batch_of(at.tape, x) == TL_FREE)
+        tl_batch_samples_of(at.tape, ones, x, TL_FREE);
+    tl_tensor y = tl_conv2d_at(at, x, ones, o);
     y = tl_div_at(at, y, tl_fill_at(at, c, TL_SCALAR, (double)kh * (double)kw));
     tl_shape out = tl_shape_of(at.tape, y);
     return tl_reshape_at(at, y, TL_DIMS(s.dim[0], s.dim[1], out.dim[2], out.dim[3]));

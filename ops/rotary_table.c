@@ -158,9 +158,10 @@ static tl_tensor placed(tl_at at, tl_tensor x, tl_tensor ids, int seq)
 {
     tl_shape sx = tl_shape_of(at.tape, x), si = tl_shape_of(at.tape, ids),
              to = {.ndim = sx.ndim - 1};
-    int batch = seq == 0 ? 1 : 0;
-    bool ok = seq >= 0 && seq < sx.ndim - 1 &&
-              (si.ndim == 1 || (si.ndim == 2 && batch < sx.ndim - 1 && si.dim[0] == sx.dim[batch]));
+    const int batch = seq == 0 ? 1 : 0;
+    const bool ok = seq >= 0 && seq < sx.ndim - 1 &&
+                    (si.ndim == 1 ||
+                     (si.ndim == 2 && batch < sx.ndim - 1 && si.dim[0] == sx.dim[batch]));
     if (!ok || si.dim[si.ndim - 1] != sx.dim[seq])
         return tl_reject(at, TL_ESHAPE,
                          "rotary_ids: position ids %s for x %s with its sequence in dim %d",
@@ -173,7 +174,7 @@ static tl_tensor placed(tl_at at, tl_tensor x, tl_tensor ids, int seq)
 tl_tensor tl_rotary_ids_at(tl_at at, tl_tensor x, tl_tensor r1, tl_tensor r2, tl_tensor ids,
                            int seq, tl_rotary_pairing pairing)
 {
-    tl_tensor where = placed(at, x, ids, seq);
+    tl_tensor where = placed(at, x, ids, tl_dim_from_front(seq, tl_shape_of(at.tape, x).ndim));
     return tl_rotary_at(at, x, tl_embedding_at(at, r1, where), tl_embedding_at(at, r2, where),
                         pairing);
 }
@@ -182,7 +183,10 @@ tl_tensor tl_rotary_offsets_at(tl_at at, tl_tensor x, tl_tensor r1, tl_tensor r2
                                int seq, tl_rotary_pairing pairing)
 {
     tl_shape s = tl_shape_of(at.tape, x);
-    int64_t n = seq >= 0 && seq < s.ndim ? s.dim[seq] : 0;
+    if (tl_dims_of(at, "rotary_offsets", x, TL_DIMS(seq)) < 0)
+        return TL_NONE;
+    seq = tl_dim_from_front(seq, s.ndim);
+    const int64_t n = s.ndim > 0 ? s.dim[seq] : 0;
     tl_tensor ids = tl_positions_at(at, offset, TL_NONE, n);
     return tl_rotary_ids_at(at, x, r1, r2, ids, seq, pairing);
 }

@@ -146,7 +146,11 @@ static tl_tensor shaped_alike(tl_tape *t, tl_model *m, tl_tensor x, tl_dtype dty
     tl_tensor w = weight(t, m, "w", dtype), b = param(t, m, "b", dtype, TL_DIMS(D));
     tl_tensor p = tl_pad(t, tl_tanh(t, tl_slice(t, w, 1, 1, D, 1)), 1, 1, 0, 0.5);
     tl_tensor q = tl_index_select(t, p, -2, tl_constant(t, ids, TL_I64, TL_DIMS(D)));
-    return tl_matmul(t, x, tl_addmm(t, b, q, w, 2, 1));
+    q = tl_addmm(t, b, q, w, 2, 1);
+    tl_tensor a = tl_avg_pool1d(t, tl_reshape(t, w, TL_DIMS(1, D, D)), .kernel = {2}, .stride = {1},
+                                .padding = {1});
+    q = tl_add(t, q, tl_reshape(t, tl_slice(t, a, 2, 0, D, 1), TL_DIMS(D, D)));
+    return tl_matmul(t, x, q);
 }
 
 /* Parameters used directly and below, a derived value used twice and by two kinds of op. */

@@ -365,6 +365,14 @@ static tl_tensor repeated_batch(tl_tensor x)
     tl_tensor w = tl_expand(t, tl_reshape(t, weight("w"), TL_DIMS(1, 4, 4)), TL_DIMS(n, 4, 4));
     return summed(tl_matmul(t, tl_reshape(t, x, TL_DIMS(n, 1, 4)), w));
 }
+/* As often as there are samples, by chance, and along no axis of theirs. */
+static tl_tensor repeated_by_chance(tl_tensor x)
+{
+    const int64_t n = tl_shape_of(t, x).dim[0];
+    tl_tensor row = tl_expand(t, tl_slice(t, weight("w"), 0, 0, 1, 1), TL_DIMS(SAMPLES, 4));
+    tl_tensor h = tl_expand(t, tl_reshape(t, hidden(x), TL_DIMS(n, 1, 4)), TL_DIMS(n, SAMPLES, 4));
+    return summed(tl_rotary(t, h, row, row, TL_ROTARY_HALF));
+}
 static tl_tensor repeated_state(tl_tensor x)
 {
     const int64_t n = tl_shape_of(t, x).dim[0];
@@ -441,25 +449,45 @@ static const struct {
     program *f;
     bool speaks;
 } programs[] = {
-    {"means", means, true},           {"centers", centers, true},
-    {"largest", largest, true},       {"across", across, true},
-    {"running", running, true},       {"first", first, true},
-    {"pairs", pairs, true},           {"squared", squared, true},
-    {"decayed", decayed, true},       {"factor", factor, true},
-    {"regrouped", regrouped, true},   {"layers", layers, false},
-    {"normed", normed, false},        {"token", token, false},
-    {"rowwise", rowwise, false},      {"reshaped", reshaped, false},
-    {"counted", counted, false},      {"biased", biased, false},
-    {"added", added, false},          {"made", made, false},
-    {"data", made_of_data, true},     {"repeated", made_of_repeated, true},
-    {"rotary", rotary, false},        {"tied", tied, false},
-    {"behind", behind, false},        {"positions", positions, false},
-    {"repeated", repeated, true},     {"its view", repeated_view, true},
-    {"each", repeated_each, false},   {"padded", padded, false},
-    {"attends", attends, false},      {"logits", repeated_logits, false},
-    {"batch", repeated_batch, false}, {"state", repeated_state, false},
-    {"flat", flat_padded, false},     {"flat sum", flat_added, false},
-    {"joined", flat_joined, false},   {"stacked", flat_stacked, false},
+    {"means", means, true},
+    {"centers", centers, true},
+    {"largest", largest, true},
+    {"across", across, true},
+    {"running", running, true},
+    {"first", first, true},
+    {"pairs", pairs, true},
+    {"squared", squared, true},
+    {"decayed", decayed, true},
+    {"factor", factor, true},
+    {"regrouped", regrouped, true},
+    {"layers", layers, false},
+    {"normed", normed, false},
+    {"token", token, false},
+    {"rowwise", rowwise, false},
+    {"reshaped", reshaped, false},
+    {"counted", counted, false},
+    {"biased", biased, false},
+    {"added", added, false},
+    {"made", made, false},
+    {"data", made_of_data, true},
+    {"repeated", made_of_repeated, true},
+    {"rotary", rotary, false},
+    {"tied", tied, false},
+    {"behind", behind, false},
+    {"positions", positions, false},
+    {"repeated", repeated, true},
+    {"its view", repeated_view, true},
+    {"each", repeated_each, false},
+    {"padded", padded, false},
+    {"attends", attends, false},
+    {"logits", repeated_logits, false},
+    {"batch", repeated_batch, false},
+    {"state", repeated_state, false},
+    {"flat", flat_padded, false},
+    {"flat sum", flat_added, false},
+    {"joined", flat_joined, false},
+    {"stacked", flat_stacked, false},
+    {"chance", repeated_by_chance, true},
 };
 enum { PROGRAMS = sizeof programs / sizeof *programs, INPUTS = 50 };
 

@@ -147,7 +147,7 @@ static void test_shapes_that_do_not_fit(void **unused)
 typedef tl_tensor by_position(tl_tape *t, tl_tensor x, tl_tensor r, tl_tensor where);
 static tl_tensor by_ids(tl_tape *t, tl_tensor x, tl_tensor r, tl_tensor where)
 {
-    return tl_rotary_ids(t, x, r, r, where, 1, TL_ROTARY_HALF);
+    return tl_rotary_ids(t, x, r, r, where, -2, TL_ROTARY_HALF);
 }
 static tl_tensor by_offsets(tl_tape *t, tl_tensor x, tl_tensor r, tl_tensor where)
 {
@@ -209,7 +209,7 @@ static void test_offsets_are_rows_of_the_table(void **unused)
     for (int k = 0; k < 2; k++) {
         tl_tape *t = tl_tape_new(NULL);
         tl_tensor h = tl_case_leaf(t, &x), a = tl_case_leaf(t, &r1), b = tl_case_leaf(t, &r2);
-        tl_tensor all = tl_rotary_offsets(t, h, a, b, tl_case_leaf(t, &o), 1, pairings[k]);
+        tl_tensor all = tl_rotary_offsets(t, h, a, b, tl_case_leaf(t, &o), k ? 1 : -3, pairings[k]);
         for (int i = 0; i < B; i++) {
             tl_shape s = TL_DIMS(S, 1, D);
             tl_tensor ra = tl_reshape(t, tl_slice(t, a, 0, offset[i], offset[i] + S, 1), s),

@@ -275,6 +275,42 @@ static bool cuts(const tl_call *c, const tl_value *x, int64_t m, int64_t *sample
     return true;
 }
 
+/* By the op's rule; without one out stays as it is. */
+static void ask_rule(const tl_call *c, const tl_batch *in, tl_batch out[TL_OUTS])
+{
+    if (c->op->batch != NULL)
+        c->op->batch(c, in, out);
+    else if (c->op->traits & TL_POINTWISE)
+        tl_batch_aligned(c, in, out);
+}
+
+bool tl_batch_could(tl_tape *t, const tl_node *n, int i, int axis)
+{
+    const tl_value *y = tl_values_at(&t->values, n->out);
+    tl_batch *in = tl_tape_room(t, (size_t)n->n_in, sizeof *in), out[TL_OUTS];
+    const tl_array **array = tl_tape_room(t, (size_t)n->n_in, sizeof *array);
+    tl_array made[TL_OUTS];
+    if (in == NULL || array == NULL)
+        return false;
+    for (int k = 0; k < n->n_in; k++) {
+        const tl_value *v = tl_peek(t, n->in[k]);
+        array[k] = v == NULL ? NULL : &v->a;
+        in[k] = v == NULL ? TL_FREE : k == i ? (tl_batch)axis : v->batch;
+    }
+    for (int k = 0; k < n->n_out; k++)
+        made[k] = tl_values_at(&t->values, n->out + (uint32_t)k)->a;
+    const tl_call c = {.op = n->op,
+                       .attrs = n->attrs,
+                       .n_in = n->n_in,
+                       .n_out = n->n_out,
+                       .in = array,
+                       .out = made,
+                       .samples = y->samples};
+    out[0] = TL_MIXED;
+    ask_rule(&c, in, out);
+    return out[0] == y->batch;
+}
+
 void tl_batch_infer(tl_call *c, tl_value *const *value, tl_batch *in, tl_value *const *made)
 {
     const tl_op *op = c->op;
@@ -299,10 +335,8 @@ void tl_batch_infer(tl_call *c, tl_value *const *value, tl_batch *in, tl_value *
     c->samples = samples;
     mixed |= total && free_grad; /* what a total brings to a parameter is a finished sum */
     memset(out, TL_MIXED, sizeof out);
-    if (!mixed && op->batch != NULL)
-        op->batch(c, in, out);
-    else if (!mixed && op->traits & TL_POINTWISE)
-        tl_batch_aligned(c, in, out);
+    if (!mixed)
+        ask_rule(c, in, out);
     for (int i = 0; i < c->n_out; i++) /* a rule may be a user's */
         if (out[i] >= c->out[i].ndim || out[i] < TL_MIXED)
             out[i] = TL_MIXED;

@@ -43,9 +43,9 @@ static void line(report *r, const char *fmt, ...)
  * axis that the op's vjp does not sum, which would bring a gradient for each. That leaf; TL_NONE:
  * there is none. samples: of the other inputs. (A size of 1 repeats nothing: whether it is there
  * for a sample cannot be told from one.) */
-static tl_tensor adds_sums(const tl_tape *t, const tl_op *op, int i, tl_tensor x, const tl_value *y,
-                           int64_t samples, bool apart)
+static tl_tensor adds_sums(tl_tape *t, const tl_node *use, int i, int64_t samples, bool apart)
 {
+    const tl_tensor x = use->in[i];
     const tl_value *v = tl_peek(t, x);
     const tl_tensor leaf = tl_behind(t, x, TL_VIEW, 0);
     const tl_node *n = tl_maker(t, tl_behind(t, x, TL_VIEW, TL_REPEATS));
@@ -53,16 +53,14 @@ static tl_tensor adds_sums(const tl_tape *t, const tl_op *op, int i, tl_tensor x
     const tl_node *below = repeats ? tl_maker(t, tl_behind(t, n->in[0], TL_VIEW, TL_REPEATS))
                                    : NULL;
     const bool twice = below != NULL && below->op->traits & TL_REPEATS;
-    const int end = v->a.ndim - (tl_op_folds(op, i) ? 2 : 0); /* a product sums the last two */
-    /* dims of v are dims of y, the last to the last */
-    const bool aligned = y->batch >= 0 && (op->traits & TL_POINTWISE || v->a.ndim == y->a.ndim);
+    const int end = v->a.ndim - (tl_op_folds(use->op, i) ? 2 : 0); /* a product sums the last two */
     if (!v->needs_grad || (tl_maker(t, leaf) != NULL && !tl_peek(t, leaf)->fixed))
         return TL_NONE;
     if (!apart && (!repeats || (v->batch != TL_FREE && !twice)))
         return TL_NONE;
     for (int k = 0; k < end && !apart && !twice; k++)
         if (v->a.dim[k] == samples && (v->a.stride[k] == 0 || v->a.dim[k] == 1) &&
-            (!aligned || k + y->a.ndim - v->a.ndim == y->batch))
+            tl_batch_could(t, use, i, k))
             return TL_NONE;
     return leaf;
 }
@@ -106,7 +104,7 @@ static void say_inputs(report *s, const tl_tape *t, const tl_node *n)
 /* Whether n is to blame that gradients behind it depend on the split into micro-batches, and why.
  * False if they do not, if an op before it is to blame, or if no gradient comes there. Draws are to
  * blame for values as well, whether or not these need a gradient. */
-static bool blames(const tl_tape *t, const tl_node *n, char why[TL_MESSAGE_MAX])
+static bool blames(tl_tape *t, const tl_node *n, char why[TL_MESSAGE_MAX])
 {
     const tl_op *op = n->op;
     const tl_value *y = NULL;
@@ -156,9 +154,8 @@ static bool blames(const tl_tape *t, const tl_node *n, char why[TL_MESSAGE_MAX])
     }
     const bool apart = b == TL_FREE && !y->fixed;
     for (int i = 0; i < n->n_in && !(op->traits & TL_VIEW); i++) {
-        const tl_tensor leaf = tl_peek(t, n->in[i]) == NULL
-                                   ? TL_NONE
-                                   : adds_sums(t, op, i, n->in[i], y, samples, apart);
+        const tl_tensor leaf = tl_peek(t, n->in[i]) == NULL ? TL_NONE
+                                                            : adds_sums(t, n, i, samples, apart);
         if (!tl_is_none(leaf))
             line(&s, "%s'%s'", weights++ > 0 ? ", " : "uses ", tl_leaf_name(t, leaf));
     }

@@ -21,7 +21,8 @@ static tl_status check_regular(tl_reader *r, tl_err *err)
     if (fstat(r->fd, &st) != 0)
         return tl_file_errno(r->path, "cannot ask for the size", err);
     if (!S_ISREG(st.st_mode))
-        return tl_fail(err, TL_EIO, PATH ": is %s, not a regular file", r->path, tl_file_other_kind(st.st_mode));
+        return tl_fail(err, TL_EIO, PATH ": is %s, not a regular file", r->path,
+                       tl_file_other_kind(st.st_mode));
     r->size = st.st_size;
     ssize_t there = r->size == 0 ? pread(r->fd, &first, 1, 0) : 0;
     if (there < 0)
