@@ -93,8 +93,8 @@ BITS := -std=c11 -ffp-contract=off -fno-fast-math -fno-associative-math -fno-rec
         $(BITS_$(or $(CLANG),gcc)) $(BITS_$(ARCH)) -fno-math-errno -fno-trapping-math -fopenmp -fPIC
 # Public headers say what the shared library shows (TL_BEGIN); all else is hidden.
 VISIBILITY := hidden
-COMPILE = $(CC) $(CFLAGS) $(WARN) $(DEFS) $(filter-out $(WITHOUT),$(BITS)) -fvisibility=$(VISIBILITY) -include tensor/ieee.h -MMD -MP
-LINK    = $(CC) $(CFLAGS) $(filter-out $(WITHOUT),$(BITS))
+COMPILE = $(CC) $(CPPFLAGS) $(CFLAGS) $(WARN) $(DEFS) $(filter-out $(WITHOUT),$(BITS)) -fvisibility=$(VISIBILITY) -include tensor/ieee.h -MMD -MP
+LINK    = $(CC) $(CFLAGS) $(LDFLAGS) $(filter-out $(WITHOUT),$(BITS))
 
 # The library takes jemalloc where the process has it (tensor/storage.c): a linker must not drop it as unneeded.
 LINK_JEMALLOC := -Wl,--push-state,--no-as-needed -ljemalloc -Wl,--pop-state
@@ -153,14 +153,14 @@ help:
 	@echo "make install      PREFIX=/usr/local DESTDIR=; make uninstall takes it away again; make installed tries both"
 	@echo "make format       clang-format over the sources; format-check only looks"
 	@echo "make CROSS=aarch64 ...   builds for another processor and runs under qemu; first: make deps-cross"
-	@echo "variables: V=1 (show the commands), CC, CFLAGS, KERNEL_OPT=-O3, JEMALLOC=0, BLIS=0, TL_MPI=1, MPI=openmpi, WERROR=1, BUILD=dir, ARGS"
+	@echo "variables: V=1 (show the commands), CC, CFLAGS, CPPFLAGS, LDFLAGS, KERNEL_OPT=-O3, JEMALLOC=0, BLIS=0, TL_MPI=1, MPI=openmpi, WERROR=1, BUILD=dir, ARGS"
 
 # `make deps train`: nothing is compiled before what it needs is installed.
 FIRST := $(filter deps deps-dev deps-mpi,$(MAKECMDGOALS))
 
 # What decides the bytes of an object, whatever its name: others than the last build had make all of it anew.
 # The compiler goes by what it says of itself, so that cc, gcc and ccache gcc are one.
-STAMP := $(strip $(wordlist 2,6,$(COMPILER)) $(filter -%,$(CC)) $(CFLAGS) $(DEFS) $(BITS) $(KERNEL_OPT))
+STAMP := $(strip $(wordlist 2,6,$(COMPILER)) $(filter -%,$(CC)) $(CPPFLAGS) $(CFLAGS) $(DEFS) $(BITS) $(KERNEL_OPT))
 ifneq ($(STAMP),$(strip $(shell cat $(BUILD)/flags 2>/dev/null)))
 $(BUILD)/flags: FORCE
 endif
@@ -174,6 +174,14 @@ endif
 $(BUILD)/mpi:
 	@mkdir -p $(@D)
 	@echo '$(TL_MPI) $(MPI)' > $@
+
+# An archive is made anew when a source has gone.
+ifneq ($(OBJ) $(GROUP),$(shell cat $(BUILD)/objects 2>/dev/null))
+$(BUILD)/objects: FORCE
+endif
+$(BUILD)/objects:
+	@mkdir -p $(@D)
+	@echo '$(OBJ) $(GROUP)' > $@
 
 define KERNEL_RULE
 $(BUILD)/%.$(1).o: %.k.c $(BUILD)/flags | $(FIRST)
@@ -194,17 +202,17 @@ $(BUILD)/tests/%.o: DEFS += -DTL_ROOT='"$(CURDIR)"' -DTL_BUILD='"$(abspath $(BUI
 # The program of the README stands as it is printed there: its ints become floats.
 $(BUILD)/examples/signs.o: WARN += -Wno-conversion
 
-$(BUILD)/libtally.a: $(OBJ)
+$(BUILD)/libtally.a: $(OBJ) $(BUILD)/objects
 	@rm -f $@
 	$(call line,AR,$@)
-	$(Q)$(AR) rcs $@ $^
+	$(Q)$(AR) rcs $@ $(OBJ)
 
 $(BUILD)/nn/group/mpi.o $(BUILD)/tests/allreduce.o: DEFS += -DTL_MPI=$(TL_MPI) $(MPI_INC)
 $(BUILD)/nn/group/mpi.o $(BUILD)/tests/allreduce.o: $(BUILD)/mpi
-$(BUILD)/libtally_group.a: $(GROUP)
+$(BUILD)/libtally_group.a: $(GROUP) $(BUILD)/objects
 	@rm -f $@
 	$(call line,AR,$@)
-	$(Q)$(AR) rcs $@ $^
+	$(Q)$(AR) rcs $@ $(GROUP)
 
 # The public headers as text that the library hands to bindings (tally_bind.h).
 $(BUILD)/nn/face.inc: nn/face.awk $(BUILD)/flags | $(FIRST)
@@ -214,9 +222,9 @@ $(BUILD)/nn/bind.o: $(BUILD)/nn/face.inc
 $(BUILD)/nn/bind.o: DEFS += -I$(BUILD)
 
 # Without jemalloc of its own, which cannot come into a process that runs: dlopen would refuse it.
-$(BUILD)/$(SO): $(OBJ)
+$(BUILD)/$(SO): $(OBJ) $(BUILD)/objects
 	$(call line,LINK,$@)
-	$(Q)$(LINK) $(LINK_SO) -o $@ $^ $(filter-out $(LINK_JEMALLOC),$(LIBS))
+	$(Q)$(LINK) $(LINK_SO) -o $@ $(OBJ) $(filter-out $(LINK_JEMALLOC),$(LIBS))
 	$(Q)ln -sf $(SO) $(@D)/$(SO_MAJOR) # the name that programs linked with it look for
 
 $(EXAMPLES): $(BUILD)/%: $(BUILD)/examples/%.o $(SHARED:%.c=$(BUILD)/%.o) $(BUILD)/libtally_group.a $(BUILD)/libtally.a
@@ -452,7 +460,7 @@ INSTALLED = $(PUBLIC:%=include/tally/%) lib/libtally.a lib/libtally_group.a $(ad
 TO = $(DESTDIR)$(PREFIX)
 
 install: $(BUILD)/libtally.a $(BUILD)/libtally_group.a $(BUILD)/$(SO) $(BUILD)/tally-diff
-	$(Q)for d in $(sort $(dir $(INSTALLED))); do mkdir -p "$(TO)/$$d" || exit 1; done
+	$(Q)for d in $(sort $(dir $(INSTALLED))); do install -d -m 755 "$(TO)/$$d" || exit 1; done
 	$(Q)for h in $(PUBLIC); do up=$$(echo $$h | sed -e 's#[^/]*$$##' -e 's#[^/]*/#../#g'); \
 	    sed "s|^#include \"|&$$up|" $$h > "$(BUILD)/installed.h" && install -m 644 "$(BUILD)/installed.h" "$(TO)/include/tally/$$h" || exit 1; done
 	$(Q)install -m 644 $(BUILD)/libtally.a $(BUILD)/libtally_group.a "$(TO)/lib"
@@ -467,8 +475,8 @@ install: $(BUILD)/libtally.a $(BUILD)/libtally_group.a $(BUILD)/$(SO) $(BUILD)/t
 	@echo "installed in $(TO); where programs do not find $(SO_MAJOR): ldconfig, or LD_LIBRARY_PATH=$(TO)/lib"
 
 uninstall:
-	$(Q)cd "$(TO)" && rm -f $(INSTALLED)
-	$(Q)cd "$(TO)" && for d in $(sort $(dir $(INSTALLED))); do rmdir -p $$d 2>/dev/null || :; done
+	$(Q)if [ -d "$(TO)" ]; then cd "$(TO)" && rm -f $(INSTALLED) && \
+	    for d in $(sort $(dir $(INSTALLED))); do rmdir -p $$d 2>/dev/null || :; done; fi
 
 installed: $(BUILD)/libtally.a $(BUILD)/libtally_group.a $(BUILD)/$(SO) $(BUILD)/tally-diff
 	+@tests/install.sh $(BUILD)

@@ -104,6 +104,7 @@ void ex_begin(int argc, char **argv, const ex_program *p)
 {
     program = p;
     ex_flags_read(p, argc, argv);
+    signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is an error of writing */
     setvbuf(stdout, NULL, _IOLBF, 0);
     if (ex.threads > 0) /* else TL_THREADS holds */
         tl_threads_set((int)ex.threads);
@@ -230,11 +231,23 @@ static void resume(void)
 
 /* ---- the loop ---- */
 
+/* What asks the program to end: from the keyboard, from whoever runs it, a terminal that is gone, a
+ * reader of its output that is gone. */
+static const int ends[] = {SIGINT, SIGTERM, SIGHUP, SIGPIPE};
+enum { ENDS = sizeof ends / sizeof *ends };
 static volatile sig_atomic_t interrupted;
 static void on_interrupt(int number)
 {
     interrupted = number;
-    signal(number, SIG_DFL); /* a second one ends the program at once */
+    signal(number, number == SIGPIPE ? SIG_IGN : SIG_DFL); /* a second one ends it at once */
+}
+
+/* Those that the program was told to ignore stay ignored. */
+static void catch_ends(void (*handler)(int))
+{
+    for (int i = 0; i < ENDS; i++)
+        if (signal(ends[i], handler) == SIG_IGN)
+            signal(ends[i], SIG_IGN);
 }
 
 static void micro_batch(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out,
@@ -288,7 +301,7 @@ void ex_ready(void)
     agree();
     ex_files_begin(program);
     terminal = isatty(STDOUT_FILENO);
-    signal(SIGINT, on_interrupt);
+    catch_ends(on_interrupt);
 }
 
 /* Micro-batches continue one sum of gradients and one sum of losses: the split changes no bit. Of a
@@ -314,6 +327,10 @@ static void train_step(void)
         tl_tape_reset(ex.t);
     }
     ex.loss = tl_item(ex.t, ex.total) / ex.count;
+    if (!isfinite(ex.loss))
+        ex_die(EX_FAILED, "the loss of step %" PRId64 " is %s: try a smaller --lr%s", ex.step + 1,
+               isnan(ex.loss) ? "not a number" : "infinite",
+               ex.save != NULL ? "; what was saved before it stays" : "");
 }
 
 static void finish(bool stopped);
@@ -386,7 +403,8 @@ void ex_say(double loss, const char *measured)
 /* After the last step of this run. */
 static void finish(bool stopped)
 {
-    signal(SIGINT, SIG_DFL);
+    catch_ends(SIG_DFL);
+    signal(SIGPIPE, SIG_IGN); /* that the output could not be written is said at the end */
     if (terminal && summed > 0)
         putchar('\n');
     const tl_status saved = ex.save != NULL ? save() : TL_OK; /* before all that can fail */

@@ -12,12 +12,17 @@
 
 struct ex_text ex_text = {.seq = 48, .sample = 300, .temperature = 0.8};
 
+enum { TEXT_MOST = 1 << 30 }; /* bytes: a pipe may have no end */
+
 static void text_append(const char *path)
 {
     FILE *f = fopen(path, "rb");
     if (f == NULL)
         ex_die(EX_FAILED, "cannot read %s: %s", path, strerror(errno));
-    for (size_t got = 1, room = 1 << 16; got > 0; ex_text.n += (int64_t)got) {
+    for (size_t got = 1, room = 1 << 20; got > 0; ex_text.n += (int64_t)got) {
+        if (ex_text.n > TEXT_MOST)
+            ex_die(EX_FAILED, "%s has more than %d bytes; give a part of it", path, TEXT_MOST);
+        room = ex_text.n > 1 << 22 ? (size_t)ex_text.n / 4 : room;
         ex_text.byte = ex_need(realloc(ex_text.byte, (size_t)ex_text.n + room));
         got = fread(ex_text.byte + ex_text.n, 1, room, f);
     }

@@ -94,6 +94,7 @@ static void option_read(const ex_option *o, const char *value)
 {
     char *end;
     int kind = kind_of(o);
+    errno = 0;
     double x = kind == EX_YES ? 1 : strtod(value, &end);
     if (kind == EX_WORD && *value == '\0')
         ex_die(EX_WRONG_USE, "%s needs a value, not an empty one", o->flag);
@@ -102,6 +103,7 @@ static void option_read(const ex_option *o, const char *value)
     else if (kind == EX_YES)
         *(bool *)o->field = true;
     else if (*value == '\0' || *end != '\0' || !(x >= o->least && x <= o->most) ||
+             (errno == ERANGE && x < 1) || /* it would be 0, or a part of it */
              (kind == EX_WHOLE && x != floor(x)))
         ex_die(EX_WRONG_USE, "%s %s: a %snumber from %.16g to %.16g is needed", o->flag, value,
                kind == EX_WHOLE ? "whole " : "", o->least, o->most);

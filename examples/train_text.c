@@ -147,8 +147,8 @@ static void introduce(void)
         printf("%d processes of ", tl_group_size(ex.group));
     printf(
         "%d thread%s\n"
-        "          a token is a byte; loss is the batch's, validation of held-out text, in nats a "
-        "byte\n\n",
+        "          a token is a byte; loss is the mean since the line before, validation that of "
+        "held-out text, in nats a byte\n\n",
         tl_threads(), tl_threads() == 1 ? "" : "s");
     fflush(stdout);
 }

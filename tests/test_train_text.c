@@ -503,19 +503,21 @@ static bool is_training(void)
     return strstr(out, "\nstep ") != NULL;
 }
 
-static void an_interrupt_saves_and_says_so(void **unused)
+static void what_ends_it_saves_and_says_so(void **unused)
 {
     char path[1024], hex[65], got[65], *argv[ARGS];
     (void)unused;
     hash_of(RUN(&(setting){0}, "--steps", "2000"), hex);
-    for (int save = 0; save < 2; save++) {
+    static const int ends[] = {SIGINT, SIGINT, SIGTERM, SIGHUP};
+    for (int k = 0; k < 4; k++) {
+        const bool save = k > 0;
         arguments(argv, (const char *const[]){"--steps", "2000", "--csv", "/dev/full",
                                               save ? "--save" : NULL, saved, NULL});
         unlink(temp_dir_file(path, &dir, ".out"));
         pid_t pid = start(&(setting){0}, argv);
         for (int wait = 0; !is_training() && wait < 30000; wait++)
             pause_us(1000);
-        kill(pid, SIGINT);
+        kill(pid, ends[k]);
         int status = finish(pid);
         assert_non_null(strstr(err, "cannot write /dev/full"));
         if (WIFEXITED(status) && WEXITSTATUS(status) == 1) /* it had ended before */
@@ -542,6 +544,6 @@ const struct CMUnitTest tl_tests_train_text[] = {
     TEST(a_full_disk_for_rows_or_a_curve_keeps_the_weights),
     TEST(a_resumed_run_adds_its_rows),
     TEST(a_kill_keeps_a_checkpoint),
-    TEST(an_interrupt_saves_and_says_so),
+    TEST(what_ends_it_saves_and_says_so),
 };
 const size_t tl_tests_train_text_count = sizeof tl_tests_train_text / sizeof tl_tests_train_text[0];
