@@ -292,15 +292,16 @@ tl_tensor tl_self_attention_at(tl_at at, tl_model *m, const char *name, tl_tenso
     int place = tl_share_push(at, o.shared);
     const tl_shape s = tl_shape_of(t, x);
     const int64_t width = s.dim[2], kv_heads = o.kv_heads != 0 ? o.kv_heads : o.heads;
+    char text[TL_SHAPE_TEXT];
     if (o.heads < 1)
         tl_tape_fail(at, TL_ESHAPE, "tl_self_attention: '%.100s' has .heads = %lld; 1 is the least",
                      tl_title(name), (long long)o.heads);
     else if (!tl_usable(TL_AT(t), x, "self_attention") || s.ndim != 3 || kv_heads < 1 ||
              width % o.heads != 0 || o.heads % kv_heads != 0)
         tl_tape_fail(TL_AT(t), TL_ESHAPE,
-                     "self_attention: x of %d dims and width %lld in %lld heads, %lld of keys; 3 "
-                     "dims, and widths and heads that divide, are needed",
-                     s.ndim, (long long)width, (long long)o.heads, (long long)kv_heads);
+                     "self_attention: x %s in %lld heads, %lld of keys; (b, s, width), and widths "
+                     "and heads that divide, are needed",
+                     tl_shape_text(text, &s), (long long)o.heads, (long long)kv_heads);
     else if (width / o.heads % 2 != 0)
         tl_tape_fail(at, TL_ESHAPE,
                      "tl_self_attention: '%.100s': width %lld in %lld heads gives heads of %lld; "

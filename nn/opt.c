@@ -41,7 +41,7 @@ double tl_schedule_lr(const tl_schedule *s, double lr, int64_t step)
     if (s == NULL)
         return (double)NAN;
     tl_fpenv saved = tl_fpenv_enter();
-    double r = rate(s, lr, step);
+    double r = rate(s, lr, step > 0 ? step : 0);
     tl_fpenv_leave(saved);
     return r;
 }

@@ -110,7 +110,7 @@ static tl_status check(const net *n, tl_tensor x)
                      "%s: '%.100s': x %s, %lld units, %lld layers; (b, s, inputs) of a step or "
                      "more and 1 to %d of the others are needed",
                      who, tl_title(n->name), tl_shape_text(text, &s), (long long)n->hidden,
-                     (long long)o->layers, (int)MOST);
+                     (long long)(o->layers != 0 ? o->layers : 1), (int)MOST);
     TL_TRY(tl_error_status(t));
     if (o->dropout != 0 && o->layers < 2)
         tl_tape_fail(TL_AT(t), TL_EUSAGE,

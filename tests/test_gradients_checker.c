@@ -517,6 +517,38 @@ static void terms_that_cancel_are_neither_wrong_nor_a_kink(void **unused)
         }
 }
 
+/* Where a function is flat but for its last digits. */
+static tl_tensor f_flat(tl_tape *on, const tl_tensor *in, int n, void *ctx)
+{
+    tl_tensor (*const of[])(tl_at, tl_tensor) = {tl_gelu_at,    tl_gelu_tanh_at, tl_tanh_at,
+                                                 tl_sigmoid_at, tl_expm1_at,     tl_erf_at};
+    (void)n;
+    return tl_sum(on, of[*(const int *)ctx](TL_AT(on), in[0]), TL_ALL, false);
+}
+
+static void flat_functions_are_neither_wrong_nor_bent(void **unused)
+{
+    static const struct {
+        int of, second;
+        double x;
+    } flat[] = {{0, 0, -7}, {0, 0, -12}, {1, 0, -7}, {2, 0, 12}, {2, 1, 12}, {2, 1, -11.5},
+                {3, 1, 24}, {4, 1, -30}, {0, 1, -7}, {1, 1, -7}, {5, 1, 5.7}};
+    (void)unused;
+    for (size_t i = 0; i < sizeof flat / sizeof *flat; i++) {
+        int of = flat[i].of;
+        tl_gradcheck_report r;
+        const double x[] = {flat[i].x, flat[i].x - 0.5};
+        tl_tensor in = tl_data(t, x, TL_F64, TL_DIMS(2));
+        if (flat[i].second)
+            tl_gradgradcheck_with(t, f_flat, &in, 1, &of, &r, .seed = 0);
+        else
+            tl_gradcheck_with(t, f_flat, &in, 1, &of, &r, .seed = 0);
+        if (r.verdict != TL_PRECISION_LIMITED && r.verdict != TL_RIGHT)
+            fail_msg("%zu: %s", i, r.text);
+        tl_error_clear(t);
+    }
+}
+
 /* A term of three lacks a thousandth: that is no cancellation. */
 static void terms_that_cancel_excuse_no_wrong_one(void **unused)
 {
@@ -824,6 +856,7 @@ const struct CMUnitTest tl_tests_gradients_checker[] = {
     TEST(terms_that_cancel_excuse_no_wrong_one),
     TEST(inputs_that_a_segment_dropped),
     TEST(inputs_that_are_gone),
+    TEST(flat_functions_are_neither_wrong_nor_bent),
     TEST(inputs_that_a_trace_made),
     TEST(in_a_traced_function),
     TEST(results_that_cannot_be_looked_at),

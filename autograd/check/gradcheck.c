@@ -199,16 +199,24 @@ static double noise_at(tl_checker *c, const tl_path *p, bool own)
     return sqrt(sum);
 }
 
+/* What some units of 1 in the value, which an op may have added and taken away again (1 - tanh^2,
+ * 1 + erf), make of a derivative by that step, if the function has values of that size. */
+static double units_of_1(const tl_checker *c, double step)
+{
+    return 64 * 0x1p-52 * fmin(1, tl_shadow_largest(&c->s)) / step;
+}
+
 /* Both are within their tolerances but for what roundings are seen to do. Ridders' estimate is no
  * bound, because the jumps of the value may be more. But a function that asks whether x == 1 jumps
  * as well, by any amount. So in f64, where few digits are ever lost, no more than 1e-6 of the
- * gradient is excused. */
+ * gradient is excused, or some units of 1. */
 static bool is_lost(tl_checker *c, derivative d)
 {
     double tolerance[2], over[2], noise[2] = {0, 0};
     compare(c, &d, tolerance, over);
     if (over[0] > 1) {
-        noise[0] = fmin(32 * noise_at(c, &d.path, false), 1e-6 * d.scale);
+        noise[0] = fmax(fmin(32 * noise_at(c, &d.path, false), 1e-6 * d.scale),
+                        units_of_1(c, d.num.step));
         d.num.error = fmax(d.num.error, fmin(2 * c->s.jumps / d.num.step, 2.5e-7 * d.scale));
         compare(c, &d, tolerance, over);
     }
@@ -298,7 +306,7 @@ static bool judge(tl_checker *c, tl_path path)
     d.why = "and in f64 so is the whole; in %s it is off by more than roundings";
     if (!finite) {
         v = TL_WRONG;
-    } else if (fabs(num.bend) > large) {
+    } else if (fabs(num.bend) > large && fabs(num.bend) > units_of_1(c, num.smallest)) {
         v = TL_KINK;
     } else if (d.g[1] == 0 && d.g[0] == 0 && fabs(num.value) <= num.error) {
         v = TL_RIGHT; /* nothing on either side: no signal, if it is so everywhere */

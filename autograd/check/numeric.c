@@ -103,6 +103,7 @@ static tl_numeric attempt(tl_shadow *s, double middle, double step)
     double noise = 4 * 0x1p-52 * fmax(scale, 1e-300);
     tl_numeric out = extrapolate(f, h, shrink, noise);
     out.bend = bend_of(f, middle, h, noise);
+    out.smallest = h[LEVELS - 1];
     out.below = (middle - f[LEVELS - 1].minus) / h[LEVELS - 1];
     out.above = (f[LEVELS - 1].plus - middle) / h[LEVELS - 1];
     return out;

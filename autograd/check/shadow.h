@@ -99,7 +99,8 @@ static inline bool tl_path_moves(const tl_path *p, const tl_shadow_leaf *l)
 typedef struct {
     double value, error; /* derivative, and the estimate of its error */
     double step;         /* the smallest that went into value */
-    double below, above; /* one-sided derivatives by the smallest step ... */
+    double smallest;     /* of all steps */
+    double below, above; /* one-sided derivatives by it ... */
     double bend;         /* ... and their difference where the function bends; 0: smooth */
 } tl_numeric;
 
@@ -119,6 +120,8 @@ double tl_unit_of(tl_dtype d); /* half the distance from 1 to the next number */
 tl_status tl_shadow_sway(tl_shadow *s, double unit);
 /* Fills terms: the f64 gradients are taken once more with every cotangent on the way moved. */
 tl_status tl_shadow_terms(tl_shadow *s);
+/* The size of the largest element that the recorded function has read or made. */
+double tl_shadow_largest(const tl_shadow *s);
 /* Fills noise[own] and, in f64, s->jumps. */
 tl_status tl_shadow_noise(tl_shadow *s, bool own);
 

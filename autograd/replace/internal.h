@@ -130,8 +130,8 @@ typedef struct tl_pass {
 /* pattern.c: makes argument i on t, of an array like that; behind arguments come cotangents. */
 typedef tl_tensor tl_rule_leaf(void *ctx, tl_tape *t, const tl_array *like, int i);
 void tl_rule_run(tl_rule_call *c, bool search, tl_tape *t, tl_rule_leaf *leaf, void *ctx);
-/* A tape to trace rules on, which tl_rule_tape_end frees. NULL when out of memory. */
-tl_tape *tl_rule_tape(void);
+/* A tape to trace rules on, which tl_rule_tape_end frees; NULL with *err. */
+tl_tape *tl_rule_tape(tl_err *err);
 void tl_rule_tape_end(tl_tape *t);
 /* Runs the call on such a tape, in its mode, and returns it as a pattern in mem; NULL with *err. */
 tl_pattern *tl_rule_trace(tl_rule_call *c, bool search, tl_tape *t, tl_bump *mem, tl_err *err);

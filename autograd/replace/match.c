@@ -325,13 +325,11 @@ static bool try_place(tl_match *m, const tl_binding *b)
 
 tl_status tl_rule_found(const tl_rule *r, const tl_shape *shapes, tl_err *err)
 {
-    tl_tape *t = tl_rule_tape(), *scratch = tl_rule_tape();
+    tl_pass p = {.example = true, .joint = r->o.trace == TL_TRACE_JOINT};
+    tl_tape *t = p.t = tl_rule_tape(&p.why), *scratch = p.scratch = tl_rule_tape(&p.why);
     tl_graph g = {.t = t, .tracing = t == NULL ? NULL : tl_tracing_of(t)};
-    tl_pass p = {.g = &g, .t = t, .scratch = scratch, .example = true};
     tl_rule_call c;
-    p.joint = r->o.trace == TL_TRACE_JOINT;
-    if (t == NULL || scratch == NULL)
-        tl_fail(&p.why, TL_ENOMEM, "no memory for two tapes");
+    p.g = &g;
     bool found = p.why.status == TL_OK &&
                  tl_rule_example(r, shapes, p.joint, &c, &p.why) == TL_OK &&
                  tl_rule_trace(&c, true, t, &p.bump, &p.why) != NULL && tl_pass_index(&p);

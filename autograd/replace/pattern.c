@@ -79,12 +79,16 @@ void tl_rule_run(tl_rule_call *c, bool search, tl_tape *t, tl_rule_leaf *leaf, v
         add_gradients(c, t, leaf, ctx);
 }
 
-tl_tape *tl_rule_tape(void)
+tl_tape *tl_rule_tape(tl_err *err)
 {
     tl_tape *t = tl_tape_new(NULL);
     tl_tracing *s = t == NULL ? NULL : tl_tracing_new(t->arena);
     if (s != NULL && tl_trace_on(t, s))
         return t;
+    if (tl_failed(t) && t != NULL) /* the environment's settings are wrong, perhaps */
+        tl_fail(err, tl_error_status(t), "%s", tl_error(t));
+    else
+        tl_fail(err, TL_ENOMEM, "no memory for a tape");
     tl_tracing_free(s);
     tl_object_end(t);
     return NULL;

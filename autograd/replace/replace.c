@@ -216,10 +216,9 @@ tl_status tl_graph_replace(tl_graph *g, bool joint)
         TL_TRY(tl_rules_on(g, joint, &rule, &n));
     if (n == 0)
         return TL_OK;
-    tl_tape *scratch = tl_rule_tape();
-    if (scratch == NULL)
-        tl_fail(&g->head.err, TL_ENOMEM, "no memory for a tape");
-    else if (!joint) /* what matches first must not depend on the order of recording */
+    tl_tape *scratch = tl_rule_tape(&g->head.err);
+    if (scratch != NULL &&
+        !joint) /* what matches first must not depend on the order of recording */
         tl_graph_rebuild(g, true);
     while (g->head.err.status == TL_OK && most > 0) {
         p = (tl_pass){g, g->t, scratch, rule, n, joint, .bars = p.bars};

@@ -105,11 +105,11 @@ static tl_rule *make_rules(tl_replacement o, bool shipped, tl_err *err)
         return NULL;
     o.forms = o.forms > 1 ? o.forms : 1;
     tl_rule *r = tl_calloc(1, (size_t)o.forms * sizeof *r);
-    tl_tape *t = tl_rule_tape();
+    tl_tape *t = r == NULL ? NULL : tl_rule_tape(err);
     tl_rule_call c;
-    if (r == NULL || t == NULL)
+    if (r == NULL)
         tl_fail(err, TL_ENOMEM, "no memory for a replacement");
-    else
+    else if (t != NULL)
         copy_options(&o, &r->bump, err);
     for (int i = 0; i < o.forms && err->status == TL_OK; i++) {
         r[i].o = o;
