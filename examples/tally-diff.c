@@ -52,6 +52,12 @@ typedef struct {
     int64_t scalars; /* steps of which only the scalars were compared */
 } tally;
 
+static bool is_damaged(int i)
+{
+    int64_t line;
+    return tl_log_damaged(logs.file[i], &line) > 0;
+}
+
 static int print_equal(const tally *n)
 {
     if (n->steps == 0) {
@@ -73,7 +79,10 @@ static int print_equal(const tally *n)
                "anew, or a batch along another axis than the first.\n",
                n->unknown);
     print_rest(logs.agreed);
-    return EQUAL;
+    if (!is_damaged(0) && !is_damaged(1))
+        return EQUAL;
+    puts("But lines are damaged: what stood there has not been compared.");
+    return TROUBLE;
 }
 
 /* The next step of both logs; false at the end of one. */
@@ -131,7 +140,9 @@ static const char help[] =
     "Names the first op in which two logged runs differ, and says whether it is to blame.\n"
     "Logs are written by tl_log_open, and by the examples that train with --log FILE.\n"
     "With --log-keep STEP in both runs it shows the elements of that step, too.\n\n"
-    "exit status: 0 no difference, 1 the runs differ, 2 trouble\n";
+    "exit status: 0 no difference in the steps that both have, 1 the runs differ, 2 trouble: a "
+    "log\n"
+    "that cannot be read, or has damaged lines and no difference\n";
 
 /* The exit status if that is the verdict and the output has been written. */
 static int written(int verdict)

@@ -62,6 +62,22 @@ static void unreadable_logs(void **unused)
     logged_says("of another version (1");
 }
 
+/* Lines that are missing may have differed: that is no success. */
+static void damaged_lines_are_no_success(void **unused)
+{
+    (void)unused;
+    for (int whole = 0; whole < 2; whole++) {
+        FILE *f = fopen(logged_file(whole ? "whole" : "hurt"), "w");
+        fputs("tally-log\t2\nd\tf1\tdata\tF32\t4\t\t\t\tx\t\t\n", f);
+        fprintf(f, "step\t1\tfull\nf1\t%064d\n%send\t1\n", 1, whole ? "" : "f1\tno hash\n");
+        fclose(f);
+    }
+    assert_int_equal(logged_diff("whole", "whole"), 0);
+    assert_int_equal(logged_diff("whole", "hurt"), 2);
+    logged_says("1 damaged line passed over");
+    logged_says("But lines are damaged: what stood there has not been compared.");
+}
+
 /* A log of SHA-256 is read; it is no match for one of XXH3-128, and none is added to it. */
 static void logs_of_two_hashes(void **unused)
 {
@@ -612,6 +628,7 @@ const struct CMUnitTest tl_tests_log_bad[] = {
     cmocka_unit_test_setup_teardown(logs_of_two_hashes, logged_begin, logged_end),
     cmocka_unit_test_setup_teardown(logs_cut_off_by_a_crash, logged_begin, logged_end),
     cmocka_unit_test_setup_teardown(damaged_logs_are_read, logged_begin, logged_end),
+    cmocka_unit_test_setup_teardown(damaged_lines_are_no_success, logged_begin, logged_end),
     cmocka_unit_test_setup_teardown(work_grows_with_the_log, logged_begin, logged_end),
     cmocka_unit_test_setup_teardown(escapes_are_printed_escaped, logged_begin, logged_end),
     cmocka_unit_test_setup_teardown(long_paths_do_not_overwrite_themselves, logged_begin,

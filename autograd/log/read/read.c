@@ -343,12 +343,16 @@ static void sort_steps(tl_log_file *f)
 static void read_text(tl_log_file *f, size_t n)
 {
     char *line = f->text, *end = f->text + n;
+    int64_t hurt = 0; /* the last damaged line */
     for (int64_t number = 1; line < end && !f->no_memory; number++) {
         char *stop = memchr(line, '\n', (size_t)(end - line));
         if (stop == NULL)
             break; /* cut off */
         *stop = '\0';
+        if (hurt == number - 1 && hurt > 0 && strncmp(line, "tally-log\t", 10) == 0)
+            f->damaged--; /* half a line, of a crash: the run was resumed behind it */
         if (strlen(line) != (size_t)(stop - line) || !read_line(f, line)) {
+            hurt = number;
             f->first_damaged = f->damaged++ == 0 ? number : f->first_damaged;
             if (open_step(f) != NULL)
                 open_step(f)->damaged = true;
