@@ -54,5 +54,6 @@ int main(int argc, char **argv)
              &(ex_program){"char_gpt2", "A GPT-2 learns to write text, byte by byte.\n", own,
                            sizeof own / sizeof *own, ex_text_batch, 2, ex_text_loss, NULL});
     ex_multiple("--width", width, "--heads", heads);
+    ex_fits(12. * (double)layers * (double)(width * width));
     return ex_text_learn(logits_of);
 }

@@ -76,6 +76,18 @@ void *ex_need(void *p)
     return p;
 }
 
+/* By AdamW in f32: weights, gradients, two means. What a step computes comes on top. */
+void ex_fits(double parameters)
+{
+    const double need = 16 * parameters,
+                 have = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
+    if (need > have)
+        ex_die(EX_FAILED,
+               "%.3g parameters, their gradients and the optimizer's state are %.3g GB; this "
+               "machine has %.3g",
+               parameters, need / 1e9, have / 1e9);
+}
+
 /* Of several processes rank 0 alone speaks, and writes all but logs. */
 static void group_begin(void)
 {

@@ -72,6 +72,7 @@ void ex_check(tl_status s);                         /* of a call, and of what wa
 const char *ex_name(void);                          /* of the program */
 void *ex_need(void *p);                             /* dies of NULL */
 void ex_multiple(const char *flag, int64_t x, const char *of, int64_t y);
+void ex_fits(double parameters); /* dies if they cannot be trained in this machine's memory */
 
 /* Reads what stands on the command line; --help ends the program. */
 void ex_flags_read(const ex_program *p, int argc, char **argv);

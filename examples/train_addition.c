@@ -168,6 +168,7 @@ int main(int argc, char **argv)
                            .loss = loss_of,
                            .columns = "step,loss,accuracy"});
     flags_check();
+    ex_fits(13. * (double)layers * (double)(width * width));
     ex.count = (double)(ex.batch * DIGITS);
     size_t rows = (size_t)(test > ex.micro_batch ? test : ex.micro_batch);
     ids = ex_need(malloc(rows * sizeof *ids));

@@ -63,6 +63,9 @@ static void run_begin(void)
                                .max_positions = ex_text.seq,
                                .pairing = TL_ROTARY_HALF,
                                .tied = opt.tied};
+    const double w = (double)opt.width;
+    ex_fits((double)opt.layers * (2 * w * w * (1 + (double)opt.kv_heads / (double)opt.heads) +
+                                  3 * w * (double)config.hidden));
     at_once = 1 + 4096 / ex_text.seq;
     size_t places = (size_t)(at_once * ex_text.seq);
     ids = ex_need(malloc(places * sizeof *ids));

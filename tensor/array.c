@@ -454,7 +454,7 @@ tl_status tl_arrays_new(tl_arena *arena, tl_array *a, int n, bool strided, tl_st
                         tl_err *err)
 {
     for (int i = 0; i < n; i++) {
-        size_t bytes;
+        size_t bytes = 0;
         st[i] = NULL;
         tl_status s = lay(&a[i], strided, &bytes, err);
         if (s == TL_OK && arena != NULL && (st[i] = tl_storage_new(arena, bytes, false)) == NULL)

@@ -128,7 +128,8 @@ static tl_status build(search *s, meeting *set, int64_t m, int64_t limit, bool f
 static tl_status check(const search *s)
 {
     for (int64_t k = 0; k < CHECKS && s->n > 1; k++) {
-        int64_t i = k * 0x9e3779b9 % s->n, j = (i + 1 + k * 0x85ebca6b % (s->n - 1)) % s->n, size;
+        int64_t i = k * 0x9e3779b9 % s->n, j = (i + 1 + k * 0x85ebca6b % (s->n - 1)) % s->n,
+                size = 0;
         TL_TRY(meet(s, i, j, &size));
         int64_t due = tl_order_size(s->order, tl_order_meeting(s->order, i, j));
         if (size != due)
@@ -142,7 +143,7 @@ static tl_status check(const search *s)
 
 static tl_status search_order(search *s)
 {
-    int64_t units;
+    int64_t units = 0;
     for (int64_t i = 0; i < s->n; i++) {
         set_term(s, i, masks[s->dtype].unit);
         s->set[i].term = i;
