@@ -85,6 +85,7 @@ int main(int argc, char **argv)
         data[i].data = tl_array_at(&data[i], out * data[i].stride[0]);
         data[i].dim[0] = n - out;
     }
+    ex_enough(held[0].dim[0], data[0].dim[0]);
     loader = tl_loader_new(ex.t, "digits", data, 2, .batch = ex.batch, .drop_last = true);
     ex.opt = tl_adamw_new(ex.m, .lr = ex.lr,
                           .schedule = {TL_COSINE, .warmup = 20, .total = ex.steps});

@@ -154,6 +154,9 @@ tl_tensor ex_text_loss(tl_tape *t, const tl_tensor *in);
 enum { EX_SIDE = 16 };
 void ex_digits(const char *images, const char *labels, int64_t n, tl_array out[2]);
 
+/* Dies if none is held out, or fewer than --batch are trained on. */
+void ex_enough(int64_t held, int64_t trained);
+
 /* ---- pieces ---- */
 
 /* first, first + 1, ...: the numbers of so many samples, for draws that belong to them. */

@@ -283,10 +283,15 @@ static void digits(const char *images, const char *labels, int64_t n, tl_array o
         draw_digits(n, out);
         return;
     }
+    char have[2][TL_SHAPE_TEXT];
     tl_array x = read_array(images, TL_F32), y = read_array(labels != NULL ? labels : images, 0);
     if (x.ndim != 3 ||
         (labels != NULL && (y.ndim != 1 || y.dtype != TL_I64 || y.dim[0] != x.dim[0])))
-        ex_die(EX_WRONG_USE, "--images must be (n, rows, columns), --labels (n) whole numbers");
+        ex_die(
+            EX_WRONG_USE,
+            "--images %s is %s, --labels %s: (n, rows, columns) and (n) whole numbers are needed",
+            images, tl_array_shape_text(have[0], &x),
+            labels != NULL ? tl_array_shape_text(have[1], &y) : "none");
     for (int64_t i = 0; i < tl_array_count(&x); i++)
         ((float *)x.data)[i] /= 255;
     for (int64_t i = 0; labels != NULL && i < x.dim[0]; i++)
@@ -307,4 +312,13 @@ void ex_digits(const char *images, const char *labels, int64_t n, tl_array out[2
         ex_keep(key[i], hash[i], true);
         tl_tape_reset(ex.t);
     }
+}
+
+void ex_enough(int64_t held, int64_t trained)
+{
+    if (held < 1 || trained < ex.batch)
+        ex_die(EX_WRONG_USE,
+               "%" PRId64 " are held out and %" PRId64 " trained on: one and --batch %" PRId64
+               " are needed; give more (--samples, or files) or a smaller batch",
+               held, trained, ex.batch);
 }

@@ -94,6 +94,37 @@ static void one_hash_for_any_split(void **state)
 }
 
 /* Digits from files, as MNIST has them: as IDX. */
+/* The last line of loop in a folder of its own, where the runs before have left a checkpoint. */
+static void loop_says(const char *arguments, const char *dir, char line[256])
+{
+    char command[4096];
+    snprintf(command, sizeof command, "cd '%s' && %s '" TL_BUILD "/loop' %s", dir,
+             getenv("TL_RUN") != NULL ? getenv("TL_RUN") : "", arguments);
+    FILE *f = popen(command, "r");
+    assert_non_null(f);
+    *line = '\0';
+    for (char next[256]; fgets(next, sizeof next, f) != NULL;)
+        memcpy(line, next, sizeof next);
+    assert_int_equal(pclose(f), 0);
+}
+
+static void a_loop_goes_on_with_other_micro_batches(void **state)
+{
+    char whole[256], part[256];
+    temp_dir dir;
+    (void)state;
+    assert_true(temp_dir_make(&dir));
+    loop_says("", dir.path, whole);
+    assert_non_null(strstr(whole, "weights sha256 "));
+    loop_says("7 123", dir.path, part);
+    assert_string_not_equal(part, whole);
+    loop_says("64 200", dir.path, part);
+    loop_says("16", dir.path, part);
+    assert_string_equal(part, whole);
+    assert_int_equal(temp_dir_count(&dir), 0);
+    temp_dir_remove(&dir);
+}
+
 static void digits_are_read_from_files(void **state)
 {
     char path[2][1024], flags[2200], hash[2][65];
@@ -138,11 +169,12 @@ static void programs_say_how_they_are_used(void **state)
     static const char *const flagged[] = {"digits",     "vae",       "equation",
                                           "gan",        "char_lstm", "char_gpt2",
                                           "train_text", "adapter",   "train_addition"};
-    static const char *const others[] = {"profile",  "own_fusion", "reveal",    "tally-diff",
-                                         "fit_line", "spiral",     "gradcheck", "generate"};
+    static const char *const others[] = {"profile",    "own_fusion", "reveal",
+                                         "tally-diff", "fit_line",   "spiral",
+                                         "gradcheck",  "generate",   "loop"};
     char text[8192], usage[64];
     (void)state;
-    for (size_t i = 0; i < 9 + 8; i++) {
+    for (size_t i = 0; i < 9 + 9; i++) {
         const char *program = i < 9 ? flagged[i] : others[i - 9];
         snprintf(usage, sizeof usage, "usage: %s ", program);
         int status = said_by(program, "--help", text, sizeof text);
@@ -315,5 +347,6 @@ const struct CMUnitTest tl_tests_examples[] = {
     cmocka_unit_test(an_op_of_ones_own_compiles),
     cmocka_unit_test(one_hash_for_any_split),
     cmocka_unit_test(digits_are_read_from_files),
+    cmocka_unit_test(a_loop_goes_on_with_other_micro_batches),
 };
 const size_t tl_tests_examples_count = sizeof tl_tests_examples / sizeof *tl_tests_examples;
