@@ -23,7 +23,8 @@ static tl_tensor loss_of(tl_tape *t, tl_model *m, const tl_tensor in[2], const t
     for (int64_t i = 0; i < rows; i++)
         number[i] = l->number + i;
     tl_tensor h = tl_relu(t, tl_linear(t, m, "first", in[0], 32));
-    h = tl_dropout(t, h, 0.2, .stream = "hidden", .sample = tl_data(t, number, TL_I64, TL_DIMS(rows)));
+    h = tl_dropout(t, h, 0.2, .stream = "hidden",
+                   .sample = tl_data(t, number, TL_I64, TL_DIMS(rows)));
     return tl_cross_entropy(t, tl_linear(t, m, "last", h, 2), in[1], TL_MEAN,
                             .count = tl_scalar(t, TL_F64, (double)l->size));
 }
@@ -44,11 +45,13 @@ int main(int argc, char **argv)
     const long rows = argc > 1 ? strtol(argv[1], NULL, 10) : BATCH;
     const long stop = argc > 2 ? strtol(argv[2], NULL, 10) : STEPS;
     if (argc > 3 || rows < 1 || rows > BATCH || stop < 1 || stop > STEPS) {
-        const int help = argc == 2 && (strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "--help") == 0);
-        fprintf(help ? stdout : stderr,
-                "usage: loop [ROWS [STOP]]   trains in micro-batches of ROWS samples, 1 to %d, up to\n"
-                "                            step STOP, 1 to %d, and goes on from %s\n",
-                BATCH, STEPS, file);
+        const int help = argc == 2 &&
+                         (strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "--help") == 0);
+        fprintf(
+            help ? stdout : stderr,
+            "usage: loop [ROWS [STOP]]   trains in micro-batches of ROWS samples, 1 to %d, up to\n"
+            "                            step STOP, 1 to %d, and goes on from %s\n",
+            BATCH, STEPS, file);
         return help ? 0 : 2;
     }
     static float x[SAMPLES][2];
@@ -94,8 +97,7 @@ int main(int argc, char **argv)
             printf("step %3lld  loss %.4f\n", (long long)tl_opt_steps(opt), sum);
     }
     char hash[65];
-    int ok = tl_error_status(t) == TL_OK &&
-             tl_checkpoint_save(m, opt, file, NULL, 0) == TL_OK &&
+    int ok = tl_error_status(t) == TL_OK && tl_checkpoint_save(m, opt, file, NULL, 0) == TL_OK &&
              tl_model_sha256(m, hash) == TL_OK;
     if (ok)
         printf("weights sha256 %s\n", hash);
