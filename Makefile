@@ -18,6 +18,13 @@ MPI      ?= openmpi
 # How far kernels are optimised, whatever CFLAGS say: their loops vectorise at -O3. Another level is slower; no bit changes.
 KERNEL_OPT ?= -O3
 
+ifneq ($(words $(BUILD)),1)
+$(error BUILD='$(BUILD)': the name of one folder, without spaces, is needed)
+endif
+ifneq ($(filter-out 0 1,$(JEMALLOC) $(BLIS) $(TL_MPI)),)
+$(error JEMALLOC, BLIS and TL_MPI are 0 or 1)
+endif
+
 VERSION := $(shell sed -n 's/^\#define TL_VERSION "\(.*\)"/\1/p' tally.h)
 SOVERSION := $(firstword $(subst ., ,$(VERSION)))
 
