@@ -305,7 +305,9 @@ static tl_status dim_steps(tl_at at, const char *name, int64_t size, int64_t k, 
                         "%s %lld%s",
                         name, (long long)k, (long long)stride, (long long)dilation, (long long)pad,
                         large ? "over" : "finds no place in", (long long)size,
-                        large ? ": all must be below 2^30" : "");
+                        large                                   ? ": all must be below 2^30"
+                        : stride < 0 || dilation < 0 || pad < 0 ? ": none can be below 0"
+                                                                : "");
 }
 
 static tl_tensor conv(tl_at at, const char *name, int dims, tl_tensor x, tl_tensor w,

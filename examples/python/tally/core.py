@@ -259,9 +259,16 @@ class Tensor:
                 if isinstance(other, (complex, np.number)):
                     raise TypeError("a real number is wanted, not %r" % (other,))
                 return NotImplemented
-            if self.dtype in (EXPORTS["I64"], EXPORTS["BOOL"]) and not _is_whole(other):
+            kind, wide = self.dtype, EXPORTS["F32"]
+            if kind == EXPORTS["I64"] and _is_large(other):  # no double holds it
+                other = self.tape.data(np.int64(other))
+            elif kind in (EXPORTS["I64"], EXPORTS["BOOL"]) and not _is_whole(other):
                 raise TypeError("%r would be cut: cast the tensor to a float dtype" % (other,))
-            other = self.tape.scalar(self.dtype, other)
+            elif name != "matmul" and not _holds(kind, other):
+                y = self.tape.cast(self, wide)._with(name, other, swapped)
+                return self.tape.cast(y, kind) if y.dtype == wide else y
+            else:
+                other = self.tape.scalar(kind, other)
         return getattr(self.tape, name)(*((other, self) if swapped else (self, other)))
 
     def __neg__(self):
@@ -324,6 +331,23 @@ def _is_real(x):
     """np.number has complex numbers and times too."""
     return isinstance(x, (int, float, np.integer, np.floating, np.bool_)) and not isinstance(
         x, np.timedelta64)
+
+
+def _is_large(x):
+    """a whole number beyond what doubles hold one by one"""
+    return isinstance(x, (int, np.integer)) and 2**53 <= abs(int(x)) and -2**63 <= x < 2**63
+
+
+def _holds(kind, x):
+    """A number beside a tensor of a half type is computed with in F32, as the constants of ops are:
+    false if the half type would round it."""
+    if kind not in (EXPORTS["F16"], EXPORTS["BF16"]) or x != x:
+        return True
+    x = _double(x)
+    with np.errstate(over="ignore"):
+        one = np.float32(x)
+        return float(np.float16(x)) == x if kind == EXPORTS["F16"] else (
+            float(one) == x and one.view(np.uint32) & 0xffff == 0)
 
 
 def _is_whole(x):
