@@ -167,7 +167,7 @@ FIRST := $(filter deps deps-dev deps-mpi,$(MAKECMDGOALS))
 
 # What decides the bytes of an object, whatever its name: others than the last build had make all of it anew.
 # The compiler goes by what it says of itself, so that cc, gcc and ccache gcc are one.
-STAMP := $(strip $(wordlist 2,6,$(COMPILER)) $(filter -%,$(CC)) $(CPPFLAGS) $(CFLAGS) $(DEFS) $(BITS) $(KERNEL_OPT))
+STAMP := $(strip $(wordlist 2,6,$(COMPILER)) $(filter -%,$(CC)) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS) $(DEFS) $(BITS) $(KERNEL_OPT))
 ifneq ($(STAMP),$(strip $(shell cat $(BUILD)/flags 2>/dev/null)))
 $(BUILD)/flags: FORCE
 endif
@@ -467,7 +467,7 @@ INSTALLED = $(PUBLIC:%=include/tally/%) lib/libtally.a lib/libtally_group.a $(ad
 TO = $(DESTDIR)$(PREFIX)
 
 install: $(BUILD)/libtally.a $(BUILD)/libtally_group.a $(BUILD)/$(SO) $(BUILD)/tally-diff
-	$(Q)for d in $(sort $(dir $(INSTALLED))); do install -d -m 755 "$(TO)/$$d" || exit 1; done
+	$(Q)for d in $(sort $(dir $(INSTALLED))); do [ -d "$(TO)/$$d" ] || install -d -m 755 "$(TO)/$$d" || exit 1; done
 	$(Q)for h in $(PUBLIC); do up=$$(echo $$h | sed -e 's#[^/]*$$##' -e 's#[^/]*/#../#g'); \
 	    sed "s|^#include \"|&$$up|" $$h > "$(BUILD)/installed.h" && install -m 644 "$(BUILD)/installed.h" "$(TO)/include/tally/$$h" || exit 1; done
 	$(Q)install -m 644 $(BUILD)/libtally.a $(BUILD)/libtally_group.a "$(TO)/lib"

@@ -278,6 +278,7 @@ tl_status tl_require_grad_at(tl_at at, tl_tensor x)
                t->node[t->n_nodes - 1].out > x.index; /* perhaps it has been used */
     v->needs_grad = true;
     v->fixed = false;
+    v->detached = TL_NONE;
     return TL_OK;
 }
 

@@ -79,9 +79,9 @@ void *ex_need(void *p)
 /* By AdamW in f32: weights, gradients, two means. What a step computes comes on top. */
 void ex_fits(double parameters)
 {
-    const double need = 16 * parameters,
-                 have = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
-    if (need > have)
+    const long pages = sysconf(_SC_PHYS_PAGES); /* -1: not known */
+    const double need = 16 * parameters, have = (double)pages * (double)sysconf(_SC_PAGESIZE);
+    if (have > 0 && need > have && !ex.shard)
         ex_die(EX_FAILED,
                "%.3g parameters, their gradients and the optimizer's state are %.3g GB; this "
                "machine has %.3g",
@@ -251,15 +251,17 @@ static volatile sig_atomic_t interrupted;
 static void on_interrupt(int number)
 {
     interrupted = number;
-    signal(number, number == SIGPIPE ? SIG_IGN : SIG_DFL); /* a second one ends it at once */
+    if (number == SIGINT)
+        signal(SIGINT, SIG_DFL); /* a second one ends the program at once */
 }
 
 /* Those that the program was told to ignore stay ignored. */
 static void catch_ends(void (*handler)(int))
 {
+    struct sigaction was;
     for (int i = 0; i < ENDS; i++)
-        if (signal(ends[i], handler) == SIG_IGN)
-            signal(ends[i], SIG_IGN);
+        if (sigaction(ends[i], NULL, &was) == 0 && was.sa_handler != SIG_IGN)
+            signal(ends[i], handler);
 }
 
 static void micro_batch(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out,
@@ -415,11 +417,11 @@ void ex_say(double loss, const char *measured)
 /* After the last step of this run. */
 static void finish(bool stopped)
 {
-    catch_ends(SIG_DFL);
     signal(SIGPIPE, SIG_IGN); /* that the output could not be written is said at the end */
     if (terminal && summed > 0)
         putchar('\n');
     const tl_status saved = ex.save != NULL ? save() : TL_OK; /* before all that can fail */
+    catch_ends(SIG_DFL);
     ex_files_end();
     if (stopped || saved != TL_OK)
         ex_files_whole();

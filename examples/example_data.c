@@ -21,7 +21,8 @@ static void text_append(const char *path)
         ex_die(EX_FAILED, "cannot read %s: %s", path, strerror(errno));
     for (size_t got = 1, room = 1 << 20; got > 0; ex_text.n += (int64_t)got) {
         if (ex_text.n > TEXT_MOST)
-            ex_die(EX_FAILED, "%s has more than %d bytes; give a part of it", path, TEXT_MOST);
+            ex_die(EX_FAILED, "with %s the text has more than %d bytes; give a part of it", path,
+                   TEXT_MOST);
         room = ex_text.n > 1 << 22 ? (size_t)ex_text.n / 4 : room;
         ex_text.byte = ex_need(realloc(ex_text.byte, (size_t)ex_text.n + room));
         got = fread(ex_text.byte + ex_text.n, 1, room, f);

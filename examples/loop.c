@@ -1,9 +1,9 @@
 /* loop [ROWS [STOP]]: a training loop with all that a long run needs - batches in another order
  * each epoch, micro-batches of ROWS samples (64), dropout, a checkpoint, and going on after STOP.
  *
- *     build/loop && build/loop 8 300 && build/loop 16     prints the same hash twice
+ *     build/loop && build/loop 8 300 && build/loop 16     the first hash and the last are the same
  *
- * Read after spiral.c. docs/pytorch.md says what each line is in PyTorch.
+ * Read after spiral.c. docs/pytorch.md says where things are for those who come from PyTorch.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -42,9 +42,11 @@ static void points(float x[SAMPLES][2], int64_t y[SAMPLES])
 
 int main(int argc, char **argv)
 {
-    const long rows = argc > 1 ? strtol(argv[1], NULL, 10) : BATCH;
-    const long stop = argc > 2 ? strtol(argv[2], NULL, 10) : STEPS;
-    if (argc > 3 || rows < 1 || rows > BATCH || stop < 1 || stop > STEPS) {
+    char none[] = "", *end[2] = {none, none}; /* behind the numbers */
+    const long rows = argc > 1 ? strtol(argv[1], &end[0], 10) : BATCH;
+    const long stop = argc > 2 ? strtol(argv[2], &end[1], 10) : STEPS;
+    if (argc > 3 || *end[0] != '\0' || *end[1] != '\0' || rows < 1 || rows > BATCH || stop < 1 ||
+        stop > STEPS) {
         const int help = argc == 2 &&
                          (strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "--help") == 0);
         fprintf(
@@ -69,6 +71,10 @@ int main(int argc, char **argv)
     /* 3. A checkpoint holds parameters, the optimizer's state and the loader's place. Parameters
      *    are made by the first forward call, so there is one before they are loaded. */
     FILE *there = fopen(file, "rb");
+    if (there == NULL && errno != ENOENT) { /* there may be one, which must not be written over */
+        perror(file);
+        return 1;
+    }
     if (there != NULL) {
         fclose(there);
         tl_tensor one[] = {tl_data(t, x, TL_F32, TL_DIMS(1, 2)), tl_data(t, y, TL_I64, TL_DIMS(1))};
@@ -93,7 +99,7 @@ int main(int argc, char **argv)
                 tl_step(opt, t);
             tl_tape_reset(t);
         } while (l.left > 0);
-        if (tl_opt_steps(opt) % 100 == 0)
+        if (!tl_failed(t) && tl_opt_steps(opt) % 100 == 0)
             printf("step %3lld  loss %.4f\n", (long long)tl_opt_steps(opt), sum);
     }
     char hash[65];

@@ -241,7 +241,7 @@ tl_tensor tl_gpt2_at(tl_at at, tl_model *m, const tl_gpt2_config *c, tl_tensor i
                      tl_decoder_options o);
 tl_kv_cache tl_gpt2_cache(tl_model *m, const tl_gpt2_config *c, int64_t b, int64_t capacity);
 
-/* ---- schedules (NUMERICS 12.5): the learning rate of a step; the first is 0, and any below ----
+/* ---- schedules (NUMERICS 12.5): the rate of a step; steps count from 0, negative ones are 0 ----
  */
 typedef enum { TL_CONSTANT, TL_COSINE, TL_LINEAR, TL_WARMUP_STABLE_DECAY } tl_schedule_kind;
 typedef struct {

@@ -93,7 +93,6 @@ static void one_hash_for_any_split(void **state)
     }
 }
 
-/* Digits from files, as MNIST has them: as IDX. */
 /* The last line of loop in a folder of its own, where the runs before have left a checkpoint. */
 static void loop_says(const char *arguments, const char *dir, char line[256])
 {
@@ -125,6 +124,7 @@ static void a_loop_goes_on_with_other_micro_batches(void **state)
     temp_dir_remove(&dir);
 }
 
+/* Digits from files, as MNIST has them: as IDX. */
 static void digits_are_read_from_files(void **state)
 {
     char path[2][1024], flags[2200], hash[2][65];

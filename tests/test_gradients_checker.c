@@ -549,6 +549,32 @@ static void flat_functions_are_neither_wrong_nor_bent(void **unused)
     }
 }
 
+static tl_tensor f_tiny(tl_tape *on, const tl_tensor *in, int n, void *ctx)
+{
+    (void)n, (void)ctx;
+    return tl_scale(on, tl_sum(on, tl_tanh(on, in[0]), TL_ALL, false), 1e-12);
+}
+
+/* What flat functions are excused for excuses no op that is wrong, however small the loss. */
+static void a_tiny_loss_excuses_no_wrong_op(void **unused)
+{
+    (void)unused;
+    for (int d = 0; d < 2; d++)
+        for (int wrong = 0; wrong < 2; wrong++) {
+            tl_mutation factor = {&tl_op_tanh, 0, TL_MUTATE_FACTOR, 0, 0};
+            tl_gradcheck_report r;
+            tl_tensor in = random_leaf(d ? TL_F32 : TL_F64, TL_DIMS(2, 3));
+            if (wrong)
+                tl_observe(t, &tl_mutator, &factor);
+            tl_gradcheck_with(t, f_tiny, &in, 1, NULL, &r, .seed = 0);
+            if (wrong)
+                tl_observe_end(t, &tl_mutator);
+            if (r.verdict != (wrong ? TL_WRONG : TL_RIGHT))
+                fail_msg("%d, %d: %s", d, wrong, r.text);
+            tl_error_clear(t);
+        }
+}
+
 /* A term of three lacks a thousandth: that is no cancellation. */
 static void terms_that_cancel_excuse_no_wrong_one(void **unused)
 {
@@ -857,6 +883,7 @@ const struct CMUnitTest tl_tests_gradients_checker[] = {
     TEST(inputs_that_a_segment_dropped),
     TEST(inputs_that_are_gone),
     TEST(flat_functions_are_neither_wrong_nor_bent),
+    TEST(a_tiny_loss_excuses_no_wrong_op),
     TEST(inputs_that_a_trace_made),
     TEST(in_a_traced_function),
     TEST(results_that_cannot_be_looked_at),

@@ -50,9 +50,6 @@ static void print_outputs(tl_tape *t, const tl_node *n)
         tl_values_at(&t->values, n->out + (uint32_t)j)->print = print_out(t, n, j);
 }
 
-/* Of what was detached from a value with that print. */
-static uint64_t print_detached(uint64_t print) { return tl_mix(7, print) | 1; }
-
 static uint64_t print_constant(const tl_array *a)
 {
     tl_shape s = tl_array_shape(a);
@@ -131,10 +128,17 @@ uint64_t tl_derived_constant(tl_tape *t, const tl_array *a)
     return print;
 }
 
-/* What a leaf was detached from; TL_NONE if it was not. */
-static tl_tensor detached_from(const tl_value *v)
+/* What x is made of: itself, or what it was detached from, however often. */
+static tl_tensor made_of(const tl_tape *t, tl_tensor x)
 {
-    return tl_is_none(v->source) ? v->detached : v->source;
+    while (!tl_is_none(x) && x.owner == t->values.owner) {
+        const tl_value *v = tl_values_at(&t->values, x.index);
+        const tl_tensor from = tl_is_none(v->source) ? v->detached : v->source;
+        if (v->node >= 0 || tl_is_none(from))
+            break;
+        x = from;
+    }
+    return x;
 }
 
 /* The leaf does not hold any more what was read of it. */
@@ -151,14 +155,33 @@ static tl_status hand_up(tl_tape *t, tl_tape *l)
     return s;
 }
 
-/* Gives x, detached from `from`, a print and a place on the lasting tape. */
-static tl_status note_detached(tl_tape *t, tl_tensor x, tl_tensor from)
+/* Gives x a print and a place on the lasting tape, if it is a constant. */
+static tl_status note_constant(tl_tape *t, tl_tensor x)
 {
+    tl_value *v = tl_peek(t, x);
+    if (x.owner != t->values.owner || v->node >= 0)
+        return TL_OK;
+    if (has_changed(t, v))
+        return tl_tape_fail(tl_nowhere(t), TL_EINPLACE,
+                            "tl_backward: value %u, a tl_constant, has been changed in place, and "
+                            "what was made of it and of parameters goes back through what it was",
+                            x.index);
+    if (v->print == 0 || tl_is_none(twin(t, x)))
+        v->print = t->recorder == NULL ? tl_derived_constant(t, &v->a)
+                                       : t->recorder->constant(t->recorder_ctx, t, x);
+    return tl_error_status(t);
+}
+
+/* The same if it was detached from what has both, or from a constant. */
+static tl_status note_leaf(tl_tape *t, tl_tensor x)
+{
+    const tl_tensor from = made_of(t, x);
+    TL_TRY(note_constant(t, from));
+    if (tl_same_handle(from, x))
+        return TL_OK;
     tl_tape *l = t->lasting;
     tl_value *v = tl_peek(t, x);
-    if (from.owner == t->values.owner && tl_is_none(tl_derived_leaf(t, from)))
-        return tl_error_status(t);
-    v->print = print_detached(print_of(t, from));
+    v->print = tl_mix(7, print_of(t, from)) | 1;
     if (!tl_is_none(twin(t, x)))
         return TL_OK;
     const tl_shape s = tl_array_shape(&v->a);
@@ -171,25 +194,6 @@ static tl_status note_detached(tl_tape *t, tl_tensor x, tl_tensor from)
     return place(l, y.index, v->print)
                ? TL_OK
                : tl_fail(&t->head.err, TL_ENOMEM, "no memory for the place of a value");
-}
-
-/* Gives x a print and a place on the lasting tape, if it is a constant or was detached. */
-static tl_status note_leaf(tl_tape *t, tl_tensor x)
-{
-    tl_value *v = tl_peek(t, x);
-    if (x.owner != t->values.owner || v->node >= 0)
-        return TL_OK;
-    if (!tl_is_none(detached_from(v)))
-        return note_detached(t, x, detached_from(v));
-    if (has_changed(t, v))
-        return tl_tape_fail(tl_nowhere(t), TL_EINPLACE,
-                            "tl_backward: value %u, a tl_constant, has been changed in place, and "
-                            "what was made of it and of parameters goes back through what it was",
-                            x.index);
-    if (v->print == 0 || tl_is_none(twin(t, x)))
-        v->print = t->recorder == NULL ? tl_derived_constant(t, &v->a)
-                                       : t->recorder->constant(t->recorder_ctx, t, x);
-    return tl_error_status(t);
 }
 
 /* Records n on the lasting tape, if it is new there. */
@@ -301,28 +305,19 @@ void tl_derived_forget(tl_tape *t)
         tl_derived_drop(tl_values_at(v, i));
 }
 
-/* What x is made of: itself, or what it was detached from. */
-static tl_tensor made_of(const tl_tape *t, tl_tensor x)
-{
-    for (const tl_value *v; x.owner == t->values.owner &&
-                            (v = tl_values_at(&t->values, x.index))->node < 0 &&
-                            !tl_is_none(detached_from(v));)
-        x = detached_from(v);
-    return x;
-}
-
 /* Gives a leaf of the tape its print: one of its own, if it has changed since it was read. */
 static void print_leaf(tl_tape *t, tl_tensor x)
 {
     tl_value *v = tl_is_none(x) || x.owner != t->values.owner ? NULL : tl_peek(t, x);
     if (v == NULL || v->node >= 0 || v->print != 0)
         return;
-    const tl_tensor from = detached_from(v);
-    if (!tl_is_none(from))
+    const tl_tensor from = made_of(t, x);
+    const bool own = tl_same_handle(from, x); /* else it was detached */
+    if (!own)
         print_leaf(t, from);
-    v->print = has_changed(t, v)  ? tl_mix(tl_mix(5, x.index), x.generation) | 1
-               : tl_is_none(from) ? print_constant(&v->a)
-                                  : print_detached(print_of(t, from));
+    v->print = has_changed(t, v) ? tl_mix(tl_mix(5, x.index), x.generation) | 1
+               : own             ? print_constant(&v->a)
+                                 : tl_mix(7, print_of(t, from)) | 1;
 }
 
 /* The node that makes x of the tape, if x has no print yet; else -1. */
@@ -421,21 +416,28 @@ static bool is_noted(tl_tape *t, tl_tensor x)
     return v->st == kept->st && there(kept, tl_derived_last_change(t, y));
 }
 
+static int32_t follow_made(void *t, const tl_node *n, int k)
+{
+    return tl_maker_at(t, made_of(t, n->in[k]));
+}
+
 tl_tensor tl_derived_leaf(tl_tape *t, tl_tensor x)
 {
-    uint32_t *order, n = 0;
-    tl_tape *l = lasting(t);
-    if (l == NULL || note_leaf(t, x) != TL_OK ||
-        (!is_noted(t, x) && tl_canonical_order(t, x, TL_TO_ALL, &order, &n) != TL_OK))
+    tl_postorder o;
+    if (lasting(t) == NULL)
         return TL_NONE;
-    for (uint32_t i = 0; i < n; i++) {
-        if (check_read(t, order[i]) != TL_OK || note_node(t, &t->node[order[i]]) != TL_OK)
+    tl_postorder_begin(&o, t, follow_made, t);
+    tl_postorder_from(&o, is_noted(t, x) ? -1 : tl_maker_at(t, made_of(t, x)));
+    for (int32_t i; (i = tl_postorder_next(&o)) >= 0;) {
+        if (check_read(t, (uint32_t)i) != TL_OK || note_node(t, &t->node[i]) != TL_OK)
             return TL_NONE;
         if (t->recorder == NULL)
-            keep(t, &t->node[order[i]]);
+            keep(t, &t->node[i]);
     }
+    if (note_leaf(t, x) != TL_OK)
+        return TL_NONE;
     const tl_shape s = tl_array_shape(&tl_peek(t, x)->a);
-    return of_shape(t, known(l, tl_peek(t, x)->print, false), &s, tl_leaf_name(t, x));
+    return of_shape(t, known(t->lasting, tl_peek(t, x)->print, false), &s, tl_leaf_name(t, x));
 }
 
 /* "=0123456789abcdef": what a checkpoint can name before a program has made the value. */

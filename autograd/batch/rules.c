@@ -155,7 +155,7 @@ void tl_batch_samples_of(tl_tape *t, tl_tensor y, tl_tensor x, int axis)
     }
     bool fixed = v->fixed;
     for (int i = 0; i < n->n_in; i++)
-        fixed &= tl_peek(t, n->in[i])->fixed;
+        fixed &= tl_is_none(n->in[i]) || tl_peek(t, n->in[i])->fixed;
     made->fixed |= fixed;
 }
 

@@ -192,19 +192,20 @@ static void keep_permissions(int fd, const struct stat *st)
         errno = 0;
 }
 
-/* Why the file, which is there, cannot be renamed over, as far as can be told beforehand: a folder
- * of many users, or what only one who asks for it learns. 0: nothing is known. */
+/* Why the file, which is there, cannot be renamed over, as far as can be told beforehand; errno, 0:
+ * nothing is known. */
 static int irreplaceable(tl_writer *w, const struct stat *st)
 {
     struct stat dir;
+#ifdef STATX_ATTR_IMMUTABLE
+    struct statx x = {0};
+    if (statx(AT_FDCWD, w->path, AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS, &x) == 0 &&
+        x.stx_attributes & (STATX_ATTR_IMMUTABLE | STATX_ATTR_APPEND))
+        return EPERM;
 #ifdef STATX_ATTR_MOUNT_ROOT
-    struct statx x;
-    if (statx(AT_FDCWD, w->path, AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS, &x) == 0) {
-        if (x.stx_attributes & STATX_ATTR_MOUNT_ROOT)
-            return EBUSY;
-        if (x.stx_attributes & (STATX_ATTR_IMMUTABLE | STATX_ATTR_APPEND))
-            return EPERM;
-    }
+    if (x.stx_attributes & STATX_ATTR_MOUNT_ROOT)
+        return EBUSY;
+#endif
 #endif
     const uid_t me = geteuid();
     return stat(directory(w), &dir) == 0 && dir.st_mode & S_ISVTX && me != 0 && me != dir.st_uid &&
@@ -346,8 +347,8 @@ tl_status tl_writer_flush(tl_writer *w, tl_err *err)
     return TL_OK;
 }
 
-/* The rename has failed. A file that was to be replaced by itself may have taken long to come to:
- * what was written stays beside it, in the place of what an earlier failure has left. */
+/* The rename has failed. What was written may have taken long to compute: it stays beside the file,
+ * in the place of what an earlier failure has left. */
 static tl_status keep(tl_writer *w, tl_err *err)
 {
     const int e = errno;
@@ -358,6 +359,7 @@ static tl_status keep(tl_writer *w, tl_err *err)
     if (kept != NULL && rename(w->temp, kept) == 0) {
         close(w->fd);
         w->fd = -1;
+        flush_directory(w, NULL);
         tl_fail(&w->failure, TL_EIO,
                 PATH ": cannot rename the new file over (%llu bytes): %s; the file is left as it "
                      "was, and the new one is " PATH,

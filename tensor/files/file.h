@@ -1,14 +1,14 @@
 /* file.h: whole files in, whole files out - or a message that says what went wrong. For all rooms.
  *
- * Reading: a regular file of known size, read exactly. Writing: into a temporary
- * file beside the target, flushed, then renamed over it, and the directory
- * flushed. Until that rename the old file is untouched; on any failure (disk
- * full, no permission, process killed) it is still there, whole, and the
- * temporary is removed. Only a kill leaves it behind, as ".NAME.tally-RANDOM.tmp"; the next writer
- * of that file removes it. What the rename would be refused for is refused at the beginning, where
- * it can be told: a name too long, a mount point, an immutable file, another user's file in a
- * folder of many users (sticky). Interrupted and short system calls are continued. Errors: TL_EIO
- * with path, the system's reason and byte counts; TL_ENOMEM.
+ * Reading: a regular file of known size, read exactly. Writing: into a temporary file beside the
+ * target, flushed, then renamed over it, and the directory flushed. Until that rename the old file
+ * is untouched; on any failure (disk full, no permission, process killed) it is still there, whole,
+ * and the temporary is removed (but see tl_writer_commit). Only a kill leaves it behind, as
+ * ".NAME.tally-RANDOM.tmp"; the next writer of that file removes it. What the rename would be
+ * refused for is refused at the beginning, where it can be told: a name too long, a mount point, an
+ * immutable file, another user's file in a folder of many users (sticky). Interrupted and short
+ * system calls are continued. Errors: TL_EIO with path, the system's reason and byte counts;
+ * TL_ENOMEM.
  */
 #ifndef TL_FILE_H
 #define TL_FILE_H
@@ -69,7 +69,7 @@ tl_status tl_writer_flush(tl_writer *w, tl_err *err);
 tl_status tl_writer_place(tl_writer *w, tl_err *err);
 /* Flushes, renames, flushes the directory; frees w whatever happens. If only the
  * directory's flush fails, the new file is in place and the message says so. If the rename fails,
- * what was written stays as ".NAME.tally-kept", which the message names. */
+ * what was written stays as ".NAME.tally-kept" until somebody takes it; the message names it. */
 tl_status tl_writer_commit(tl_writer *w, tl_err *err);
 /* Removes the temporary and frees w. NULL is fine. */
 void tl_writer_abort(tl_writer *w);
