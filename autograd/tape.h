@@ -234,8 +234,8 @@ tl_tensor tl_grad_at(tl_at at, tl_tensor x);
 /* Drops all accumulated gradients. */
 void tl_grad_clear(tl_tape *t);
 /* The gradients of y by x[0 .. n), any values that take gradients, in dx[0 .. n); zeros if y does
- * not depend on x[i]. They are recorded, so they can be differentiated again. Nothing is released
- * or accumulated. cotangent has y's shape, or is TL_NONE if y has one element. */
+ * not depend on x[i], TL_ENOGRAD if on nothing. They are recorded, to be differentiated again, and
+ * nothing is released or accumulated. cotangent: of y's shape, or TL_NONE if y has one element. */
 #define tl_gradients(t, ...) tl_gradients_at(TL_AT(t), __VA_ARGS__) /* y, x, n, cotangent, dx */
 tl_status tl_gradients_at(tl_at at, tl_tensor y, const tl_tensor *x, int n, tl_tensor cotangent,
                           tl_tensor *dx);
