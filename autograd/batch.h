@@ -32,6 +32,8 @@ static inline void tl_batch_like(tl_value *x, const tl_value *y)
     x->part = y->part;
     x->samples = y->samples;
 }
+/* The leaf x takes a gradient: neither it nor what was made of it is a constant any more. */
+void tl_batch_unfix(tl_tape *t, tl_tensor x);
 /* v, a leaf, is a constant. */
 static inline void tl_value_fix(tl_value *v)
 {

@@ -277,8 +277,7 @@ tl_status tl_require_grad_at(tl_at at, tl_tensor x)
     t->late |= !v->needs_grad && v->generation == t->generation && t->n_nodes > 0 &&
                t->node[t->n_nodes - 1].out > x.index; /* perhaps it has been used */
     v->needs_grad = true;
-    v->fixed = false;
-    v->detached = TL_NONE;
+    tl_batch_unfix(t, x);
     return TL_OK;
 }
 

@@ -8,6 +8,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <math.h>
 #include <string.h>
 
 #include <tally_extend.h>
@@ -1223,6 +1224,52 @@ static void a_graph_of_a_removed_tensor_is_refused_or_traced_again(void **unused
     tl_free(c, g, t, m);
 }
 
+/* ---- gradients beside what is detached: those of v for x * tanh(v) * c with numbers c ---- */
+
+enum { LAYERED, MARKED_LATE, UNTRAINED_FIRST, UNTRAINED_LAST, BESIDES };
+
+static void gradients_beside_what_is_detached(void **unused)
+{
+    static const double x[2 * D] = {1, -2, 3, 0.5, 0.25, 2, 1, -1};
+    (void)unused;
+    for (int k = 0; k < BESIDES; k++)
+        for (int plain = 0; plain < 2; plain++) {
+            static double got[2][2 * D], number[2 * D];
+            tl_model *m = tl_model_new(.seed = 2);
+            tl_tape *t = tl_tape_new(m);
+            tl_tensor w = param(t, m, "w", TL_F64, TL_DIMS(2, D)),
+                      v = param(t, m, "v", TL_F64, TL_DIMS(2 * D)), c, y, a, g;
+            const int mode = k < UNTRAINED_FIRST ? 0 : tl_mode_push(t, TL_NO_GRAD);
+            if (k == LAYERED) { /* what is detached has strides, by which a reshape is a view */
+                c = tl_detach(t, tl_transpose(t, w, 0, 1));
+                c = tl_reshape(t, tl_transpose(t, c, 0, 1), TL_DIMS(2 * D));
+            } else {
+                c = k == MARKED_LATE ? tl_detach(t, v) : tl_tanh(t, v);
+            }
+            if (k >= UNTRAINED_FIRST)
+                tl_mode_pop(t, mode);
+            if (plain) {
+                assert_int_equal(tl_keep(t, c, number, sizeof number), TL_OK);
+                c = tl_data(t, number, TL_F64, TL_DIMS(2 * D));
+                tl_batch_axis(t, c, TL_FREE);
+            }
+            a = tl_tanh(t, v);
+            y = k == UNTRAINED_FIRST ? tl_mul(t, c, a) : tl_mul(t, a, c);
+            if (k == MARKED_LATE)
+                tl_require_grad(t, c);
+            y = tl_sum(t, tl_mul(t, tl_data(t, x, TL_F64, TL_DIMS(1, 2 * D)), y), TL_ALL, false);
+            assert_int_equal(tl_backward(t, y, .partial = true), TL_OK);
+            g = tl_grad(t, k == MARKED_LATE ? c : v);
+            assert_false(tl_is_none(g));
+            assert_int_equal(tl_keep(t, g, got[plain], sizeof *got), TL_OK);
+            if (plain)
+                for (int i = 0; i < 2 * D; i++)
+                    if (!(fabs(got[0][i] - got[1][i]) <= 1e-12))
+                        fail_msg("%d: %g is not %g", k, got[0][i], got[1][i]);
+            tl_free(t, m);
+        }
+}
+
 /* ---- ops of one name ---- */
 
 static tl_status like_input(tl_call *c)
@@ -1368,6 +1415,7 @@ static void work_grows_with_the_program(void **unused)
 const struct CMUnitTest tl_tests_derived[] = {
     TEST(work_grows_with_the_program),
     TEST(want_of_memory_passes),
+    TEST(gradients_beside_what_is_detached),
     TEST(two_ops_of_one_name_are_refused),
     TEST(sums_of_one_value_have_one_shape),
     TEST(one_hash_called),

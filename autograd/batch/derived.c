@@ -20,7 +20,7 @@
 
 static uint64_t mix_call(const tl_node *n)
 {
-    uint64_t h = tl_mix(tl_mix_text(0, n->op->name), n->mode & TL_FAST);
+    uint64_t h = tl_mix(tl_mix_text(0, n->op->name), n->mode & (TL_FAST | TL_NO_GRAD));
     h = tl_mix_attrs(h, n->op, n->attrs);
     for (const tl_choice *c = n->choice; c != NULL; c = c->outer)
         h = tl_mix_text(tl_mix_text(tl_mix(h, c->dtype), c->op == NULL ? "" : c->op), c->name);
@@ -184,8 +184,8 @@ static tl_status note_leaf(tl_tape *t, tl_tensor x)
     v->print = tl_mix(7, print_of(t, from)) | 1;
     if (!tl_is_none(twin(t, x)))
         return TL_OK;
-    const tl_shape s = tl_array_shape(&v->a);
-    const tl_array a = tl_array_make(v->a.dtype, &s, NULL);
+    tl_array a = v->a; /* with its strides */
+    a.data = NULL;
     const tl_tensor y = tl_tape_value(l, &a, NULL);
     if (tl_is_none(y))
         return hand_up(t, l);

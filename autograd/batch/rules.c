@@ -275,6 +275,19 @@ static bool cuts(const tl_call *c, const tl_value *x, int64_t m, int64_t *sample
     return true;
 }
 
+void tl_batch_unfix(tl_tape *t, tl_tensor x)
+{
+    tl_value *v = tl_peek(t, x);
+    const bool used = v->fixed && v->generation == t->generation;
+    v->fixed = false;
+    v->detached = TL_NONE;
+    for (uint32_t i = 0; used && i < t->n_nodes; i++)
+        for (int k = 0; k < t->node[i].n_in; k++)
+            if (t->node[i].in[k].owner == t->values.owner && !tl_peek(t, t->node[i].in[k])->fixed)
+                for (int j = 0; j < t->node[i].n_out; j++)
+                    tl_values_at(&t->values, t->node[i].out + (uint32_t)j)->fixed = false;
+}
+
 /* By the op's rule; without one out stays as it is. */
 static void ask_rule(const tl_call *c, const tl_batch *in, tl_batch out[TL_OUTS])
 {
