@@ -32,6 +32,14 @@ static inline void tl_batch_like(tl_value *x, const tl_value *y)
     x->part = y->part;
     x->samples = y->samples;
 }
+/* All of these that are there are made of parameters and constants alone. */
+static inline bool tl_all_fixed(const tl_tape *t, const tl_tensor *in, int n)
+{
+    bool fixed = true;
+    for (int k = 0; k < n; k++)
+        fixed &= tl_is_none(in[k]) || tl_peek(t, in[k])->fixed;
+    return fixed;
+}
 /* The leaf x takes a gradient: neither it nor what was made of it is a constant any more. */
 void tl_batch_unfix(tl_tape *t, tl_tensor x);
 /* v, a leaf, is a constant. */
@@ -118,8 +126,6 @@ uint64_t tl_derived_constant(tl_tape *t, const tl_array *a);
 
 /* For a graph: the number on the lasting tape of the value of that print; -1: none. */
 int64_t tl_derived_number(const tl_tape *t, uint64_t print);
-/* Two arrays of one dtype, shape and layout. */
-bool tl_laid_alike(const tl_array *a, const tl_array *b);
 /* Memory that keeps value `number`, laid out as a. The graph fills it unless it is full. NULL, with
  * an error, without memory. */
 void *tl_derived_room(tl_tape *t, uint32_t number, const tl_array *a, bool *full);

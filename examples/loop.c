@@ -56,6 +56,11 @@ int main(int argc, char **argv)
             BATCH, STEPS, file);
         return help ? 0 : 2;
     }
+    FILE *there = fopen(file, "rb");
+    if (there == NULL && errno != ENOENT) { /* there may be one, which must not be written over */
+        perror(file);
+        return 1;
+    }
     static float x[SAMPLES][2];
     static int64_t y[SAMPLES];
     points(x, y);
@@ -70,11 +75,6 @@ int main(int argc, char **argv)
 
     /* 3. A checkpoint holds parameters, the optimizer's state and the loader's place. Parameters
      *    are made by the first forward call, so there is one before they are loaded. */
-    FILE *there = fopen(file, "rb");
-    if (there == NULL && errno != ENOENT) { /* there may be one, which must not be written over */
-        perror(file);
-        return 1;
-    }
     if (there != NULL) {
         fclose(there);
         tl_tensor one[] = {tl_data(t, x, TL_F32, TL_DIMS(1, 2)), tl_data(t, y, TL_I64, TL_DIMS(1))};

@@ -140,9 +140,8 @@ static const char help[] =
     "Names the first op in which two logged runs differ, and says whether it is to blame.\n"
     "Logs are written by tl_log_open, and by the examples that train with --log FILE.\n"
     "With --log-keep STEP in both runs it shows the elements of that step, too.\n\n"
-    "exit status: 0 no difference in the steps that both have, 1 the runs differ, 2 trouble: a "
-    "log\n"
-    "that cannot be read, or has damaged lines and no difference\n";
+    "exit status: 0 no difference in the steps that both have, 1 the runs differ,\n"
+    "2 trouble: a log that cannot be read, or has damaged lines and no difference\n";
 
 /* The exit status if that is the verdict and the output has been written. */
 static int written(int verdict)

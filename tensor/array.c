@@ -128,6 +128,16 @@ bool tl_array_repeats(const tl_array *a)
     return repeats;
 }
 
+bool tl_array_laid_alike(const tl_array *a, const tl_array *b)
+{
+    if (a->dtype != b->dtype || !tl_array_same_shape(a, b))
+        return false;
+    for (int i = 0; i < a->ndim; i++)
+        if (a->dim[i] != 1 && a->stride[i] != b->stride[i])
+            return false;
+    return true;
+}
+
 int64_t tl_shape_count(const tl_shape *s)
 {
     int64_t n = 1;

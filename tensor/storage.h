@@ -94,6 +94,8 @@ bool tl_arrays_empty(const tl_array *a, int n);
 size_t tl_array_room(const tl_array *a);
 /* Of a dtype that is computed in, and row-major, or (rows) with whole rows at least. */
 bool tl_array_plain(const tl_array *a, bool rows);
+/* Of one dtype, shape and layout. */
+bool tl_array_laid_alike(const tl_array *a, const tl_array *b);
 /* Some element may be shown more than once: a dim does not step over what smaller steps reach. */
 bool tl_array_repeats(const tl_array *a);
 

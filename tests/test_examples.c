@@ -189,6 +189,9 @@ static void programs_say_how_they_are_used(void **state)
     assert_non_null(strstr(text, "unknown argument 'words'"));
     assert_int_equal(said_by("train_text", "--lr 0", text, sizeof text), 2);
     assert_non_null(strstr(text, "--lr 0: a number from 1e-12 to 10 is needed"));
+    assert_int_equal(said_by("vae", "--steps 300 --lr 10", text, sizeof text), 1);
+    assert_non_null(strstr(text, "the loss of step 2 is infinite: try a smaller --lr"));
+    assert_null(strstr(text, "sha256"));
     assert_int_equal(said_by("adapter", "--adapter /no/such/x", text, sizeof text), 1);
     assert_non_null(strstr(text, "/no/such/x"));
     assert_null(strstr(text, "held out")); /* it has not begun */

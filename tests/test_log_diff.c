@@ -239,8 +239,8 @@ static void arguments_and_exit_statuses(void **unused)
     (void)unused;
     logged_train(logged_file("plain"), (logged_run){.steps = 1});
     assert_int_equal(logged_tool("--help"), 0);
-    logged_says(
-        "exit status: 0 no difference in the steps that both have, 1 the runs differ, 2 trouble");
+    logged_says("exit status: 0 no difference in the steps that both have, 1 the runs differ,\n2 "
+                "trouble: ");
     assert_int_equal(logged_tool("plain -h"), 0);
     logged_says("usage: tally-diff LOG_A LOG_B");
     assert_int_equal(logged_tool(""), 2);

@@ -443,6 +443,35 @@ static void descends(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, 
 
 /* What is set goes through the schedule, and a compiled step reads it without being traced again.
  */
+/* NUMERICS 12.10: a norm that is NaN clips nothing, and a beta of almost 0 is none. */
+static void numbers_at_the_edge(void **unused)
+{
+    (void)unused;
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tape *t = tl_tape_new(m);
+    tl_opt *sgd = tl_sgd_new(m, .lr = 0.1, .clip = 1);
+    tl_tensor p = tl_param(t, m, "p", TL_F64, TL_DIMS(2), .kind = TL_INIT_ZEROS);
+    const double slope[] = {(double)NAN, 100};
+    double got[2];
+    tl_tensor y = tl_mul(t, p, tl_data(t, slope, TL_F64, TL_DIMS(2)));
+    assert_int_equal(tl_backward(t, tl_sum(t, y, TL_ALL, false)), TL_OK);
+    assert_int_equal(tl_step(sgd, t), TL_OK);
+    assert_int_equal(tl_keep(t, p, got, sizeof got), TL_OK);
+    assert_true(isnan(got[0]) && got[1] == -10);
+    for (int k = 0; k < 2; k++) { /* up and down: without a mean it is where it was */
+        tl_opt *adam = tl_adam_new(m, .lr = 0.1, .beta1 = k ? 0 : 1e-300);
+        p = tl_param(t, m, k ? "r" : "q", TL_F64, TL_SCALAR, .kind = TL_INIT_ZEROS);
+        for (int step = 0; step < 2; step++) {
+            tl_tape_reset(t);
+            assert_int_equal(tl_backward(t, tl_scale(t, p, step ? -1 : 1), .partial = true), TL_OK);
+            assert_int_equal(tl_step(adam, t), TL_OK);
+        }
+        assert_true((fabs(tl_item(t, p)) < 1e-12) == (k == 0));
+        tl_free(adam);
+    }
+    tl_free(sgd, t, m);
+}
+
 static void a_rate_that_is_set(void **unused)
 {
     static const float g[2] = {0.5f, 2};
@@ -490,6 +519,7 @@ const struct CMUnitTest tl_tests_optimizers[] = {
     cmocka_unit_test(decays_as_pytorch),
     cmocka_unit_test(schedules_against_naive_formulas),
     cmocka_unit_test(numbers_that_make_no_sense_are_refused),
+    cmocka_unit_test(numbers_at_the_edge),
     cmocka_unit_test(a_rate_that_is_set),
     cmocka_unit_test(a_parameter_that_is_reached_late),
 };

@@ -16,9 +16,7 @@ void tl_again_apply(tl_tape *dst, const tl_node *n, const tl_tensor *in, unsigne
 void tl_again_fixed(tl_tape *dst, const tl_tensor *in, const tl_tensor *out, const tl_tape *src,
                     const tl_node *n)
 {
-    bool fixed = true;
-    for (int k = 0; k < n->n_in; k++)
-        fixed &= tl_is_none(in[k]) || tl_peek(dst, in[k])->fixed;
+    const bool fixed = tl_all_fixed(dst, in, n->n_in);
     for (int k = 0; k < n->n_out && fixed; k++)
         if (!tl_is_none(out[k]))
             tl_peek(dst, out[k])->fixed |= tl_values_at(&src->values, n->out + (uint32_t)k)->fixed;

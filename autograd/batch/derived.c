@@ -50,6 +50,11 @@ static void print_outputs(tl_tape *t, const tl_node *n)
         tl_values_at(&t->values, n->out + (uint32_t)j)->print = print_out(t, n, j);
 }
 
+static uint64_t print_detached(const tl_tape *t, tl_tensor from)
+{
+    return tl_mix(7, print_of(t, from)) | 1;
+}
+
 static uint64_t print_constant(const tl_array *a)
 {
     tl_shape s = tl_array_shape(a);
@@ -69,7 +74,8 @@ static tl_tensor known(const tl_tape *l, uint64_t print, bool made)
     return i == 0 ? TL_NONE : tl_tape_handle(l, i - 1);
 }
 
-/* known() finds value i by that print from now on, unless it has another. False: no memory. */
+/* known() finds value i by that print from now on, unless it has another. False, with an
+ * error of l: no memory. */
 static bool place(tl_tape *l, uint32_t i, uint64_t print)
 {
     const tl_tensor first = known(l, print, false), made = known(l, print, true);
@@ -77,7 +83,8 @@ static bool place(tl_tape *l, uint32_t i, uint64_t print)
     uint64_t low = tl_is_none(first) ? i + 1 : first.index + 1;
     uint64_t high = !tl_is_none(made) ? made.index + 1 : v->node >= 0 || v->fixed ? i + 1 : 0;
     v->print = print;
-    return tl_key_map_put(&l->found, print, high << 32 | low);
+    return tl_key_map_put(&l->found, print, high << 32 | low) ||
+           tl_fail(&l->head.err, TL_ENOMEM, "no memory for the place of a value") == TL_OK;
 }
 
 tl_tensor tl_derived_made(const tl_tape *t, tl_tensor leaf)
@@ -105,6 +112,14 @@ static tl_tape *lasting(tl_tape *t)
     return t->lasting;
 }
 
+/* Moves an error of the lasting tape to the user's tape, where it can be read and cleared. */
+static tl_status hand_up(tl_tape *t, tl_tape *l)
+{
+    tl_status s = tl_fail(&t->head.err, tl_error_status(l), "%s", tl_error(l));
+    tl_err_clear(&l->head.err);
+    return s;
+}
+
 uint64_t tl_derived_constant(tl_tape *t, const tl_array *a)
 {
     tl_tape *l = lasting(t);
@@ -124,7 +139,7 @@ uint64_t tl_derived_constant(tl_tape *t, const tl_array *a)
         memcpy(own.data, a->data, bytes);
     tl_value_fix(tl_peek(l, y));
     if (!place(l, y.index, print))
-        tl_fail(&t->head.err, TL_ENOMEM, "no memory for the place of a constant");
+        hand_up(t, l);
     return print;
 }
 
@@ -145,14 +160,6 @@ static tl_tensor made_of(const tl_tape *t, tl_tensor x)
 static bool has_changed(const tl_tape *t, const tl_value *v)
 {
     return t->recorder == NULL && v->st != NULL && v->st->version != v->born;
-}
-
-/* Moves an error of the lasting tape to the user's tape, where it can be read and cleared. */
-static tl_status hand_up(tl_tape *t, tl_tape *l)
-{
-    tl_status s = tl_fail(&t->head.err, tl_error_status(l), "%s", tl_error(l));
-    tl_err_clear(&l->head.err);
-    return s;
 }
 
 /* Gives x a print and a place on the lasting tape, if it is a constant. */
@@ -181,7 +188,7 @@ static tl_status note_leaf(tl_tape *t, tl_tensor x)
         return TL_OK;
     tl_tape *l = t->lasting;
     tl_value *v = tl_peek(t, x);
-    v->print = tl_mix(7, print_of(t, from)) | 1;
+    v->print = print_detached(t, from);
     if (!tl_is_none(twin(t, x)))
         return TL_OK;
     tl_array a = v->a; /* with its strides */
@@ -191,9 +198,7 @@ static tl_status note_leaf(tl_tape *t, tl_tensor x)
         return hand_up(t, l);
     tl_value_fix(tl_peek(l, y));
     tl_peek(l, y)->source = twin(t, from);
-    return place(l, y.index, v->print)
-               ? TL_OK
-               : tl_fail(&t->head.err, TL_ENOMEM, "no memory for the place of a value");
+    return place(l, y.index, v->print) ? TL_OK : hand_up(t, l);
 }
 
 /* Records n on the lasting tape, if it is new there. */
@@ -221,8 +226,7 @@ static tl_status note_node(tl_tape *t, const tl_node *n)
     if (!tl_failed(l))
         tl_again_fixed(l, in, out, t, n);
     for (int j = n->n_out; j-- > 0 && !tl_failed(l);) /* the first last: then all are there */
-        if (!place(l, out[j].index, tl_values_at(&t->values, n->out + (uint32_t)j)->print))
-            tl_fail(&l->head.err, TL_ENOMEM, "no memory for the place of a value");
+        place(l, out[j].index, tl_values_at(&t->values, n->out + (uint32_t)j)->print);
     return tl_failed(l) ? hand_up(t, l) : TL_OK;
 }
 
@@ -267,23 +271,13 @@ int64_t tl_derived_number(const tl_tape *t, uint64_t print)
     return tl_is_none(x) || tl_peek(t->lasting, x)->node < 0 ? -1 : (int64_t)x.index;
 }
 
-bool tl_laid_alike(const tl_array *a, const tl_array *b)
-{
-    if (a->dtype != b->dtype || !tl_array_same_shape(a, b))
-        return false;
-    for (int i = 0; i < a->ndim; i++)
-        if (a->dim[i] != 1 && a->stride[i] != b->stride[i])
-            return false;
-    return true;
-}
-
 void *tl_derived_room(tl_tape *t, uint32_t number, const tl_array *a, bool *full)
 {
     const tl_tensor x = tl_tape_handle(t->lasting, number);
     tl_value *v = tl_peek(t->lasting, x);
     const uint64_t last = tl_derived_last_change(t, x);
     const size_t bytes = tl_array_room(a);
-    *full = there(v, last) && tl_laid_alike(&v->a, a);
+    *full = there(v, last) && tl_array_laid_alike(&v->a, a);
     if (*full)
         return v->st->data;
     tl_derived_drop(v);
@@ -317,7 +311,7 @@ static void print_leaf(tl_tape *t, tl_tensor x)
         print_leaf(t, from);
     v->print = has_changed(t, v) ? tl_mix(tl_mix(5, x.index), x.generation) | 1
                : own             ? print_constant(&v->a)
-                                 : tl_mix(7, print_of(t, from)) | 1;
+                                 : print_detached(t, from);
 }
 
 /* The node that makes x of the tape, if x has no print yet; else -1. */
@@ -459,11 +453,11 @@ tl_tensor tl_derived_named(tl_tape *t, const char *name, tl_dtype dtype, const t
     if (!tl_is_none(x))
         return of_shape(t, x, shape, name);
     const tl_array a = tl_array_make(dtype, shape, NULL);
-    if (tl_is_none(x = tl_tape_value(l, &a, NULL)))
-        hand_up(t, l);
-    else if (!place(l, x.index, print))
-        x = (tl_fail(&t->head.err, TL_ENOMEM, "no memory for the place of a value"), TL_NONE);
-    return x;
+    x = tl_tape_value(l, &a, NULL);
+    if (!tl_is_none(x) && place(l, x.index, print))
+        return x;
+    hand_up(t, l);
+    return TL_NONE;
 }
 
 bool tl_derived_share(tl_tape *trace, tl_tape *user)

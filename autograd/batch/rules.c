@@ -153,10 +153,7 @@ void tl_batch_samples_of(tl_tape *t, tl_tensor y, tl_tensor x, int axis)
         made->fixed = false;
         return;
     }
-    bool fixed = v->fixed;
-    for (int i = 0; i < n->n_in; i++)
-        fixed &= tl_is_none(n->in[i]) || tl_peek(t, n->in[i])->fixed;
-    made->fixed |= fixed;
+    made->fixed |= v->fixed && tl_all_fixed(t, n->in, n->n_in);
 }
 
 tl_status tl_batch_assigns(tl_at at, tl_tensor dst, tl_tensor x)
@@ -278,14 +275,16 @@ static bool cuts(const tl_call *c, const tl_value *x, int64_t m, int64_t *sample
 void tl_batch_unfix(tl_tape *t, tl_tensor x)
 {
     tl_value *v = tl_peek(t, x);
-    const bool used = v->fixed && v->generation == t->generation;
+    const uint32_t end = v->fixed ? t->n_nodes : 0;
+    uint32_t k = end;
     v->fixed = false;
     v->detached = TL_NONE;
-    for (uint32_t i = 0; used && i < t->n_nodes; i++)
-        for (int k = 0; k < t->node[i].n_in; k++)
-            if (t->node[i].in[k].owner == t->values.owner && !tl_peek(t, t->node[i].in[k])->fixed)
-                for (int j = 0; j < t->node[i].n_out; j++)
-                    tl_values_at(&t->values, t->node[i].out + (uint32_t)j)->fixed = false;
+    while (k > 0 && t->node[k - 1].out > x.index) /* made since x was */
+        k--;
+    for (; k < end; k++)
+        for (int j = 0; j < t->node[k].n_out; j++)
+            tl_values_at(&t->values, t->node[k].out + (uint32_t)j)->fixed &=
+                tl_all_fixed(t, t->node[k].in, t->node[k].n_in);
 }
 
 /* By the op's rule; without one out stays as it is. */

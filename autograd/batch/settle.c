@@ -103,6 +103,14 @@ static tl_status check_below(tl_tape *t, tl_tensor leaf)
 /* Gradients do not go through what was detached. */
 static int32_t inside_grad(void *l, const tl_node *n, int k) { return tl_maker_at(l, n->in[k]); }
 
+static void reach(tl_tape *t, tl_tensor in)
+{
+    const tl_value *v = tl_derived(t, in) ? NULL : tl_peek(t->lasting, in);
+    tl_leaf_grad *g = v != NULL && v->needs_grad ? tl_leaf_grad_get(t, in) : NULL;
+    if (g != NULL)
+        g->reached = true;
+}
+
 /* The parameters below derived values that are reached are reached, too. */
 static tl_status reach_below(tl_tape *t)
 {
@@ -115,13 +123,8 @@ static tl_status reach_below(tl_tape *t)
             continue;
         tl_postorder_from(&o, tl_peek(l, tl_derived_made(t, leaf))->node);
         for (int32_t n; (n = tl_postorder_next(&o)) >= 0;)
-            for (int k = 0; k < l->node[n].n_in; k++) {
-                const tl_tensor in = l->node[n].in[k];
-                const tl_value *v = in.owner == l->values.owner ? NULL : tl_peek(l, in);
-                tl_leaf_grad *g = v != NULL && v->needs_grad ? tl_leaf_grad_get(t, in) : NULL;
-                if (g != NULL)
-                    g->reached = true;
-            }
+            for (int k = 0; k < l->node[n].n_in; k++)
+                reach(t, l->node[n].in[k]);
     }
     return tl_error_status(t);
 }

@@ -201,7 +201,7 @@ static double noise_at(tl_checker *c, const tl_path *p, bool own)
 
 /* What some units of 1 in the value, which an op may have added and taken away again (1 - tanh^2,
  * 1 + erf), make of a derivative by that step, if the function has values of that size. */
-static double units_of_1(const tl_checker *c, double step)
+static double units_of_1(tl_checker *c, double step)
 {
     return 64 * 0x1p-52 * fmin(1, tl_shadow_largest(&c->s)) / step;
 }

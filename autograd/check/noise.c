@@ -164,16 +164,18 @@ static double noise_of(const tl_shadow *s, int64_t k, double largest)
     return isfinite(noise) && noise > 0 ? noise : 0;
 }
 
-double tl_shadow_largest(const tl_shadow *s)
+double tl_shadow_largest(tl_shadow *s)
 {
-    double most = 0;
+    double most = s->largest;
+    if (most > 0)
+        return most;
     for (uint32_t i = 0; i < atomic_load(&s->rec->values.count); i++) {
         const tl_value *v = tl_values_at(&s->rec->values, i);
         const bool there = v->st != NULL && !v->dropped && tl_dtype_is_float(v->a.dtype);
         for (int64_t k = 0; there && k < tl_array_count(&v->a); k++)
             most = fmax(most, size_or_0(tl_array_get(&v->a, k)));
     }
-    return most;
+    return s->largest = most;
 }
 
 static tl_status noise_in_f64(tl_shadow *s)

@@ -55,6 +55,7 @@ typedef struct {
     double *noise[2]; /* what the roundings of its run do to g, once measured */
     double *diff;     /* scratch of noise.c: 2 * TL_NOISE_WINDOWS arrays */
     double jumps;     /* noise of tl_shadow_value, once measured */
+    double largest;   /* tl_shadow_largest, once it was asked for */
     tl_err err;
 } tl_shadow;
 
@@ -121,7 +122,7 @@ tl_status tl_shadow_sway(tl_shadow *s, double unit);
 /* Fills terms: the f64 gradients are taken once more with every cotangent on the way moved. */
 tl_status tl_shadow_terms(tl_shadow *s);
 /* The size of the largest element that the recorded function has read or made. */
-double tl_shadow_largest(const tl_shadow *s);
+double tl_shadow_largest(tl_shadow *s);
 /* Fills noise[own] and, in f64, s->jumps. */
 tl_status tl_shadow_noise(tl_shadow *s, bool own);
 

@@ -194,7 +194,7 @@ static bool equal(simplifier *s, uint32_t ia, uint32_t ib)
     for (int j = 0; j < a->n_out; j++) {
         tl_tensor x = tl_node_out(g->t, a, j), y = tl_node_out(g->t, b, j);
         bool view = j == 0 && b->op->traits & TL_VIEW; /* of one memory, both */
-        if (!tl_laid_alike(tl_graph_array(g, x), tl_graph_array(g, y)) || !unchanging(s, x) ||
+        if (!tl_array_laid_alike(tl_graph_array(g, x), tl_graph_array(g, y)) || !unchanging(s, x) ||
             (view ? !unchanging(s, y) : !is_free(s, y)))
             return false;
     }
@@ -228,7 +228,7 @@ static bool share(simplifier *s, uint32_t i)
 static bool may_stand_for(simplifier *s, tl_tensor y, tl_tensor x)
 {
     x = tl_graph_resolve(s->g, x);
-    const bool may = tl_laid_alike(tl_graph_array(s->g, x), tl_graph_array(s->g, y)) &&
+    const bool may = tl_array_laid_alike(tl_graph_array(s->g, x), tl_graph_array(s->g, y)) &&
                      unchanging(s, x) && is_free(s, y);
     if (may)
         stand_for(s, y, x);
@@ -246,7 +246,7 @@ static void see_through(simplifier *s, const tl_node *n)
     for (const tl_node *v = n; v != NULL && v->op->traits & TL_VIEW; v = tl_maker(g->t, x)) {
         x = tl_graph_resolve(g, v->in[0]);
         if (at == tl_graph_offset(g, x) &&
-            tl_laid_alike(tl_graph_array(g, x), tl_graph_array(g, y))) {
+            tl_array_laid_alike(tl_graph_array(g, x), tl_graph_array(g, y))) {
             stand_for(s, y, x);
             return;
         }

@@ -24,17 +24,16 @@
 
 #include "tensor/storage.h"
 
-#define PATH "%.300s" /* a path in a message: cut, so that the reason behind it survives */
 #define TEMP ".%.180s.tally-"
 #define KEPT TEMP "kept"
 
-enum { CHUNK = 1 << 30 /* bytes in one system call */ };
 enum { TEMP_TRIES = 100, TEMP_EXTRA = 40, LINKS_MAX = 40, LINK_TEXT = 4096 };
 
 tl_status tl_file_errno(const char *path, const char *what, tl_err *err)
 {
     int e = errno;
-    return tl_fail(err, e == ENOMEM ? TL_ENOMEM : TL_EIO, PATH ": %s: %s", path, what, strerror(e));
+    return tl_fail(err, e == ENOMEM ? TL_ENOMEM : TL_EIO, TL_PATH ": %s: %s", path, what,
+                   strerror(e));
 }
 
 const char *tl_file_other_kind(mode_t mode)
@@ -223,16 +222,16 @@ static tl_status writer_open(tl_writer *w, const char *path, tl_err *err)
     if (!exists && errno == ENAMETOOLONG)
         return tl_file_errno(path, "cannot be written", err);
     if (exists && !S_ISREG(st.st_mode))
-        return tl_fail(err, TL_EIO, PATH ": is %s, not a regular file; not replaced", path,
+        return tl_fail(err, TL_EIO, TL_PATH ": is %s, not a regular file; not replaced", path,
                        tl_file_other_kind(st.st_mode));
     w->path = resolve(path);
     if (w->path == NULL)
         return tl_file_errno(path, "cannot be written", err);
     if (strlen(w->path) == dir_length(w->path))
-        return tl_fail(err, TL_EIO, "\"" PATH "\" names no file to write", path);
+        return tl_fail(err, TL_EIO, "\"" TL_PATH "\" names no file to write", path);
     w->temp = tl_calloc(temp_room(w), 1);
     if (w->temp == NULL)
-        return tl_fail(err, TL_ENOMEM, PATH ": no memory to open it for writing", path);
+        return tl_fail(err, TL_ENOMEM, TL_PATH ": no memory to open it for writing", path);
     errno = exists ? irreplaceable(w, &st) : 0;
     if (errno != 0)
         return tl_file_errno(path, "cannot be replaced", err);
@@ -252,7 +251,7 @@ tl_status tl_writer_begin(tl_writer **out, const char *path, tl_err *err)
     TL_TRY(TL_NEED(err, path));
     tl_writer *w = tl_calloc(1, sizeof *w);
     if (w == NULL)
-        return tl_fail(err, TL_ENOMEM, PATH ": no memory to open it for writing", path);
+        return tl_fail(err, TL_ENOMEM, TL_PATH ": no memory to open it for writing", path);
     w->fd = -1;
     tl_status s = writer_open(w, path, err);
     if (s != TL_OK) {
@@ -275,13 +274,13 @@ tl_status tl_writer_append(tl_writer *w, const void *data, size_t n, tl_err *err
     const char *p = data;
     size_t left = n;
     while (w->failure.status == TL_OK && left > 0) {
-        ssize_t put = write(w->fd, p, left < CHUNK ? left : CHUNK);
+        ssize_t put = write(w->fd, p, left < TL_FILE_CHUNK ? left : TL_FILE_CHUNK);
         if (put < 0 && errno == EINTR)
             continue;
         if (put <= 0) {
             tl_fail(&w->failure, TL_EIO,
-                    PATH ": cannot write %zu bytes after the first %llu: %s; "
-                         "the file is left as it was",
+                    TL_PATH ": cannot write %zu bytes after the first %llu: %s; "
+                            "the file is left as it was",
                     w->path, left, (unsigned long long)w->bytes,
                     put == 0 ? "nothing was accepted" : strerror(errno));
             discard(w);
@@ -320,7 +319,7 @@ static tl_status flush_directory(tl_writer *w, tl_err *err)
     if (rc == 0)
         return TL_OK;
     return tl_fail(err, TL_EIO,
-                   PATH ": is written and in place, but its directory could not be flushed: %s",
+                   TL_PATH ": is written and in place, but its directory could not be flushed: %s",
                    w->path, strerror(e));
 }
 
@@ -329,8 +328,8 @@ static tl_status not_published(tl_writer *w, const char *step, tl_err *err)
 {
     int e = errno;
     discard(w);
-    tl_fail(&w->failure, TL_EIO, PATH ": %s (%llu bytes): %s; the file is left as it was", w->path,
-            step, (unsigned long long)w->bytes, strerror(e));
+    tl_fail(&w->failure, TL_EIO, TL_PATH ": %s (%llu bytes): %s; the file is left as it was",
+            w->path, step, (unsigned long long)w->bytes, strerror(e));
     return failed(w, err);
 }
 
@@ -361,8 +360,9 @@ static tl_status keep(tl_writer *w, tl_err *err)
         w->fd = -1;
         flush_directory(w, NULL);
         tl_fail(&w->failure, TL_EIO,
-                PATH ": cannot rename the new file over (%llu bytes): %s; the file is left as it "
-                     "was, and the new one is " PATH,
+                TL_PATH
+                ": cannot rename the new file over (%llu bytes): %s; the file is left as it "
+                "was, and the new one is " TL_PATH,
                 w->path, (unsigned long long)w->bytes, strerror(e), kept);
     } else {
         errno = e;

@@ -19,6 +19,8 @@
 
 #include "tensor/status.h"
 
+#define TL_PATH "%.300s" /* a path in a message: cut, so that the reason behind it survives */
+enum { TL_FILE_CHUNK = 1 << 30 /* bytes in one system call */ };
 /* Reports errno, of what could not be done with the file. */
 tl_status tl_file_errno(const char *path, const char *what, tl_err *err);
 /* What is there instead of a regular file. */

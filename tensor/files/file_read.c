@@ -9,10 +9,6 @@
 
 #include "tensor/storage.h"
 
-#define PATH "%.300s" /* a path in a message: cut, so that the reason behind it survives */
-
-enum { CHUNK = 1 << 30 /* bytes in one system call */ };
-
 /* Refuses what is no regular file, and one that has bytes though its size is 0. Sets r->size. */
 static tl_status check_regular(tl_reader *r, tl_err *err)
 {
@@ -21,7 +17,7 @@ static tl_status check_regular(tl_reader *r, tl_err *err)
     if (fstat(r->fd, &st) != 0)
         return tl_file_errno(r->path, "cannot ask for the size", err);
     if (!S_ISREG(st.st_mode))
-        return tl_fail(err, TL_EIO, PATH ": is %s, not a regular file", r->path,
+        return tl_fail(err, TL_EIO, TL_PATH ": is %s, not a regular file", r->path,
                        tl_file_other_kind(st.st_mode));
     r->size = st.st_size;
     ssize_t there = r->size == 0 ? pread(r->fd, &first, 1, 0) : 0;
@@ -29,8 +25,9 @@ static tl_status check_regular(tl_reader *r, tl_err *err)
         return tl_file_errno(r->path, "cannot read its first byte", err);
     if (there > 0)
         return tl_fail(err, TL_EIO,
-                       PATH ": says that it has 0 bytes, but has more, as files of /proc do; copy "
-                            "it, and read the copy",
+                       TL_PATH
+                       ": says that it has 0 bytes, but has more, as files of /proc do; copy "
+                       "it, and read the copy",
                        r->path);
     return TL_OK;
 }
@@ -76,15 +73,15 @@ tl_status tl_reader_read(tl_reader *r, void *dst, size_t n, tl_err *err)
     char *p = dst;
     size_t left = n;
     while (left > 0) {
-        ssize_t got = read_some(r, p, left < CHUNK ? left : CHUNK);
+        ssize_t got = read_some(r, p, left < TL_FILE_CHUNK ? left : TL_FILE_CHUNK);
         if (got < 0 && errno == EINTR)
             continue;
         if (got < 0)
-            return tl_fail(err, TL_EIO, PATH ": cannot read %zu bytes at byte %lld: %s", r->path,
+            return tl_fail(err, TL_EIO, TL_PATH ": cannot read %zu bytes at byte %lld: %s", r->path,
                            left, (long long)r->at, strerror(errno));
         if (got == 0)
             return tl_fail(err, TL_EIO,
-                           PATH ": ends at byte %lld, %zu bytes early (it had %lld when opened)",
+                           TL_PATH ": ends at byte %lld, %zu bytes early (it had %lld when opened)",
                            r->path, (long long)r->at, left, (long long)r->size);
         p += got;
         left -= (size_t)got;
@@ -103,12 +100,12 @@ void tl_reader_close(tl_reader *r)
 tl_status tl_reader_all(tl_reader *r, size_t limit, char **data, size_t *bytes, tl_err *err)
 {
     if ((uint64_t)r->size > limit)
-        return tl_fail(err, TL_EIO, PATH ": has %lld bytes; at most %zu are accepted", r->path,
+        return tl_fail(err, TL_EIO, TL_PATH ": has %lld bytes; at most %zu are accepted", r->path,
                        (long long)r->size, limit);
     size_t n = (size_t)r->size;
     char *p = n < SIZE_MAX ? tl_calloc(n + 1, 1) : NULL;
     if (p == NULL)
-        return tl_fail(err, TL_ENOMEM, PATH ": no memory for its %zu bytes", r->path, n);
+        return tl_fail(err, TL_ENOMEM, TL_PATH ": no memory for its %zu bytes", r->path, n);
     tl_status s = tl_reader_read(r, p, n, err);
     if (s != TL_OK) {
         tl_free_raw(p);
