@@ -162,27 +162,10 @@ void tl_grads_drop(tl_tape *t)
 tl_tensor tl_acc_value(tl_tape *t, const tl_leaf_grad *g, int k)
 {
     const tl_accumulator *u = &g->acc[k];
-    if (u->open && t->recorder != NULL)
-        return t->recorder->accumulator(t->recorder_ctx, t, &u->sum, (uint32_t)(g - t->grad),
-                                        (uint32_t)k);
-    tl_tensor x = u->open ? tl_tape_value(t, &u->sum, u->st) : TL_NONE;
-    if (!tl_is_none(x))
-        tl_batch_set(tl_peek(t, x), TL_FREE);
-    return x;
-}
-
-bool tl_acc_holding(const tl_tape *t, tl_tensor x, const tl_storage *st, uint32_t *leaf,
-                    uint32_t *use)
-{
-    if (t->recorder != NULL)
-        return t->recorder->accumulator_of(t->recorder_ctx, t, x, leaf, use);
-    if (st == NULL || st->arena != t->grad_arena)
-        return false;
-    for (*leaf = 0; *leaf < (uint32_t)t->n_grads; ++*leaf)
-        for (*use = 0; *use < (uint32_t)t->grad[*leaf].n_accs; ++*use)
-            if (t->grad[*leaf].acc[*use].st == st)
-                return true;
-    return false;
+    if (!u->open || t->recorder == NULL)
+        return u->open ? tl_tape_value(t, &u->sum, u->st) : TL_NONE;
+    return t->recorder->accumulator(t->recorder_ctx, t, &u->sum, (uint32_t)(g - t->grad),
+                                    (uint32_t)k);
 }
 
 tl_tensor tl_grad_at(tl_at at, tl_tensor x)

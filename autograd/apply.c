@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "autograd/batch.h"
-#include "autograd/internal.h"
 #include "tensor/isa.h"
 
 /* A call while it is being made. Sets of inputs are bit masks. */
@@ -135,15 +134,15 @@ static tl_status check_change(making *k)
                             tl_array_shape_text(b, &k->call.out[0]));
     if (!k->mutates)
         return TL_OK;
-    const tl_value *base = tl_peek(t, tl_behind(t, k->in[op->mutates], TL_VIEW, 0));
-    if (base == NULL)
-        return tl_tape_fail(k->at, TL_ESTALE, "%s: what input %d shows was removed from the model",
-                            op->name, op->mutates);
     if (tl_array_repeats(&x->a))
         return tl_tape_fail(k->at, TL_EINPLACE,
                             "%s: input %d, %s, shows elements more than once; it cannot be changed "
                             "in place",
                             op->name, op->mutates, tl_array_shape_text(a, &x->a));
+    const tl_value *base = tl_peek(t, tl_behind(t, k->in[op->mutates], TL_VIEW, 0));
+    if (base == NULL)
+        return tl_tape_fail(k->at, TL_ESTALE, "%s: what input %d shows was removed from the model",
+                            op->name, op->mutates);
     if (k->needs_grad && !(op->traits & TL_NONDIFF) && base->node < 0 && base->needs_grad)
         return tl_tape_fail(k->at, TL_EINPLACE,
                             "%s: cannot change a leaf that needs a gradient in place", op->name);
@@ -161,8 +160,7 @@ static tl_status check_change(making *k)
             return tl_tape_fail(k->at, TL_EINPLACE,
                                 "%s: input %d lies in memory of input %d, which the call changes",
                                 op->name, i, op->mutates);
-    uint32_t leaf, use;
-    if (lent != NULL && tl_acc_holding(t, under, lent->st, &leaf, &use))
+    if (lent != NULL && lent->lent)
         return tl_tape_fail(k->at, TL_EINPLACE,
                             "%s: cannot change the gradient that tl_grad has lent in place",
                             op->name);
@@ -200,6 +198,7 @@ static tl_status allocate(making *k, tl_tensor *out)
     tl_call *c = &k->call;
     const tl_op *op = c->op;
     bool carries = !(op->traits & TL_NONDIFF); /* some output carries a gradient */
+    const bool fits = check_shape(c) == TL_OK;
     const uint32_t first_value = t->values.count;
     const bool room = tl_values_push(&t->values, t->generation, c->n_out, k->made, out) &&
                       (t->n_nodes < t->cap_nodes || tl_nodes_room(t, 1) == TL_OK);
@@ -217,8 +216,8 @@ static tl_status allocate(making *k, tl_tensor *out)
     if (first && !k->earlier)
         before[0] = k->mutates ? operand : k->value[0];
     tl_arena *fresh = !room || k->earlier || c->mode & TL_TRACE ? NULL : t->arena;
-    if (check_shape(c) != TL_OK || tl_arrays_new(fresh, c->out + first, c->n_out - first,
-                                                 c->strided, st + first, c->err) != TL_OK)
+    if (!fits || tl_arrays_new(fresh, c->out + first, c->n_out - first, c->strided, st + first,
+                               c->err) != TL_OK)
         return tl_tape_fail(k->at, c->err->status, "%s: %s", op->name, c->err->message);
     if (!room)
         return tl_tape_fail(k->at, TL_ENOMEM, "%s: no memory to record node %u", op->name,
@@ -228,10 +227,6 @@ static tl_status allocate(making *k, tl_tensor *out)
             tl_storage_retain(st[i]);
     if (operand != NULL && operand->st != NULL && !c->begins)
         tl_storage_settle(operand->st);
-    if (operand != NULL && !k->mutates && st[0] != NULL) { /* the op changes a copy instead */
-        tl_array_copy(&c->out[0], k->array[op->mutates]);
-        k->array[op->mutates] = &c->out[0];
-    }
     for (int i = 0; i < c->n_out; i++) {
         tl_value *v = k->made[i];
         v->node = (int32_t)t->n_nodes;
@@ -291,7 +286,7 @@ static tl_status run(making *k)
     const bool heard = c->mode & t->heard_modes;
     const bool watched = runs && (t->run_watched || heard);
     const tl_seen seen = {c, k->at.file, k->at.line, t->now.phase, t->n_nodes, 1, k->at.call};
-    tl_status s = t->records_watched || heard ? tl_tell_records(t, &seen) : TL_OK;
+    tl_status s = t->records_watched || heard ? tl_tell(t, &seen, false) : TL_OK;
     if (s != TL_OK)
         return s;
     if (watched)
@@ -311,7 +306,7 @@ static tl_status run(making *k)
     }
     if (s != TL_OK)
         return tl_tape_fail(k->at, s, "%s", c->err->message);
-    if (watched && (s = tl_tell_ran(t, &seen)) != TL_OK)
+    if (watched && (s = tl_tell(t, &seen, true)) != TL_OK)
         return s;
     for (int i = 0; i < c->n_in; i++)
         k->versions[i] = k->value[i] != NULL && k->value[i]->st != NULL ? k->value[i]->st->version
@@ -333,6 +328,14 @@ static tl_status run(making *k)
 }
 
 /* ---- the call ---- */
+
+tl_at tl_place(tl_at at)
+{
+    const tl_tape *t = at.tape;
+    bool open = t != NULL && t->now.place_depth > t->now.place_base &&
+                t->now.place_base < TL_PLACES;
+    return open ? t->places[t->now.place_base].at : at;
+}
 
 void tl_apply(tl_at at, const tl_op *op, const void *attrs, const tl_tensor *in, int n_in,
               tl_tensor *out)

@@ -76,6 +76,18 @@ bool tl_changed_since(tl_tape *t, uint32_t node, int k, tl_changer *by)
     return last > (int64_t)node;
 }
 
+tl_status tl_input_unchanged(tl_tape *t, uint32_t node, int k, tl_tape *on, const char *why)
+{
+    const tl_node *n = &t->node[node];
+    tl_changer by;
+    char text[TL_CHANGER_TEXT], name[TL_SHOWN_TEXT];
+    if (!tl_changed_since(t, node, k, &by))
+        return TL_OK;
+    return tl_tape_fail((tl_at){on, n->file, n->line, NULL}, TL_EINPLACE,
+                        "input %d of %s%s was changed in place by %s: %s", k, n->op->name,
+                        tl_shown_text(name, t, n->in[k]), tl_changer_text(text, by), why);
+}
+
 /* A saved value is gone. The error names the place of this backward, not that of the op. */
 static tl_status fail_freed(tl_walk *w, const tl_node *n, const char *what)
 {

@@ -1,6 +1,5 @@
-/* compute.c: what computes a call: the kernel that was selected for it (kernels/table.c) or the
- * op's own, the loops of pointwise ops and of ops by rows, and whole operands converted to the
- * compute type and back (tile by tile: tensor/convert.c).
+/* compute.c: the loops that call an op's kernel, of pointwise ops and of ops by rows, and whole
+ * operands converted to the compute type and back (tile by tile: tensor/convert.c).
  *
  * The loop of a pointwise op gathers a tile of each operand (widened, broadcast), calls the tile
  * kernel, and stores the result (rounded). Contiguous operands in a compute type are read as is. */
@@ -231,6 +230,12 @@ tl_status tl_widened_run(tl_call *c)
 
 /* ---- ops by rows ---- */
 
+int64_t tl_row_dims(const tl_call *c)
+{
+    const size_t at = c->op->row_dims;
+    return at == 0 ? 1 : *(const int64_t *)(const void *)((const char *)c->attrs + at);
+}
+
 /* The loop of an op by rows, once its operands are row-major and in the compute type. */
 tl_status tl_rows_run(tl_call *c)
 {
@@ -247,64 +252,4 @@ tl_status tl_rows_run(tl_call *c)
     tl_parallel_for(j.rows, 1 + 8192 / (j.n + 1),
                     (x->dtype == TL_F64 ? k->rows64 : k->rows32)[c->op->slot], &j);
     return TL_OK;
-}
-
-/* ---- a call ---- */
-
-int64_t tl_row_dims(const tl_call *c)
-{
-    const size_t at = c->op->row_dims;
-    return at == 0 ? 1 : *(const int64_t *)(const void *)((const char *)c->attrs + at);
-}
-
-static tl_status no_tiles(tl_call *c)
-{
-    return tl_call_fail(c, TL_EUSAGE, "kernel '%.60s' is a tile, and this op is not pointwise",
-                        c->kernel->name);
-}
-
-typedef tl_status forward(tl_call *c);
-
-/* What computes the call: the selected kernel, the loop over tiles, or the op's forward, as it is
- * or between conversions of operands that it would not take. */
-static forward *way_of(const tl_call *c)
-{
-    const tl_op *op = c->op;
-    const bool tiles = op->traits & TL_POINTWISE;
-    if (c->kernel != NULL && c->kernel->run != NULL)
-        return c->kernel->run;
-    if (tiles || c->kernel != NULL)
-        return tiles ? tl_pointwise_run : no_tiles;
-    const bool look = !c->plain && op->traits & (TL_WIDENED | TL_ROWS);
-    for (int i = 0; look && i < c->n_in + c->n_out; i++) {
-        const tl_array *a = i < c->n_in ? c->in[i] : &c->out[i - c->n_in];
-        if (a != NULL && !tl_array_plain(a, op->traits & TL_ROWS))
-            return tl_widened_run;
-    }
-    return op->forward;
-}
-
-/* The floating-point environment is set here; for a loop over tiles, by tl_parallel_for. */
-tl_status tl_op_run(tl_call *c)
-{
-    forward *way = way_of(c);
-    if (tl_arrays_empty(c->out, c->n_out) && !(c->op->traits & TL_LOOKUP))
-        return TL_OK;
-    if (way == tl_pointwise_run)
-        return way(c);
-    tl_storage *scratch = NULL, *next;
-    c->scratch = &scratch;
-    const tl_fpenv saved = tl_fpenv_enter();
-    tl_status s = way(c);
-    tl_fpenv_leave(saved);
-    s = s == TL_OK ? c->err->status : s;
-    if (s != TL_OK && c->err->message[0] == '\0')
-        s = tl_fail(c->err, s, "%s: %.60s failed and does not say why (tl_call_fail)", c->op->name,
-                    c->kernel == NULL ? "its forward" : c->kernel->name);
-    for (; scratch != NULL; scratch = next) {
-        next = scratch->next_free;
-        tl_storage_release(scratch);
-    }
-    c->scratch = NULL;
-    return s;
 }

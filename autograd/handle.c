@@ -485,7 +485,8 @@ tl_tensor tl_tape_value(tl_tape *t, const tl_array *a, tl_storage *st)
     if (st != NULL) {
         tl_storage_retain(st);
         v->born = st->version;
+        v->lent = st->arena == t->grad_arena;
     }
-    tl_batch_set(v, a->ndim > 0 ? 0 : TL_FREE);
+    tl_batch_set(v, a->ndim > 0 && !v->lent ? 0 : TL_FREE);
     return x;
 }

@@ -18,7 +18,6 @@
 #include "autograd/recorder.h"
 #include "autograd/tape.h"
 #include "tensor/storage.h"
-#include "tensor/map.h"
 #include "tensor/memory.h"
 
 /* ---- values ---- */
@@ -42,6 +41,7 @@ typedef struct {
     bool freed;         /* backward has released its memory */
     bool let_go;        /* tl_let_go has released its memory; `freed` is set as well */
     bool dropped;       /* a segment has released its memory, and recomputes it on demand */
+    bool lent;          /* it is an accumulator (tl_grad lends them) */
     bool restored;      /* a segment has recomputed it: st is not the storage of recording */
     tl_tensor source;   /* of a leaf that a vjp detached or a walk holds: the original value */
     tl_tensor detached; /* of a fixed leaf: the value it was detached from */
@@ -251,7 +251,7 @@ struct tl_tape {
     /* Who watches, and who redirects. */
     tl_watcher *watcher; /* in order of attachment */
     int n_watchers;
-    /* Which events any of them hears (observe.c), and the modes in which those of every tape do. */
+    /* Which events any of them hears, and the modes in which those of every tape do. */
     bool records_watched, run_watched, given_watched, values_watched;
     unsigned heard_modes;
     const tl_recorder *recorder; /* NULL: calls run */
@@ -380,7 +380,7 @@ bool tl_same_memory(const tl_tape *t, tl_tensor x, tl_tensor y);
 /* The value that a leaf was detached from, however often; x itself if it was not. */
 tl_tensor tl_attached(const tl_tape *t, tl_tensor x);
 
-/* ---- tape.c: tapes, scopes, places ---- */
+/* ---- tape.c: tapes, scopes, observers, places ---- */
 
 /* No backward is under way; if one is, `who` is refused. */
 bool tl_between(tl_tape *t, const char *who);
@@ -398,12 +398,15 @@ tl_scope tl_scope_open(tl_at at, unsigned mode, unsigned phase);
 tl_scope tl_scope_of(tl_tape *t, const tl_node *n, unsigned mode);
 static inline void tl_scope_end(tl_tape *t, tl_scope outer) { t->now = outer; }
 
-/* The place to report: that of the outermost open call, or `at` itself. */
-tl_at tl_place(tl_at at);
 /* An error if two layers of one recording use the same parameter. */
 tl_status tl_site_check(tl_at at, const char *name, uint32_t index);
 /* Counts n optimizer steps (tl_tape_steps), for a graph whose backwards are still to come. */
 tl_status tl_steps_count(tl_at at, int n);
+
+/* A new tape has no observers but the shipped ones. */
+void tl_observe_none(tl_tape *t);
+/* Attaches those of src that follow to dst. */
+tl_status tl_observe_like(tl_tape *dst, const tl_tape *src);
 
 /* The model of the program that this thread records, to run it later; NULL: none. tl_error_begin
  * refuses then what tl_error_renew, else the same, allows: to make tensors, and say what they are.
@@ -421,7 +424,7 @@ const char *tl_attrs_text(const tl_op *op, const void *attrs, char buf[TL_ATTRS_
 bool tl_attrs_agree(const tl_op *op, const void *a, const void *b, int rank,
                     const signed char *skip);
 double tl_attr_number(const tl_attr *f, const void *attrs); /* 0 for a shape or dtype */
-/* Mixes them into the hash h (map.h); or a shape. */
+/* Mixes them into the hash h (memory.h); or a shape. */
 uint64_t tl_mix_attrs(uint64_t h, const tl_op *op, const void *attrs);
 uint64_t tl_mix_shape(uint64_t h, const tl_shape *s);
 
@@ -465,19 +468,14 @@ const tl_kernel *tl_kernel_find(const char *op, tl_dtype dtype, const char *name
 /* The dtype by which a node's kernel was selected (kernel.h). */
 tl_dtype tl_node_dtype(const tl_tape *t, const tl_node *n);
 
-/* ---- compute.c: what computes a call ---- */
+/* ---- apply.c, run.c, compute.c: a call ---- */
 
-/* Runs the kernel of a call whose arrays are ready, in the right floating-point environment. */
-tl_status tl_op_run(tl_call *c);
-/* How many trailing dims are one row, for an op that works by rows. */
-int64_t tl_row_dims(const tl_call *c);
-
-/* ---- observe.c: observers ---- */
-
-/* Tells observers that a call is about to be recorded, about to run, and has run. */
-tl_status tl_tell_records(tl_tape *t, const tl_seen *s);
+/* The place to report: that of the outermost open call, or `at` itself. */
+tl_at tl_place(tl_at at);
+/* Tells observers, who may refuse it, that a call is about to be recorded, or has run. */
+tl_status tl_tell(tl_tape *t, const tl_seen *s, bool ran);
+/* Tells them that it is about to run. */
 void tl_tell_runs(tl_tape *t, const tl_seen *s);
-tl_status tl_tell_ran(tl_tape *t, const tl_seen *s);
 /* Tells them that the last node has been recorded. */
 void tl_tell_recorded(tl_tape *t);
 /* Tells them any other event, with its arguments after ctx. */
@@ -485,10 +483,11 @@ void tl_tell_recorded(tl_tape *t);
     for (int tl_i = 0; tl_i < (t)->n_watchers; tl_i++) \
         if ((t)->watcher[tl_i].o->event != NULL)       \
     (t)->watcher[tl_i].o->event((t)->watcher[tl_i].ctx, __VA_ARGS__)
-/* A new tape has no observers but the shipped ones. */
-void tl_observe_none(tl_tape *t);
-/* Attaches those of src that follow to dst. */
-tl_status tl_observe_like(tl_tape *dst, const tl_tape *src);
+/* Runs the kernel of a call whose arrays are ready, in the right floating-point environment. The
+ * operand of an op that changes one is output 0, or is copied there first. */
+tl_status tl_op_run(tl_call *c);
+/* How many trailing dims are one row, for an op that works by rows. */
+int64_t tl_row_dims(const tl_call *c);
 
 #include "autograd/walk.h"
 

@@ -81,16 +81,23 @@ static tl_value *add_value(tl_model *m, tl_dtype dtype, const tl_shape *shape, t
     return v;
 }
 
-/* Adds a value without a name: a copy of data, or zeros if data is NULL. */
-static tl_tensor unnamed(tl_at at, tl_model *m, const char *who, const void *data, tl_dtype dtype,
-                         tl_shape shape, tl_err *err)
+/* Adds a value without a name: a copy of data, whose elements have that C type, or zeros. */
+static tl_tensor unnamed(tl_model *m, const char *who, bool zeros, const void *data,
+                         const char *c_type, tl_dtype dtype, tl_shape shape, const char *file,
+                         int line)
 {
+    tl_err err = {.status = TL_OK};
     tl_tensor x = TL_NONE;
+    tl_array a;
+    size_t bytes;
+    if (tl_error_renew(m) != TL_OK)
+        return TL_NONE;
+    if (tl_shape_lay(&shape, dtype, &a, &bytes, &err) == TL_OK && !zeros)
+        tl_data_check(data, c_type, &a, &err);
     pthread_mutex_lock(&m->lock);
-    tl_value *v = err->status != TL_OK ? NULL : add_value(m, dtype, &shape, &x, err);
+    tl_value *v = err.status != TL_OK ? NULL : add_value(m, dtype, &shape, &x, &err);
     if (v == NULL)
-        tl_fail(&m->head.err, err->status, "%s: %.800s (%.90s:%d)", who, err->message, at.file,
-                at.line);
+        tl_fail(&m->head.err, err.status, "%s: %.800s (%.90s:%d)", who, err.message, file, line);
     pthread_mutex_unlock(&m->lock);
     if (v != NULL && data != NULL && v->st->bytes)
         memcpy(v->a.data, data, v->st->bytes);
@@ -100,22 +107,12 @@ static tl_tensor unnamed(tl_at at, tl_model *m, const char *who, const void *dat
 tl_tensor tl_data_model_at(tl_model *m, const void *data, const char *c_type, tl_dtype dtype,
                            tl_shape shape, const char *file, int line)
 {
-    tl_err err = {.status = TL_OK};
-    if (tl_error_renew(m) != TL_OK)
-        return TL_NONE;
-    tl_array a;
-    size_t bytes;
-    if (tl_shape_lay(&shape, dtype, &a, &bytes, &err) == TL_OK)
-        tl_data_check(data, c_type, &a, &err);
-    return unnamed((tl_at){NULL, file, line, NULL}, m, "tl_data", data, dtype, shape, &err);
+    return unnamed(m, "tl_data", false, data, c_type, dtype, shape, file, line);
 }
 
 tl_tensor tl_zeros_model_at(tl_model *m, tl_dtype dtype, tl_shape shape, const char *file, int line)
 {
-    tl_err err = {.status = TL_OK};
-    if (tl_error_renew(m) != TL_OK)
-        return TL_NONE;
-    return unnamed((tl_at){NULL, file, line, NULL}, m, "tl_zeros", NULL, dtype, shape, &err);
+    return unnamed(m, "tl_zeros", true, NULL, NULL, dtype, shape, file, line);
 }
 
 /* Where name is in the sorted entries, or would be inserted; *found: it is there. */

@@ -120,10 +120,8 @@ static const char *oddity(const tl_op *op, int n_in)
 tl_status tl_op_check(tl_at at, const tl_op *op, const void *attrs, const tl_tensor *in, int n_in,
                       const tl_tensor *out)
 {
-    if (op == NULL)
-        return tl_tape_need(at, "tl_apply", "op", false, 1);
-    if (op->n_out < 0 || (out == NULL && op->n_out > 0))
-        return tl_tape_need(at, "tl_apply", "out", out != NULL, op->n_out);
+    if (op == NULL || (out == NULL && op->n_out > 0))
+        return tl_tape_fail(at, TL_EDOMAIN, "tl_apply: %s is NULL", op == NULL ? "op" : "out");
     const bool named = op->name != NULL && *op->name != '\0';
     if (!named || op->shape == NULL)
         return tl_tape_fail(at, TL_EUSAGE, "%s: an op needs a name and a shape rule",
@@ -131,10 +129,12 @@ tl_status tl_op_check(tl_at at, const tl_op *op, const void *attrs, const tl_ten
     if (at.tape->inside != NULL)
         return tl_tape_fail(at, TL_EUSAGE, "%s: called inside %s, on the same tape", op->name,
                             at.tape->inside);
-    if (attrs == NULL && op->attr_size > 0)
-        return tl_tape_need(at, op->name, "its attributes", false, 1);
-    if (n_in < 0 || (in == NULL && n_in > 0))
-        return tl_tape_need(at, op->name, "the list of inputs", in != NULL, n_in);
+    if (n_in < 0)
+        return tl_tape_fail(at, TL_EDOMAIN, "%s: %d is not a count", op->name, n_in);
+    const bool bare = attrs == NULL && op->attr_size > 0;
+    if (bare || (in == NULL && n_in > 0))
+        return tl_tape_fail(at, TL_EDOMAIN, "%s: %s NULL", op->name,
+                            bare ? "its attributes are" : "the list of inputs is");
     if (op->n_in >= 0 && n_in != op->n_in)
         return tl_tape_fail(at, TL_EUSAGE, "%s: takes %d input%s, given %d", op->name, op->n_in,
                             op->n_in == 1 ? "" : "s", n_in);
@@ -142,7 +142,7 @@ tl_status tl_op_check(tl_at at, const tl_op *op, const void *attrs, const tl_ten
     const bool noted = op->traits & TL_NONDIFF && at.tape->recorder != NULL; /* and never run */
     const int most_out = tiles ? 1 : TL_OUTS;
     const int most_in = op->traits & (TL_POINTWISE | TL_WIDENED | TL_ROWS) ? TL_TILE_MAX_IN : n_in;
-    if ((tiles && n_in == 0) || n_in > most_in || op->n_out > most_out)
+    if (n_in < tiles || n_in > most_in || op->n_out < 0 || op->n_out > most_out)
         return tl_tape_fail(at, TL_EUSAGE,
                             "%s: has %d inputs and %d outputs; %d to %d and at most %d are "
                             "possible%s",

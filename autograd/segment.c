@@ -129,22 +129,6 @@ static bool missing(const tl_tape *t, const tl_node *n)
     return any;
 }
 
-/* What node i read has not been overwritten since. */
-static tl_status check_inputs(tl_tape *t, uint32_t i)
-{
-    const tl_node *n = &t->node[i];
-    tl_changer by;
-    char text[TL_CHANGER_TEXT], name[TL_SHOWN_TEXT];
-    for (int k = 0; k < n->n_in; k++)
-        if (tl_changed_since(t, i, k, &by))
-            return tl_tape_fail((tl_at){t, n->file, n->line, NULL}, TL_EINPLACE,
-                                "tl_backward: input %d of %s%s was changed in place by %s: its "
-                                "segment cannot be run again",
-                                k, n->op->name, tl_shown_text(name, t, n->in[k]),
-                                tl_changer_text(text, by));
-    return TL_OK;
-}
-
 /* The recomputed outputs have the hashes of the first ones. */
 static tl_status compare(tl_tape *t, const tl_segment *s, const tl_node *n, const tl_tensor *out)
 {
@@ -170,7 +154,8 @@ static tl_status run_again(tl_tape *t, const tl_segment *s, uint32_t i)
     const tl_node n = t->node[i]; /* a copy: nodes may move */
     const uint32_t nodes = t->n_nodes, values = atomic_load(&t->values.count);
     tl_tensor out[TL_OUTS] = {TL_NONE};
-    TL_TRY(check_inputs(t, i));
+    for (int k = 0; k < n.n_in; k++)
+        TL_TRY(tl_input_unchanged(t, i, k, t, "its segment cannot be run again"));
     tl_again_apply(t, &n, n.in, n.mode | TL_NO_GRAD, out);
     if (!tl_failed(t))
         compare(t, s, &n, out);

@@ -1,5 +1,5 @@
-/* tape.c: making, resetting and freeing tapes; scopes of modes; the places of calls, which errors
- * name and by which two layers of one name are told apart. */
+/* tape.c: making, resetting and freeing tapes; scopes of modes; who watches; the places of calls,
+ * which errors name and by which two layers of one name are told apart. */
 #include "autograd/batch.h"
 
 #include <string.h>
@@ -267,6 +267,101 @@ tl_tape_memory tl_memory_stats(const tl_tape *t)
     return m;
 }
 
+/* ---- observers ---- */
+
+/* Notes which events anyone hears, so that calls nobody watches cost nothing. */
+static void note_watched(tl_tape *t)
+{
+    tl_observe_none(t);
+    for (int i = 0; i < t->n_watchers; i++) {
+        const tl_observer *o = t->watcher[i].o;
+        t->records_watched |= o->records != NULL;
+        t->run_watched |= o->runs != NULL || o->ran != NULL;
+        t->given_watched |= o->gave != NULL || o->delivered != NULL;
+        t->values_watched |= o->backward_begins != NULL;
+    }
+}
+
+void tl_observe_none(tl_tape *t)
+{
+    t->records_watched = t->run_watched = t->given_watched = t->values_watched = false;
+    t->heard_modes = 0;
+    for (const tl_observer *const *o = tl_observers_shipped; *o != NULL; o++)
+        t->heard_modes |= (*o)->mode;
+}
+
+tl_status tl_observe(tl_tape *t, const tl_observer *o, void *ctx)
+{
+    if (!tl_lives(t))
+        return tl_error_status(t);
+    TL_TRY(TL_NEED(&t->head.err, o));
+    for (int i = 0; i < t->n_watchers; i++)
+        if (t->watcher[i].o == o)
+            return tl_fail(&t->head.err, TL_EUSAGE,
+                           "tl_observe: this observer watches the tape already");
+    tl_watcher *grown = tl_realloc(t->watcher, (size_t)(t->n_watchers + 1) * sizeof *grown);
+    if (grown == NULL)
+        return tl_fail(&t->head.err, TL_ENOMEM, "tl_observe: no memory for observer %d",
+                       t->n_watchers);
+    t->watcher = grown;
+    t->watcher[t->n_watchers++] = (tl_watcher){o, ctx};
+    note_watched(t);
+    return TL_OK;
+}
+
+void tl_observe_end(tl_tape *t, const tl_observer *o)
+{
+    if (!tl_lives(t))
+        return;
+    int kept = 0;
+    for (int i = 0; i < t->n_watchers; i++)
+        if (t->watcher[i].o != o)
+            t->watcher[kept++] = t->watcher[i];
+    t->n_watchers = kept;
+    note_watched(t);
+}
+
+void *tl_observed(const tl_tape *t, const tl_observer *o)
+{
+    for (int i = 0; tl_lives(t) && i < t->n_watchers; i++)
+        if (t->watcher[i].o == o)
+            return t->watcher[i].ctx;
+    return NULL;
+}
+
+tl_status tl_observe_like(tl_tape *dst, const tl_tape *src)
+{
+    for (int i = 0; i < src->n_watchers; i++)
+        if (src->watcher[i].o->follows)
+            TL_TRY(tl_observe(dst, src->watcher[i].o, src->watcher[i].ctx));
+    return TL_OK;
+}
+
+static void tell_begins(tl_tape *t, void *unused)
+{
+    (void)unused;
+    TL_TELL(t, update_begins, t);
+}
+
+void tl_update_begin(tl_tape *t)
+{
+    if (!tl_lives(t))
+        return;
+    t->now.phase |= TL_PHASE_UPDATE;
+    tell_begins(t, NULL);
+    if (t->recorder != NULL) /* and again in each run of the program */
+        tl_host(t, TL_BEFORE, tell_begins, NULL);
+}
+
+void tl_update_end(tl_tape *t)
+{
+    if (!tl_lives(t))
+        return;
+    t->now.phase &= (uint8_t)~TL_PHASE_UPDATE;
+    if (tl_tape_stopped(t, tl_error_status(t)) == TL_OK) /* half an update stays an error */
+        TL_TELL(t, updated, t);
+}
+
 /* ---- places ---- */
 
 int tl_share_push(tl_at at, bool shared)
@@ -305,14 +400,6 @@ tl_scope tl_scope_of(tl_tape *t, const tl_node *n, unsigned mode)
         t->now.phase = n->phase;
     }
     return outer;
-}
-
-tl_at tl_place(tl_at at)
-{
-    const tl_tape *t = at.tape;
-    bool open = t != NULL && t->now.place_depth > t->now.place_base &&
-                t->now.place_base < TL_PLACES;
-    return open ? t->places[t->now.place_base].at : at;
 }
 
 /* A layer is identified by the places of the calls that are open around the lookup. A lookup

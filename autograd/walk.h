@@ -55,9 +55,6 @@ int tl_acc_get(tl_tape *t, tl_leaf_grad *g, int call, const char *kind);
 tl_status tl_acc_open(tl_tape *t, tl_leaf_grad *g, int k, tl_dtype dtype);
 /* Accumulator k as a value of the tape; TL_NONE if it is not open. */
 tl_tensor tl_acc_value(tl_tape *t, const tl_leaf_grad *g, int k);
-/* Whether x, of storage st, lies in an accumulator, and in which: use *use of t->grad[*leaf]. */
-bool tl_acc_holding(const tl_tape *t, tl_tensor x, const tl_storage *st, uint32_t *leaf,
-                    uint32_t *use);
 /* The gradient: all accumulators added in order and rounded once. */
 tl_tensor tl_leaf_grad_sum(tl_at at, const tl_leaf_grad *g, tl_dtype dtype);
 
@@ -135,6 +132,8 @@ tl_tensor tl_accumulates(const tl_tape *t, const tl_node *n, int k);
 bool tl_walk_skips(const tl_walk *w, const tl_node *n);
 /* Whether input k of a node, or output k - n_in, has been overwritten since, and by whom. */
 bool tl_changed_since(tl_tape *t, uint32_t node, int k, tl_changer *by);
+/* An error of tape `on` if input k of a node has been: the input must not, for that reason. */
+tl_status tl_input_unchanged(tl_tape *t, uint32_t node, int k, tl_tape *on, const char *why);
 /* Releases a value's storage and marks it as freed. */
 void tl_value_give_back(tl_value *v);
 /* x under a new record, which the walk holds: it stays when x is released. */

@@ -6,7 +6,6 @@
 
 #include "nn/unicode_classes.h"
 #include "tensor/files/bytes.h"
-#include "tensor/memory.h"
 
 /* ---- tables ---- */
 

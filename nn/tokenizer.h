@@ -4,7 +4,7 @@
 #define TL_TOKENIZER_H
 
 #include "nn/models.h"
-#include "tensor/map.h"
+#include "tensor/memory.h"
 
 enum { TL_AROUND_MAX = 8 };
 

@@ -6,7 +6,6 @@
 #include "nn/tokenizer.h"
 #include "tensor/files/file.h"
 #include "tensor/files/bytes.h"
-#include "tensor/memory.h"
 
 enum { FILE_MAX = 1 << 28, MAPPED = 0x144 };
 

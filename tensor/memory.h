@@ -1,5 +1,6 @@
-/* memory.h: memory for records, names and texts, from the C heap; and bump memory, which is carved
- * from large blocks of it. In tests every allocation can be made to fail. For all rooms. */
+/* memory.h: memory for records, names and texts, from the C heap; tables by key; and bump memory,
+ * which is carved from large blocks. In tests every allocation can be made to fail. For all rooms.
+ */
 #ifndef TL_MEMORY_H
 #define TL_MEMORY_H
 
@@ -22,6 +23,24 @@ char *tl_strdup(const char *s);
  */
 bool tl_text_close(FILE *f, char **text);
 bool tl_same_text(const char *a, const char *b); /* or both are NULL */
+
+/* A table from keys, which are never 0, to numbers. */
+typedef struct {
+    uint64_t *key, *value;
+    size_t n, cap; /* cap: 0 or a power of two */
+    uint64_t salt; /* decides where keys lie; random where the keys may be chosen to collide */
+} tl_key_map;
+uint64_t *tl_key_map_find(const tl_key_map *m, uint64_t key);     /* NULL: not there */
+bool tl_key_map_put(tl_key_map *m, uint64_t key, uint64_t value); /* false: out of memory */
+void tl_key_map_clear(tl_key_map *m);
+void tl_key_map_free(tl_key_map *m); /* it is empty then, and can be used again */
+
+/* Mixes x into the hash h. */
+uint64_t tl_mix(uint64_t h, uint64_t x);
+/* Mixes in n elements, eight bytes at a time. The lowest byte of an element comes first on every
+ * host; its size is a power of two. */
+uint64_t tl_mix_elements(uint64_t h, const void *p, size_t n, size_t size);
+uint64_t tl_mix_text(uint64_t h, const char *text);
 
 /* Bump memory: a reset takes all of it back at once and keeps the blocks for the next step. */
 typedef struct tl_bump_block tl_bump_block;

@@ -452,7 +452,7 @@ static void what_was_recorded_before_a_change_is_an_error(void **unused)
         }
         assert_string_equal(tl_error(t), "");
         assert_int_equal(tl_backward(t, how < 2 ? y : z), TL_EINPLACE);
-        expect_error(t, how < 2 ? "changed by assign" : "changed by sgd");
+        expect_error(t, how < 2 ? "changed in place by assign" : "changed in place by sgd");
         tl_free(opt, t, m);
     }
 }

@@ -91,16 +91,10 @@ static tl_tensor *take_map(tl_tape *src, uint32_t *n)
 static tl_status check_leaves(tl_tape *dst, tl_tape *src, uint32_t i)
 {
     const tl_node *n = &src->node[i];
-    char text[TL_CHANGER_TEXT];
-    tl_changer by;
     for (int k = 0; k < n->n_in && !(n->op->traits & TL_VIEW); k++)
         if (n->in[k].owner == src->values.owner &&
-            tl_maker_at(src, tl_behind(src, n->in[k], TL_VIEW, 0)) < 0 &&
-            tl_changed_since(src, i, k, &by))
-            return tl_tape_fail((tl_at){dst, n->file, n->line, NULL}, TL_EINPLACE,
-                                "input %d of %s was changed in place by %s: the call cannot be run "
-                                "again",
-                                k, n->op->name, tl_changer_text(text, by));
+            tl_maker_at(src, tl_behind(src, n->in[k], TL_VIEW, 0)) < 0)
+            TL_TRY(tl_input_unchanged(src, i, k, dst, "the call cannot be run again"));
     return TL_OK;
 }
 

@@ -372,16 +372,11 @@ static bool is_variable(const tl_tape *t, tl_tensor x)
 static tl_status check_read(tl_tape *t, uint32_t node)
 {
     const tl_node *n = &t->node[node];
-    tl_changer by;
-    char text[TL_CHANGER_TEXT], name[TL_SHOWN_TEXT];
     for (int k = 0; k < n->n_in; k++)
-        if (is_variable(t, n->in[k]) && tl_changed_since(t, node, k, &by))
-            return tl_tape_fail((tl_at){t, n->file, n->line, NULL}, TL_EINPLACE,
-                                "tl_backward: input %d of %s%s was changed by %s, and what is made "
-                                "of parameters alone goes back through what they are: record it "
-                                "again after the change",
-                                k, n->op->name, tl_shown_text(name, t, n->in[k]),
-                                tl_changer_text(text, by));
+        if (is_variable(t, n->in[k]))
+            TL_TRY(tl_input_unchanged(t, node, k, t,
+                                      "what is made of parameters alone goes back through what "
+                                      "they are; record it again after the change"));
     return TL_OK;
 }
 

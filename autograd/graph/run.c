@@ -64,7 +64,7 @@ tl_status tl_graph_run_call(tl_graph *g, const tl_plan_step *p, tl_call *c)
     else
         s = tl_op_run(c);
     g->user->inside = outer;
-    s = s == TL_OK ? tl_tell_ran(g->user, &seen) : s;
+    s = s == TL_OK ? tl_tell(g->user, &seen, true) : s;
     s = s == TL_OK ? g->user->head.err.status : s;
     g->running--;
     if (s == TL_OK && c->begins)

@@ -144,8 +144,10 @@ tl_tensor tl_trace_leaf(tl_tape *t, const tl_array *a, tl_leaf leaf)
     if (e == NULL)
         return TL_NONE;
     *e = leaf;
-    if (leaf.kind == TL_LEAF_ACC)
+    if (leaf.kind == TL_LEAF_ACC) {
         tl_batch_set(tl_peek(t, x), TL_FREE);
+        tl_peek(t, x)->lent = true;
+    }
     if (leaf.kind == TL_LEAF_CONSTANT)
         tl_value_fix(tl_peek(t, x));
     return x;

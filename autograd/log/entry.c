@@ -302,6 +302,20 @@ static void name_accumulator(tl_tape *t, tl_log_entry *e, const tl_leaf_grad *g,
     e->dtype = g->acc[use].sum.dtype;
 }
 
+bool tl_log_in_accumulator(const tl_tape *t, tl_tensor x, uint32_t *leaf, uint32_t *use)
+{
+    const tl_storage *st = tl_peek(t, x)->st;
+    if (t->recorder != NULL)
+        return t->recorder->accumulator_of(t->recorder_ctx, t, x, leaf, use);
+    if (st == NULL || st->arena != t->grad_arena)
+        return false;
+    for (*leaf = 0; *leaf < (uint32_t)t->n_grads; ++*leaf)
+        for (*use = 0; *use < (uint32_t)t->grad[*leaf].n_accs; ++*use)
+            if (t->grad[*leaf].acc[*use].st == st)
+                return true;
+    return false;
+}
+
 void tl_log_node(tl_tape *t, const tl_node *n, uint64_t key, bool logged)
 {
     const bool none = !logged || n->op->traits & TL_VIEW;
@@ -314,7 +328,7 @@ void tl_log_node(tl_tape *t, const tl_node *n, uint64_t key, bool logged)
                               : describe(t, key, n, j);
         if (e == NULL)
             continue;
-        if (tl_acc_holding(t, x, tl_peek(t, x)->st, &leaf, &use))
+        if (tl_log_in_accumulator(t, x, &leaf, &use))
             name_accumulator(t, e, &t->grad[leaf], (int)use);
         else
             tl_log_take_output(t, e, n, j);

@@ -166,6 +166,8 @@ void tl_log_take(tl_run_log *l, const tl_log_entry *e, const tl_array *a, tl_sto
 void tl_log_settle(tl_run_log *l);
 /* Output j of n is the next part of e, unless it is gone or was changed since. */
 void tl_log_take_output(tl_tape *t, const tl_log_entry *e, const tl_node *n, int j);
+/* Whether x lies in an accumulator, and in which: use *use of t->grad[*leaf]. */
+bool tl_log_in_accumulator(const tl_tape *t, tl_tensor x, uint32_t *leaf, uint32_t *use);
 /* The outputs of n have the keys from `key` on; or leaf x has that key. logged: those that the step
  * is logged with have an entry, which takes their bytes. */
 void tl_log_node(tl_tape *t, const tl_node *n, uint64_t key, bool logged);

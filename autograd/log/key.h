@@ -16,7 +16,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "tensor/map.h"
+#include "tensor/memory.h"
 
 /* The first line of a log. Version 2 had SHA-256 in the place of XXH3-128; it can still be read. */
 #define TL_LOG_HEAD "tally-log\t"

@@ -161,7 +161,7 @@ static void log_outside(walker *w, tl_tensor x)
     uint32_t leaf, use;
     if (v == NULL || (v->st == NULL && !traced))
         return;
-    if (tl_acc_holding(t, x, v->st, &leaf, &use)) {
+    if (tl_log_in_accumulator(t, x, &leaf, &use)) {
         if (own)
             tl_log_set_key(t, x, entry_of_use(tl_log_of(t), t->grad[leaf].leaf, (int)use));
         return;
@@ -261,8 +261,7 @@ static tl_tensor arrived(tl_tape *t, uint32_t mark, tl_tensor dx, tl_tensor deli
         if (n->op != &tl_op_sum_to || n->in[0].owner != dx.owner || n->in[0].index != dx.index)
             continue;
         if (st != NULL ? tl_values_at(&t->values, n->out)->st == st
-                       : tl_acc_holding(t, tl_node_out(t, n, 0),
-                                        tl_values_at(&t->values, n->out)->st, &leaf, &use))
+                       : tl_log_in_accumulator(t, tl_node_out(t, n, 0), &leaf, &use))
             return tl_node_out(t, n, 0);
     }
     return dx;
