@@ -500,6 +500,8 @@ def test_nothing_is_used_after_it_is_gone():
 
 def test_models_train_alike_called_and_compiled_and_go_through_files():
     config = dict(vocab=16, width=8, layers=1, heads=2, hidden=12)
+    fails(TypeError, ["wide", "width"], tally.llama_config, wide=8)
+    fails(TypeError, ["scaling", "far"], tally.llama_config, scaling=dict(far=8))
     ids = rng.integers(0, 16, (2, 5))
 
     def step(t, ids, opt):
@@ -525,7 +527,7 @@ def test_models_train_alike_called_and_compiled_and_go_through_files():
         path = os.path.join(d, "m.safetensors")
         t.model.save(path)
         fresh = tally.Tape(tally.Model(seed=6))
-        fresh.llama(config, fresh.data(ids))
+        fresh.llama(tally.llama_config(scaling=dict(factor=0), **config), fresh.data(ids))
         assert fresh.model.sha256() != hashes[0]
         fresh.model.load(path)
         assert fresh.model.sha256() == hashes[0]

@@ -311,8 +311,15 @@ def _struct(ctype, value):
     if isinstance(value, ctype):
         return value
     out = ctype()
-    fields = dict(ctype._fields_)
-    for name, v in dict(value).items():
+    _fill(out, **dict(value))
+    return out
+
+
+def _fill(out, *values, **named):
+    """a struct's __init__: its first fields, as ctypes has it, and others by name"""
+    C.Structure.__init__(out, *values)
+    ctype, fields = type(out), dict(out._fields_)
+    for name, v in named.items():
         if name not in fields:
             raise TypeError("%s has no field %s; it has %s" % (ctype.__name__, name,
                                                                ", ".join(fields)))
@@ -324,7 +331,6 @@ def _struct(ctype, value):
         except (TypeError, ValueError) as e:
             kind = TypeError if isinstance(e, TypeError) else ValueError
             raise kind("%s: %s" % (name, e)) from None
-    return out
 
 
 def _is_real(x):
@@ -592,6 +598,7 @@ def _bind():
             EXPORTS.setdefault(name, _free(name, f))
     for name, ctype in _T.items():  # tally.llama_config(vocab=...), ...
         if is_struct(ctype) and name.startswith("tl_"):
+            ctype.__init__ = _fill
             EXPORTS.setdefault(name[3:], ctype)
 
 
