@@ -151,12 +151,13 @@ tl_status tl_error_renew(void *object)
 
 void tl_error_clear(void *object)
 {
-    if (!tl_lives(object) || !tl_failed(object))
+    tl_object *o = object;
+    if (!tl_lives(o) || !tl_failed(o))
         return;
-    if (((tl_object *)object)->kind == TL_KIND_TAPE)
+    if (o->kind == TL_KIND_TAPE && o->err.status != TL_OK)
         tl_grad_clear(object); /* what failed may have been part of a batch */
-    tl_err_clear(&((tl_object *)object)->err);
-    tl_err_clear(&speaker(object)->err);
+    tl_err_clear(&o->err);
+    tl_err_clear(&speaker(o)->err);
 }
 
 void tl_object_hold(void *object)
@@ -182,7 +183,8 @@ void tl_free_objects(void *const *objects, size_t n)
 {
     for (size_t i = 0; objects != NULL && i < n; i++) {
         tl_object *o = objects[i];
-        if (o == NULL)
+        if (o == NULL ||
+            (tl_lives(o) && o->kind == TL_KIND_TAPE && !tl_between(objects[i], "tl_free")))
             continue;
         if (!tl_object_take(o)) {
             if (atomic_load(&warn))

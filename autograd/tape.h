@@ -32,9 +32,10 @@ void tl_tape_limit(tl_tape *t, int steps);
 bool tl_failed(const void *object);
 const char *tl_error(const void *object);
 tl_status tl_error_status(const void *object);
-/* Clears the error, if any; with a tape's its model's, and, outside a backward, its gradients.
- * A call that reports to a model (tl_data, tl_load, tl_save, ...) first clears an error that
- * tl_error has read; if nobody has read it, the call returns it and does nothing else. */
+/* Clears the error, if any; with a tape's its model's. One of the tape's own costs all gradients,
+ * which may lack what failed, unless a backward is under way: the batch begins anew. A call that
+ * reports to a model (tl_data, tl_save, ...) first clears an error that tl_error has read; if
+ * nobody has read it, the call returns it and does nothing else. */
 void tl_error_clear(void *object);
 
 /* Frees tapes, models, optimizers and graphs, in any order; skips NULLs. An object that another one
