@@ -1,13 +1,10 @@
 /* checkpoint.c: writes a model, its optimizer, gradients under way and notes to one safetensors
  * file. */
 #include <inttypes.h>
-#include <stdio.h>
-#include <string.h>
 
 #include "nn/files.h"
 #include "nn/opt.h"
 #include "tensor/files/file.h"
-#include "tensor/files/safetensors.h"
 #include "tensor/memory.h"
 
 enum { OWN_NOTES = 6 };

@@ -1,20 +1,14 @@
 /* checkpoint_load.c: reads what checkpoint.c has written, all of it or nothing: everything in the
  * file is checked before anything in the model changes. */
 #include <errno.h>
-#include <inttypes.h>
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "nn/files.h"
 #include "nn/layers.h"
 #include "nn/opt.h"
 #include "tensor/files/bytes.h"
-#include "tensor/files/file.h"
-#include "tensor/files/safetensors.h"
 #include "tensor/operands.h"
-#include "tensor/threads.h"
 
 enum { MOST_CALLS = 1 << 20 };
 

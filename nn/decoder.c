@@ -4,8 +4,6 @@
 #include "nn/layers.h"
 #include "nn/models.h"
 
-#include <stdio.h>
-
 /* ---- configs ---- */
 
 tl_decoder_numbers tl_llama_numbers(const tl_llama_config *c)

@@ -12,7 +12,6 @@
 #include "autograd/author.h"
 #include "nn/files.h"
 #include "tensor/files/bytes.h"
-#include "tensor/files/file.h"
 #include "tensor/files/safetensors_header.h"
 #include "tensor/memory.h"
 #include "tensor/threads.h"

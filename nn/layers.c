@@ -3,7 +3,6 @@
 #include "nn/layers.h"
 
 #include <math.h>
-#include <stdio.h>
 
 #include "tensor/threads.h"
 

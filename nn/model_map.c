@@ -2,9 +2,6 @@
  * checks of a config; and the copying of those parameters into a model and out of it. */
 #include "nn/files.h"
 
-#include <stdio.h>
-#include <string.h>
-
 #include "nn/layers.h"
 #include "tensor/operands.h"
 

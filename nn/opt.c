@@ -3,12 +3,9 @@
 #include "nn/opt.h"
 
 #include <math.h>
-#include <stdio.h>
-#include <string.h>
 
 #include "tensor/elementary.h"
 #include "tensor/memory.h"
-#include "tensor/threads.h"
 
 /* ---- learning rates as f64 formulas (NUMERICS 12.5) ---- */
 

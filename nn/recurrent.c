@@ -5,8 +5,6 @@
 #include "autograd/op.h"
 #include "nn/layers.h"
 
-#include <stdio.h>
-
 /* What the layers and directions of one call share. */
 typedef struct {
     tl_tape *t;

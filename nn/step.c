@@ -4,15 +4,12 @@
 #include "nn/opt.h"
 
 #include <math.h>
-#include <string.h>
 
 #include "autograd/check/gradcheck.h"
 #include "autograd/log/log.h"
 #include "autograd/observer.h"
 #include "nn/layers.h"
 #include "tensor/files/bytes.h"
-#include "tensor/memory.h"
-#include "tensor/threads.h"
 
 /* ---- parameters and their state ---- */
 

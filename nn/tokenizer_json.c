@@ -5,7 +5,6 @@
 #include "nn/files.h"
 #include "nn/tokenizer.h"
 #include "tensor/files/file.h"
-#include "tensor/files/bytes.h"
 
 enum { FILE_MAX = 1 << 28, MAPPED = 0x144 };
 

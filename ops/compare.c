@@ -32,8 +32,7 @@ static tl_status where_shape(tl_call *c)
     tl_err e = {.status = TL_OK};
     if (tl_shape_broadcast(&s, c->in[0], &c->out[0], &e) != TL_OK)
         return tl_call_fail(c, e.status, "%s", e.message);
-    c->out[0].ndim = s.ndim;
-    memcpy(c->out[0].dim, s.dim, sizeof s.dim);
+    c->out[0] = tl_array_make(c->out[0].dtype, &s, NULL);
     return TL_OK;
 }
 
@@ -101,25 +100,22 @@ tl_tensor tl_where_at(tl_at at, tl_tensor cond, tl_tensor a, tl_tensor b)
     return tl_apply1(at, &tl_op_where, NULL, (tl_tensor[]){cond, a, b}, 3);
 }
 
-static tl_tensor truth(tl_at at, tl_tensor x)
-{
-    return tl_dtype_of(at.tape, x) == TL_BOOL ? x : tl_cast_at(at, x, TL_BOOL);
-}
+static tl_tensor truth(tl_at at, tl_tensor x) { return tl_in_dtype(at, x, TL_BOOL); }
 
 tl_tensor tl_logical_and_at(tl_at at, tl_tensor a, tl_tensor b)
 {
-    return tl_where_at(at, truth(at, a), truth(at, b), tl_fill_at(at, TL_BOOL, TL_SCALAR, 0));
+    return tl_where_at(at, truth(at, a), truth(at, b), tl_scalar_at(at, TL_BOOL, 0));
 }
 
 tl_tensor tl_logical_or_at(tl_at at, tl_tensor a, tl_tensor b)
 {
-    return tl_where_at(at, truth(at, a), tl_fill_at(at, TL_BOOL, TL_SCALAR, 1), truth(at, b));
+    return tl_where_at(at, truth(at, a), tl_scalar_at(at, TL_BOOL, 1), truth(at, b));
 }
 
 tl_tensor tl_logical_not_at(tl_at at, tl_tensor x)
 {
-    return tl_where_at(at, truth(at, x), tl_fill_at(at, TL_BOOL, TL_SCALAR, 0),
-                       tl_fill_at(at, TL_BOOL, TL_SCALAR, 1));
+    return tl_where_at(at, truth(at, x), tl_scalar_at(at, TL_BOOL, 0),
+                       tl_scalar_at(at, TL_BOOL, 1));
 }
 
 /* ---- clamp(x, lo, hi): lo below lo, hi above hi; masked_fill(x, mask, value) = where(mask, value,

@@ -8,18 +8,19 @@
  */
 #include "ops/build.h"
 
+/* dx = dy * slope, and dx = dy / x */
+static void times(tl_vjp *g, tl_tensor slope) { g->dx[0] = tl_mul(g->t, g->dy[0], slope); }
+static void over(tl_vjp *g, tl_tensor x) { g->dx[0] = tl_div(g->t, g->dy[0], x); }
+
 /* y = sqrt(x): dx = dy / (2y) */
-static void sqrt_vjp(tl_vjp *g) { g->dx[0] = tl_div(g->t, g->dy[0], tl_scale(g->t, g->out[0], 2)); }
+static void sqrt_vjp(tl_vjp *g) { over(g, tl_scale(g->t, g->out[0], 2)); }
 
 /* y = x^-1/2: dx = dy * (-1/2 y^3) */
-static void rsqrt_vjp(tl_vjp *g)
-{
-    g->dx[0] = tl_mul(g->t, g->dy[0], tl_scale(g->t, tl_pow(g->t, g->out[0], 3), -0.5));
-}
+static void rsqrt_vjp(tl_vjp *g) { times(g, tl_scale(g->t, tl_pow(g->t, g->out[0], 3), -0.5)); }
 
-static void exp_vjp(tl_vjp *g) { g->dx[0] = tl_mul(g->t, g->dy[0], g->out[0]); }
-static void log_vjp(tl_vjp *g) { g->dx[0] = tl_div(g->t, g->dy[0], g->in[0]); }
-static void sin_vjp(tl_vjp *g) { g->dx[0] = tl_mul(g->t, g->dy[0], tl_cos(g->t, g->in[0])); }
+static void exp_vjp(tl_vjp *g) { times(g, g->out[0]); }
+static void log_vjp(tl_vjp *g) { over(g, g->in[0]); }
+static void sin_vjp(tl_vjp *g) { times(g, tl_cos(g->t, g->in[0])); }
 static void cos_vjp(tl_vjp *g)
 {
     g->dx[0] = tl_neg(g->t, tl_mul(g->t, g->dy[0], tl_sin(g->t, g->in[0])));
@@ -28,45 +29,35 @@ static void cos_vjp(tl_vjp *g)
 /* y = tanh x: dx = dy * (1 - y^2) */
 static void tanh_vjp(tl_vjp *g)
 {
-    g->dx[0] = tl_mul(g->t, g->dy[0], tl_shift(g->t, tl_neg(g->t, tl_square(g->t, g->out[0])), 1));
+    times(g, tl_shift(g->t, tl_neg(g->t, tl_square(g->t, g->out[0])), 1));
 }
 
 /* y = sigmoid x: dx = dy * (y * (1 - y)) */
 static void sigmoid_vjp(tl_vjp *g)
 {
-    tl_tensor rest = tl_shift(g->t, tl_neg(g->t, g->out[0]), 1);
-    g->dx[0] = tl_mul(g->t, g->dy[0], tl_mul(g->t, g->out[0], rest));
+    times(g, tl_mul(g->t, g->out[0], tl_shift(g->t, tl_neg(g->t, g->out[0]), 1)));
 }
 
 /* y = erf x: dx = dy * (2/sqrt(pi) * exp(-x^2)) */
 static void erf_vjp(tl_vjp *g)
 {
     tl_tensor bell = tl_exp(g->t, tl_neg(g->t, tl_square(g->t, g->in[0])));
-    g->dx[0] = tl_mul(g->t, g->dy[0], tl_scale(g->t, bell, 0x1.20dd750429b6dp+0));
+    times(g, tl_scale(g->t, bell, 0x1.20dd750429b6dp+0));
 }
 
 /* y = log(1 + x): dx = dy / (1 + x) */
-static void log1p_vjp(tl_vjp *g) { g->dx[0] = tl_div(g->t, g->dy[0], tl_shift(g->t, g->in[0], 1)); }
+static void log1p_vjp(tl_vjp *g) { over(g, tl_shift(g->t, g->in[0], 1)); }
 
 /* y = e^x - 1: dx = dy * (y + 1) */
-static void expm1_vjp(tl_vjp *g)
-{
-    g->dx[0] = tl_mul(g->t, g->dy[0], tl_shift(g->t, g->out[0], 1));
-}
+static void expm1_vjp(tl_vjp *g) { times(g, tl_shift(g->t, g->out[0], 1)); }
 
 /* ln 2, rounded to the compute type by scale */
 static const double ln2 = 0x1.62e42fefa39efp-1;
 
 /* y = 2^x: dx = dy * (ln2 * y) */
-static void exp2_vjp(tl_vjp *g)
-{
-    g->dx[0] = tl_mul(g->t, g->dy[0], tl_scale(g->t, g->out[0], ln2));
-}
+static void exp2_vjp(tl_vjp *g) { times(g, tl_scale(g->t, g->out[0], ln2)); }
 /* y = log2(x): dx = dy / (ln2 * x) */
-static void log2_vjp(tl_vjp *g)
-{
-    g->dx[0] = tl_div(g->t, g->dy[0], tl_scale(g->t, g->in[0], ln2));
-}
+static void log2_vjp(tl_vjp *g) { over(g, tl_scale(g->t, g->in[0], ln2)); }
 
 /* y = x^c: dx = dy * (c * x^(c-1)); 0 for c = 0, also where x^(c-1) is infinite */
 static void pow_vjp(tl_vjp *g)
@@ -75,7 +66,7 @@ static void pow_vjp(tl_vjp *g)
     if (c == 0)
         g->dx[0] = tl_scale(g->t, g->dy[0], 0);
     else
-        g->dx[0] = tl_mul(g->t, g->dy[0], tl_scale(g->t, tl_pow(g->t, g->in[0], c - 1), c));
+        times(g, tl_scale(g->t, tl_pow(g->t, g->in[0], c - 1), c));
 }
 
 enum { HEAVY = TL_POINTWISE | TL_HEAVY };
@@ -99,8 +90,7 @@ const tl_op tl_op_pow = {TL_UNARY(pow), .traits = HEAVY, TL_ATTRS(tl_const), .vj
 
 tl_tensor tl_pow_at(tl_at at, tl_tensor x, double c)
 {
-    tl_const_attrs a = {c};
     if (isnan(c))
         return tl_reject(at, TL_EDOMAIN, "pow: the exponent is NaN");
-    return tl_apply1(at, &tl_op_pow, &a, &x, 1);
+    return tl_apply1(at, &tl_op_pow, &(tl_const_attrs){c}, &x, 1);
 }

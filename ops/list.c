@@ -35,12 +35,8 @@ const tl_op_probe tl_probes_shipped[] = {{"matmul", tl_matmul_probe}, {NULL, NUL
 
 const tl_attr tl_const_schema[] = {TL_FIELD(tl_const, c, F64), {0}};
 
-#define X(id) TL_UNARY_CALL(id)
-TL_UNARY_OPS(X)
-#undef X
-#define X(id) TL_BINARY_CALL(id)
-TL_BINARY_OPS(X)
-#undef X
+TL_UNARY_OPS(TL_UNARY_CALL)
+TL_BINARY_OPS(TL_BINARY_CALL)
 
 tl_status tl_need_float(tl_call *c, const tl_array *x, const char *name)
 {

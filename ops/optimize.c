@@ -10,13 +10,10 @@
 #include "ops/optimize.h"
 
 #include "ops/build.h"
-#include "tensor/operands.h"
 
 static tl_status square_sum_shape(tl_call *c)
 {
-    if (!tl_dtype_is_float(c->in[0]->dtype))
-        return tl_call_fail(c, TL_EDTYPE, "x is %s; floats are needed",
-                            tl_dtype_name(c->in[0]->dtype));
+    TL_TRY(tl_need_float(c, c->in[0], "x"));
     c->out[0] = tl_array_make(TL_F64, &TL_SCALAR, NULL);
     return TL_OK;
 }
@@ -45,10 +42,7 @@ const tl_op tl_op_square_sum = {TL_NAMED(square_sum, 1, 1), .traits = TL_REDUCTI
                                 .vjp = square_sum_vjp,      .saves_in = 1,
                                 .batch = square_sum_batch};
 
-tl_tensor tl_square_sum_at(tl_at at, tl_tensor x)
-{
-    return tl_apply1(at, &tl_op_square_sum, NULL, &x, 1);
-}
+TL_UNARY_CALL(square_sum)
 
 /* The arrays come first: alike (those that are present), f32 or f64, and contiguous. The scalars
  * after them are 0-d f64. */
@@ -211,10 +205,7 @@ static tl_status store_forward(tl_call *c)
 const tl_op tl_op_store = {TL_NAMED(store, 2, 1), .traits = TL_MUTATES | TL_NONDIFF, .mutates = 0,
                            .shape = rounded_shape, .forward = store_forward};
 
-tl_tensor tl_store_at(tl_at at, tl_tensor p, tl_tensor x)
-{
-    return tl_apply1(at, &tl_op_store, NULL, (tl_tensor[]){p, x}, 2);
-}
+TL_BINARY_CALL(store)
 
 /* ---- master(w, p): w becomes p, exactly, unless p is w rounded ---- */
 
@@ -241,10 +232,7 @@ static tl_status master_forward(tl_call *c)
 const tl_op tl_op_master = {TL_NAMED(master, 2, 1), .traits = TL_MUTATES | TL_NONDIFF, .mutates = 0,
                             .shape = rounded_shape, .forward = master_forward};
 
-tl_tensor tl_master_at(tl_at at, tl_tensor w, tl_tensor p)
-{
-    return tl_apply1(at, &tl_op_master, NULL, (tl_tensor[]){w, p}, 2);
-}
+TL_BINARY_CALL(master)
 
 tl_tensor tl_sgd_update_at(tl_at at, tl_tensor p, tl_tensor g, tl_tensor b, tl_tensor lr,
                            tl_tensor clip, tl_sgd_attrs a)

@@ -1,9 +1,7 @@
 /* shard.c: an optimizer's state cut over ranks. Each rank updates its part of the parameters, and
  * may be the only one to have their gradients. Updated weights, and state for a checkpoint, go
  * round. */
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "nn/group/internal.h"
 #include "nn/opt.h"

@@ -1,6 +1,5 @@
 /* arrays.c: opens files of arrays of any format, converts elements to the dtypes of this library,
  * and reads IDX. .npy and .npz are in arrays_npy.c, CSV in arrays_csv.c. */
-#include "tensor/files/arrays.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -6,7 +6,6 @@
 #include <string.h>
 #include <strings.h>
 
-#include "tensor/storage.h"
 #include "tensor/files/arrays_read.h"
 
 /* Rounds to odd, so that rounding to a narrower dtype afterwards gives the bits of one rounding. */

@@ -1,7 +1,6 @@
 /* arrays_npy.c: reads .npy, and .npz, which is a zip archive of them. Every claim is compared with
  * the bytes there are before it is believed. */
 #include <inttypes.h>
-#include <stdio.h>
 #include <string.h>
 #define ZLIB_CONST
 #include <zlib.h>

@@ -1,13 +1,11 @@
 /* safetensors.c: reading - the header is checked, then each tensor's bytes go to a place of their
  * own. The file is read rather than mapped: if another process cuts it short, that is an error here
  * and not a signal. Writing is in safetensors_write.c. */
-#include "tensor/files/safetensors.h"
 
 #include <string.h>
 
 #include "tensor/storage.h"
 #include "tensor/files/bytes.h"
-#include "tensor/files/file.h"
 #include "tensor/files/hash.h"
 #include "tensor/files/safetensors_header.h"
 #include "tensor/operands.h"

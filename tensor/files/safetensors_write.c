@@ -1,15 +1,12 @@
 /* safetensors_write.c: writing. Equal contents give equal bytes. The header is built first, as JSON
  * in memory; a sealed file's digest is worked out and put into it before anything is written. */
-#include "tensor/files/safetensors.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include <jansson.h>
 
 #include "tensor/storage.h"
 #include "tensor/files/bytes.h"
-#include "tensor/files/file.h"
 #include "tensor/files/hash.h"
 #include "tensor/files/safetensors_header.h"
 #include "tensor/operands.h"
