@@ -9,6 +9,8 @@
  */
 #include "ops/build.h"
 
+enum { HEAVY = TL_POINTWISE | TL_HEAVY };
+
 static void relu_vjp(tl_vjp *g)
 {
     tl_tensor zero = tl_scalar(g->t, tl_dtype_of(g->t, g->in[0]), 0);
@@ -37,12 +39,11 @@ static void softplus_vjp(tl_vjp *g)
 }
 
 const tl_op tl_op_relu = {TL_UNARY(relu), .traits = TL_POINTWISE, .vjp = relu_vjp, .saves_in = 1};
-const tl_op tl_op_silu = {TL_UNARY(silu), .traits = TL_POINTWISE | TL_HEAVY, .vjp = silu_vjp,
-                          .saves_in = 1};
-const tl_op tl_op_silu_grad = {TL_BINARY(silu_grad), .traits = TL_POINTWISE | TL_HEAVY,
-                               .vjp = silu_grad_vjp, .saves_in = 3};
-const tl_op tl_op_softplus = {TL_UNARY(softplus), .traits = TL_POINTWISE | TL_HEAVY,
-                              .vjp = softplus_vjp, .saves_in = 1};
+const tl_op tl_op_silu = {TL_UNARY(silu), .traits = HEAVY, .vjp = silu_vjp, .saves_in = 1};
+const tl_op tl_op_silu_grad = {TL_BINARY(silu_grad), .traits = HEAVY, .vjp = silu_grad_vjp,
+                               .saves_in = 3};
+const tl_op tl_op_softplus = {TL_UNARY(softplus), .traits = HEAVY, .vjp = softplus_vjp,
+                              .saves_in = 1};
 
 /* ---- gelu: x * Phi(x) by erf; gelu_tanh: its approximation by tanh; and their gradients
  * Shape:  as x; the gradients' operands broadcast
@@ -92,11 +93,10 @@ static void gelu_tanh_grad_vjp(tl_vjp *g)
     }
 }
 
-const tl_op tl_op_gelu = {TL_UNARY(gelu), .traits = TL_POINTWISE | TL_HEAVY, .vjp = gelu_vjp,
-                          .saves_in = 1};
-const tl_op tl_op_gelu_tanh = {TL_UNARY(gelu_tanh), .traits = TL_POINTWISE | TL_HEAVY,
-                               .vjp = gelu_tanh_vjp, .saves_in = 1};
-const tl_op tl_op_gelu_grad = {TL_BINARY(gelu_grad), .traits = TL_POINTWISE | TL_HEAVY,
-                               .vjp = gelu_grad_vjp, .saves_in = 3};
-const tl_op tl_op_gelu_tanh_grad = {TL_BINARY(gelu_tanh_grad), .traits = TL_POINTWISE | TL_HEAVY,
+const tl_op tl_op_gelu = {TL_UNARY(gelu), .traits = HEAVY, .vjp = gelu_vjp, .saves_in = 1};
+const tl_op tl_op_gelu_tanh = {TL_UNARY(gelu_tanh), .traits = HEAVY, .vjp = gelu_tanh_vjp,
+                               .saves_in = 1};
+const tl_op tl_op_gelu_grad = {TL_BINARY(gelu_grad), .traits = HEAVY, .vjp = gelu_grad_vjp,
+                               .saves_in = 3};
+const tl_op tl_op_gelu_tanh_grad = {TL_BINARY(gelu_tanh_grad), .traits = HEAVY,
                                     .vjp = gelu_tanh_grad_vjp, .saves_in = 3};

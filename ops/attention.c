@@ -335,10 +335,10 @@ static tl_tensor probabilities(const frame *f, tl_tensor q, tl_tensor k, tl_atte
         s = tl_add_at(at, s, by_group(f, tl_cast_at(at, o.bias, f->c)));
     tl_tensor mask = allowed(f, o);
     if (!tl_is_none(mask))
-        s = tl_where_at(at, mask, s, tl_fill_at(at, f->c, TL_SCALAR, -0x1p100));
+        s = tl_where_at(at, mask, s, tl_scalar_at(at, f->c, -0x1p100));
     *scores = s;
     tl_tensor p = tl_softmax_at(at, s, -1);
-    return tl_is_none(mask) ? p : tl_where_at(at, mask, p, tl_fill_at(at, f->c, TL_SCALAR, 0));
+    return tl_is_none(mask) ? p : tl_where_at(at, mask, p, tl_scalar_at(at, f->c, 0));
 }
 
 static void attention_grad_vjp(tl_vjp *v)
@@ -395,7 +395,7 @@ static tl_tensor written(tl_at at, tl_tensor q, tl_tensor k, tl_tensor v, tl_att
                           ? tl_logsumexp_at(at, s, TL_DIMS(-1), false) /* has no maximum else */
                           : tl_shift_at(at, tl_sum_at(at, s, TL_DIMS(-1), false),
                                         -(double)INFINITY);
-        tl_tensor none = tl_lt_at(at, l, tl_fill_at(at, f.c, TL_SCALAR, -0x1p99));
+        tl_tensor none = tl_lt_at(at, l, tl_scalar_at(at, f.c, -0x1p99));
         l = tl_masked_fill_at(at, l, none, -(double)INFINITY);
         *o.lse = tl_reshape_at(at, l, TL_DIMS(sq.dim[0], sq.dim[1], sq.dim[2]));
     }
@@ -403,17 +403,16 @@ static tl_tensor written(tl_at at, tl_tensor q, tl_tensor k, tl_tensor v, tl_att
     return tl_in_dtype(at, y, tl_dtype_of(at.tape, q));
 }
 
-/* x, a mask or a bias, broadcasts to the scores. */
+/* x, a mask or a bias, broadcasts to the scores, or is absent. */
 static tl_status check_scores(tl_at at, const char *name, tl_tensor x, const tl_shape *scores)
 {
-    char a[TL_SHAPE_TEXT], b[TL_SHAPE_TEXT];
     const tl_shape s = tl_shape_of(at.tape, x);
-    return tl_dims_expand(s.ndim, s.dim, scores->ndim, scores->dim)
-               ? TL_OK
-               : tl_tape_fail(at, TL_ESHAPE,
-                              "attention: the %s is %s, which does not broadcast to %s "
-                              "(b, heads, queries, keys)",
-                              name, tl_shape_text(a, &s), tl_shape_text(b, scores));
+    if (tl_is_none(x) || tl_dims_expand(s.ndim, s.dim, scores->ndim, scores->dim))
+        return TL_OK;
+    return tl_tape_fail(at, TL_ESHAPE,
+                        "attention: the %s is %s, which does not broadcast to %s (b, heads, "
+                        "queries, keys)",
+                        name, TL_TEXT_OF(&s), TL_TEXT_OF(scores));
 }
 
 static tl_status can_write(tl_at at, const tl_array a[3], tl_attention_options o)
@@ -429,8 +428,8 @@ static tl_status can_write(tl_at at, const tl_array a[3], tl_attention_options o
         return tl_tape_fail(at, TL_EDOMAIN,
                             "attention: softcap is %g; a number from 0 on is needed", o.softcap);
     const tl_shape scores = TL_DIMS(a[0].dim[0], a[0].dim[1], a[0].dim[2], a[1].dim[2]);
-    TL_TRY(tl_is_none(o.mask) ? TL_OK : check_scores(at, "mask", o.mask, &scores));
-    return tl_is_none(o.bias) ? TL_OK : check_scores(at, "bias", o.bias, &scores);
+    TL_TRY(check_scores(at, "mask", o.mask, &scores));
+    return check_scores(at, "bias", o.bias, &scores);
 }
 
 tl_tensor tl_attention_at(tl_at at, tl_tensor q, tl_tensor k, tl_tensor v, tl_attention_options o)

@@ -126,6 +126,6 @@ tl_tensor tl_integer(tl_at at, int64_t v)
 {
     /* Up to 2^53 a double holds v; beyond, v is the sum of two that it does. */
     const int64_t low = v >= -(INT64_C(1) << 53) && v <= INT64_C(1) << 53 ? 0 : v & 0xffffffff;
-    tl_tensor x = tl_fill_at(at, TL_I64, TL_SCALAR, (double)(v - low));
-    return low == 0 ? x : tl_add_at(at, x, tl_fill_at(at, TL_I64, TL_SCALAR, (double)low));
+    tl_tensor x = tl_scalar_at(at, TL_I64, (double)(v - low));
+    return low == 0 ? x : tl_add_at(at, x, tl_scalar_at(at, TL_I64, (double)low));
 }

@@ -162,5 +162,5 @@ tl_tensor tl_clamp_at(tl_at at, tl_tensor x, double lo, double hi)
 
 tl_tensor tl_masked_fill_at(tl_at at, tl_tensor x, tl_tensor mask, double value)
 {
-    return tl_where_at(at, mask, tl_fill_at(at, tl_dtype_of(at.tape, x), TL_SCALAR, value), x);
+    return tl_where_at(at, mask, tl_scalar_at(at, tl_dtype_of(at.tape, x), value), x);
 }

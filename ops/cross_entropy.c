@@ -193,18 +193,14 @@ static void loss_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
     out[0] = out[1] = a >= 0 && (in[3] == TL_FREE || in[3] == TL_TOTAL) ? TL_TOTAL : TL_MIXED;
 }
 
-const tl_op tl_op_cross_entropy = {TL_NAMED(cross_entropy, 4, 2),
-                                   .optional = TL_BIT(2) | TL_BIT(3),
-                                   .traits = TL_MUTATES | TL_HEAVY | TL_WIDENED,
-                                   .mutates = 3,
-                                   .shape = loss_shape,
-                                   .forward = cross_entropy_forward,
-                                   TL_ATTRS(tl_loss),
-                                   .vjp = cross_entropy_vjp,
-                                   .saves_in = 7,
-                                   .nodiff_out = 1,
-                                   .nodiff_in = TL_BIT(2) | TL_BIT(3),
-                                   .batch = loss_batch};
+/* clang-format off */
+#define LOSS(id)                                                                                 \
+    TL_NAMED(id, 4, 2), .optional = TL_BIT(2) | TL_BIT(3), .mutates = 3, .shape = loss_shape,    \
+    .forward = id##_forward, .vjp = id##_vjp, .nodiff_out = 1,                                   \
+    .nodiff_in = TL_BIT(2) | TL_BIT(3), .batch = loss_batch
+/* clang-format on */
+const tl_op tl_op_cross_entropy = {LOSS(cross_entropy), TL_ATTRS(tl_loss), .saves_in = 7,
+                                   .traits = TL_MUTATES | TL_HEAVY | TL_WIDENED};
 
 /* ---- cross_entropy_grad(dy, logits, targets, count?) -> dz ---- */
 
@@ -310,13 +306,8 @@ static void nll_vjp(tl_vjp *g)
                              (tl_tensor[]){g->dy[1], g->in[1], g->in[2]}, 3);
 }
 
-const tl_op tl_op_nll = {TL_NAMED(nll, 4, 2),  .optional = TL_BIT(2) | TL_BIT(3),
-                         .traits = TL_MUTATES, .mutates = 3,
-                         .shape = loss_shape,  .forward = nll_forward,
-                         .attr = nll_schema,   .attr_size = sizeof(tl_loss_attrs),
-                         .vjp = nll_vjp,       .saves_in = 6,
-                         .nodiff_out = 1,      .nodiff_in = TL_BIT(2) | TL_BIT(3),
-                         .batch = loss_batch};
+const tl_op tl_op_nll = {LOSS(nll), .attr = nll_schema, .attr_size = sizeof(tl_loss_attrs),
+                         .saves_in = 6, .traits = TL_MUTATES};
 
 /* ---- nll_grad(dy, targets, count?) -> dlogp (targets..., classes), in dy's dtype ---- */
 

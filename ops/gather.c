@@ -268,9 +268,8 @@ tl_tensor tl_index_select_at(tl_at at, tl_tensor x, int dim, tl_tensor ids)
     all.dim[d] = s.dim[d];
     s.dim[d] = one.dim[d] = n.dim[0];
     ids = tl_reshape_at(at, ids, one);
-    if (tl_shape_count(&s) ==
-        0) { /* no id would be left to be checked: add zeros, looked up by it */
-        const tl_tensor zero = tl_expand_at(at, tl_fill_at(at, TL_BOOL, TL_SCALAR, 0), all);
+    if (tl_shape_count(&s) == 0) { /* each id is to be checked: add zeros, looked up by it */
+        const tl_tensor zero = tl_expand_at(at, tl_scalar_at(at, TL_BOOL, 0), all);
         ids = tl_add_at(at, ids, tl_cast_at(at, tl_gather_at(at, zero, ids, d), TL_I64));
     }
     ids = tl_expand_at(at, ids, s);

@@ -272,9 +272,8 @@ static tl_status check_addend(tl_at at, tl_tensor c, tl_tensor product)
  * is a fold. */
 static tl_tensor times(tl_at at, tl_tensor c, double beta, tl_tensor y)
 {
-    tl_fill_attrs a = {TL_SCALAR, tl_dtype_compute(tl_dtype_of(at.tape, c)), beta};
-    tl_tensor one = tl_expand_at(at, tl_apply1(at, &tl_op_fill, &a, NULL, 0),
-                                 tl_shape_of(at.tape, y));
+    tl_tensor one = tl_scalar_at(at, tl_dtype_compute(tl_dtype_of(at.tape, c)), beta);
+    one = tl_expand_at(at, one, tl_shape_of(at.tape, y));
     tl_batch_samples_of(at.tape, one, y, tl_batch_of(at.tape, y)); /* as long as the batch is */
     return tl_mul_at(at, c, one);
 }

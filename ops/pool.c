@@ -172,7 +172,7 @@ static tl_tensor avg_pool(tl_at at, const pool_attrs *a, tl_tensor x, tl_shape s
     if (tl_batch_of(at.tape, x) == TL_FREE)
         tl_batch_samples_of(at.tape, ones, x, TL_FREE);
     tl_tensor y = tl_conv2d_at(at, x, ones, o);
-    y = tl_div_at(at, y, tl_fill_at(at, c, TL_SCALAR, (double)kh * (double)kw));
+    y = tl_div_at(at, y, tl_scalar_at(at, c, (double)kh * (double)kw));
     tl_shape out = tl_shape_of(at.tape, y);
     return tl_reshape_at(at, y, TL_DIMS(s.dim[0], s.dim[1], out.dim[2], out.dim[3]));
 }

@@ -210,7 +210,7 @@ static tl_tensor sample_or_0(tl_at at, tl_tensor sample)
 {
     if (!tl_is_none(sample))
         return sample;
-    sample = tl_fill_at(at, TL_I64, TL_SCALAR, 0);
+    sample = tl_scalar_at(at, TL_I64, 0);
     tl_batch_axis_tape_at(at.tape, sample, TL_MIXED, at.file, at.line);
     return sample;
 }

@@ -11,8 +11,7 @@
 
 static tl_status row_shape(tl_call *c)
 {
-    for (int i = 0; i < c->n_in; i++)
-        TL_TRY(tl_need_float(c, c->in[i], i == 0 ? "input 0" : "input 1"));
+    TL_TRY(tl_need_float(c, c->in[0], "input 0"));
     if (c->in[0]->ndim == 0)
         return tl_call_fail(c, TL_ESHAPE, "a 0-d tensor has no rows");
     c->out[0] = *c->in[0];
@@ -31,13 +30,12 @@ static void log_softmax_vjp(tl_vjp *g)
 }
 
 /* clang-format off */
-#define ROWS(id)                                                                                 \
-    TL_NAMED(id, 1, 1), .traits = TL_HEAVY | TL_WIDENED, .shape = row_shape,                     \
-    .forward = tl_rows_run, .slot = TL_ROW_##id, .vjp = id##_vjp, .saves_out = 1,                \
-    .batch = tl_batch_rows
+#define ROWS(id, inputs)                                                                         \
+    TL_NAMED(id, inputs, 1), .traits = TL_HEAVY | TL_WIDENED, .forward = tl_rows_run,            \
+    .slot = TL_ROW_##id, .vjp = id##_vjp, .batch = tl_batch_rows
 /* clang-format on */
-const tl_op tl_op_softmax = {ROWS(softmax)};
-const tl_op tl_op_log_softmax = {ROWS(log_softmax)};
+const tl_op tl_op_softmax = {ROWS(softmax, 1), .shape = row_shape, .saves_out = 1};
+const tl_op tl_op_log_softmax = {ROWS(log_softmax, 1), .shape = row_shape, .saves_out = 1};
 
 tl_tensor tl_softmax_at(tl_at at, tl_tensor x, int dim)
 {
@@ -57,9 +55,8 @@ tl_tensor tl_logsumexp_at(tl_at at, tl_tensor x, tl_shape dims, bool keepdims)
         return TL_NONE;
     x = tl_in_dtype(at, x, c);
     tl_tensor m = tl_detach_at(at, tl_max_at(at, x, dims, true));
-    tl_tensor finite = tl_lt_at(at, tl_abs_at(at, m),
-                                tl_fill_at(at, c, TL_SCALAR, (double)INFINITY));
-    m = tl_where_at(at, finite, m, tl_fill_at(at, c, TL_SCALAR, 0));
+    tl_tensor finite = tl_lt_at(at, tl_abs_at(at, m), tl_scalar_at(at, c, (double)INFINITY));
+    m = tl_where_at(at, finite, m, tl_scalar_at(at, c, 0));
     tl_tensor y = tl_sum_at(at, tl_exp_at(at, tl_sub_at(at, x, m)), dims, keepdims);
     m = tl_reshape_told(at, m, tl_shape_of(at.tape, y), tl_batch_of(at.tape, y));
     return tl_in_dtype(at, tl_add_at(at, tl_log_at(at, y), m), own);
@@ -101,11 +98,6 @@ static void log_softmax_grad_vjp(tl_vjp *g)
         g->dx[1] = tl_neg(t, tl_mul(t, ue, tl_sum_rows_last(t, g->in[0])));
 }
 
-/* clang-format off */
-#define ROWS_GRAD(id)                                                                            \
-    TL_NAMED(id, 2, 1), .traits = TL_HEAVY | TL_WIDENED, .shape = grad_shape,                    \
-    .forward = tl_rows_run, .slot = TL_ROW_##id, .vjp = id##_vjp, .saves_in = 3,                 \
-    .batch = tl_batch_rows
-/* clang-format on */
-const tl_op tl_op_softmax_grad = {ROWS_GRAD(softmax_grad)};
-const tl_op tl_op_log_softmax_grad = {ROWS_GRAD(log_softmax_grad)};
+const tl_op tl_op_softmax_grad = {ROWS(softmax_grad, 2), .shape = grad_shape, .saves_in = 3};
+const tl_op tl_op_log_softmax_grad = {ROWS(log_softmax_grad, 2), .shape = grad_shape,
+                                      .saves_in = 3};

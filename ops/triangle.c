@@ -11,7 +11,7 @@
 /* first, first + 1, ... as i64 (n). */
 static tl_tensor count(tl_at at, double first, int64_t n)
 {
-    tl_tensor from = tl_reshape_at(at, tl_fill_at(at, TL_I64, TL_SCALAR, first), TL_DIMS(1));
+    tl_tensor from = tl_reshape_at(at, tl_scalar_at(at, TL_I64, first), TL_DIMS(1));
     return tl_reshape_at(at, tl_positions_at(at, from, TL_NONE, n), TL_DIMS(n));
 }
 
