@@ -16,41 +16,27 @@ typedef struct {
 typedef struct {
     tl_sum_fn *sum;
     void *ctx;
-    tl_dtype dtype;
     int64_t n;
-    void *x; /* the terms: units, except for two during a question */
-    double unit;
+    tl_array x; /* the terms: units, except for two during a question */
     meeting *set;
     int64_t *part, parts; /* the values that are not added yet */
     tl_order *order;
     tl_err *err;
 } search;
 
-/* Bits of the unit and of the huge value. In any accumulator that can swallow units, half of the
- * huge value's last place is more than all units together. */
+/* The unit and the huge value. In any accumulator that can swallow units, half of the huge value's
+ * last place is more than all units together. */
 static const struct {
-    uint64_t unit, huge, sign;
-    double unit_value;
-} masks[] = {
-    [TL_F64] = {0x20b0000000000000u, 0x5f30000000000000u, 1ull << 63, 0x1p-500}, /* 2^500 */
-    [TL_F32] = {0x0d800000u, 0x71800000u, 1u << 31, 0x1p-100},                   /* 2^100 */
-    [TL_F16] = {0x0001u, 0x7800u, 1u << 15, 0x1p-24},                            /* 2^15 */
-    [TL_BF16] = {0x0d80u, 0x7180u, 1u << 15, 0x1p-100},
-};
-
-static void set_term(const search *s, int64_t i, uint64_t bits)
-{
-    switch (s->dtype) {
-    case TL_F64: ((uint64_t *)s->x)[i] = bits; break;
-    case TL_F32: ((uint32_t *)s->x)[i] = (uint32_t)bits; break;
-    default: ((uint16_t *)s->x)[i] = (uint16_t)bits; break;
-    }
-}
+    double unit, huge;
+} values[] = {[TL_F64] = {0x1p-500, 0x1p500},
+              [TL_F32] = {0x1p-100, 0x1p100},
+              [TL_F16] = {0x1p-24, 0x1p15},
+              [TL_BF16] = {0x1p-100, 0x1p100}};
 
 /* How many units the sum holds. */
 static tl_status count_units(const search *s, int64_t *units)
 {
-    double y = s->sum(s->ctx, s->n, s->x) / s->unit, whole = nearbyint(y);
+    double y = s->sum(s->ctx, s->n, s->x.data) / values[s->x.dtype].unit, whole = nearbyint(y);
     if (!(fabs(y - whole) <= 0.25) || whole < 0 || whole > (double)s->n)
         return tl_fail(s->err, TL_EDOMAIN,
                        "reveal_order: the sum of %" PRId64
@@ -63,11 +49,11 @@ static tl_status count_units(const search *s, int64_t *units)
 /* The size of the part in which i and j meet. */
 static tl_status meet(const search *s, int64_t i, int64_t j, int64_t *size)
 {
-    set_term(s, i, masks[s->dtype].huge);
-    set_term(s, j, masks[s->dtype].huge | masks[s->dtype].sign);
+    tl_array_put(&s->x, i, values[s->x.dtype].huge);
+    tl_array_put(&s->x, j, -values[s->x.dtype].huge);
     tl_status status = count_units(s, size);
-    set_term(s, i, masks[s->dtype].unit);
-    set_term(s, j, masks[s->dtype].unit);
+    tl_array_put(&s->x, i, values[s->x.dtype].unit);
+    tl_array_put(&s->x, j, values[s->x.dtype].unit);
     *size = s->n - *size;
     if (status == TL_OK && *size < 2)
         return tl_fail(s->err, TL_EDOMAIN,
@@ -80,9 +66,8 @@ static tl_status meet(const search *s, int64_t i, int64_t j, int64_t *size)
 static int by_size(const void *a, const void *b)
 {
     const meeting *x = a, *y = b;
-    if (x->size != y->size)
-        return x->size < y->size ? -1 : 1;
-    return x->term < y->term ? -1 : x->term > y->term;
+    return x->size != y->size ? (x->size > y->size) - (x->size < y->size)
+                              : (x->term > y->term) - (x->term < y->term);
 }
 
 static tl_status no_tree(const search *s, int64_t term, int64_t size, int64_t held)
@@ -145,7 +130,7 @@ static tl_status search_order(search *s)
 {
     int64_t units = 0;
     for (int64_t i = 0; i < s->n; i++) {
-        set_term(s, i, masks[s->dtype].unit);
+        tl_array_put(&s->x, i, values[s->x.dtype].unit);
         s->set[i].term = i;
     }
     TL_TRY(count_units(s, &units));
@@ -170,20 +155,19 @@ tl_status tl_reveal_order(tl_sum_fn *sum, void *ctx, tl_dtype dtype, int64_t n, 
         return tl_fail(err, TL_EDOMAIN, "reveal_order: %" PRId64 " terms; at least 1 is needed", n);
     search s = {.sum = sum,
                 .ctx = ctx,
-                .dtype = dtype,
                 .n = n,
-                .unit = masks[dtype].unit_value,
+                .x = tl_array_make(dtype, &TL_DIMS(n), NULL),
                 .order = tl_order_new(n),
                 .err = err};
     tl_status status = TL_ENOMEM;
-    s.x = s.order ? malloc((size_t)n * tl_dtype_size(dtype)) : NULL;
+    s.x.data = s.order ? malloc((size_t)n * tl_dtype_size(dtype)) : NULL;
     s.set = s.order ? malloc((size_t)n * sizeof *s.set) : NULL;
     s.part = s.order ? malloc((size_t)n * sizeof *s.part) : NULL;
-    if (s.x == NULL || s.set == NULL || s.part == NULL)
+    if (s.x.data == NULL || s.set == NULL || s.part == NULL)
         tl_fail(err, status, "reveal_order: no memory for %" PRId64 " terms", n);
     else
         status = search_order(&s);
-    free(s.x);
+    free(s.x.data);
     free(s.set);
     free(s.part);
     if (status == TL_OK)

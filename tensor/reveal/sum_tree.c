@@ -33,8 +33,6 @@ void tl_order_free(tl_order *o) { free(o); }
 
 static bool there(const tl_order *o, int64_t v) { return o != NULL && v >= 0 && v < o->nodes; }
 
-static int64_t terms(const tl_order *o) { return o == NULL ? 0 : o->n; }
-
 int64_t tl_order_size(const tl_order *o, int64_t v) { return there(o, v) ? o->node[v].size : 0; }
 
 /* Puts v among the children of a node, where its least term belongs. */
@@ -87,10 +85,8 @@ int64_t tl_order_root(const tl_order *o)
 int64_t tl_order_meeting(const tl_order *o, int64_t i, int64_t j)
 {
     while (i != j && there(o, i) && there(o, j)) {
-        if (i < j)
-            i = o->node[i].parent;
-        else
-            j = o->node[j].parent;
+        int64_t *lower = i < j ? &i : &j;
+        *lower = o->node[*lower].parent;
     }
     return i == j && there(o, i) ? i : -1;
 }
@@ -144,19 +140,24 @@ static void put(writer *w, const char *text)
 static bool leaf(const tl_order *o, int64_t v) { return o->node[v].child < 0; }
 static bool pair(const tl_order *o, int64_t v) { return tl_order_child(o, v, 2) < 0; }
 
+/* TL_EUSAGE unless all terms are added. */
+static tl_status check_whole(const tl_order *o, tl_err *err)
+{
+    return tl_order_root(o) >= 0
+               ? TL_OK
+               : tl_fail(err, TL_EUSAGE, "order: some of the %" PRId64 " terms are not added yet",
+                         o == NULL ? 0 : o->n);
+}
+
 /* The part that is at least twice as large as any other, or -1. */
 static int64_t largest(const tl_order *o, int64_t v)
 {
     int64_t best = -1, most = 0, second = 0;
     for (int64_t c = o->node[v].child; c >= 0; c = o->node[c].next) {
         const int64_t n = o->node[c].size;
-        if (n > most) {
-            second = most;
-            most = n;
-            best = c;
-        } else if (n > second) {
-            second = n;
-        }
+        second = n > most ? most : n > second ? n : second;
+        best = n > most ? c : best;
+        most = n > most ? n : most;
     }
     return most >= 2 * second ? best : -1;
 }
@@ -319,13 +320,10 @@ tl_status tl_order_format(char *buf, size_t cap, const tl_order *o, tl_err *err)
 {
     writer w = {.o = o, .buf = buf, .cap = cap};
     TL_TRY(TL_NEED_N(err, buf, cap > 0));
-    if (tl_order_root(o) < 0)
-        return tl_fail(err, TL_EUSAGE, "order: some of the %" PRId64 " terms are not added yet",
-                       terms(o));
+    TL_TRY(check_whole(o, err));
     put_node(&w, tl_order_root(o));
     if (w.failed)
-        return tl_fail(err, TL_ENOMEM, "order: no memory for the text of %" PRId64 " terms",
-                       terms(o));
+        return tl_fail(err, TL_ENOMEM, "order: no memory for the text of %" PRId64 " terms", o->n);
     if (w.used >= cap)
         return tl_fail(err, TL_EDOMAIN, "order: the text takes %zu bytes, not %zu", w.used + 1,
                        cap);
@@ -415,9 +413,7 @@ tl_status tl_order_print(FILE *f, const tl_order *o, tl_err *err)
 {
     writer w = {.o = o, .file = f};
     TL_TRY(TL_NEED(err, f));
-    if (tl_order_root(o) < 0)
-        return tl_fail(err, TL_EUSAGE, "order: some of the %" PRId64 " terms are not added yet",
-                       terms(o));
+    TL_TRY(check_whole(o, err));
     print_node(&w, tl_order_root(o), 0);
     return w.failed ? tl_fail(err, TL_EIO, "order: could not be written") : TL_OK;
 }
