@@ -23,11 +23,6 @@ tl_status tl_checkpoint_begin(tl_model *m, tl_tape *t, const tl_opt *opt, const 
     return t == NULL ? TL_OK : tl_error_status(t); /* a failed tape may hold half a gradient */
 }
 
-const void *tl_opt_state_owner(tl_model *m, const tl_named *x)
-{
-    return tl_opt_is_state(m, x) ? tl_buffer_take(m, x->name, NULL) : NULL;
-}
-
 /* The entries of a file while they are collected. */
 typedef struct {
     tl_st_entry *e;
@@ -126,16 +121,15 @@ static char *state_of_others(tl_model *m, const tl_opt *opt)
     size_t used = 0;
     for (int i = 0; text != NULL && i < count; i++) {
         const tl_named x = tl_model_at(m, i);
-        const char *name = x.name;
         const void *whose = tl_opt_state_owner(m, &x);
         if (whose == NULL || whose == opt)
             continue;
-        const size_t n = strlen(name);
+        const size_t n = strlen(x.name);
         char *longer = tl_realloc(text, used + n + 2);
         if (longer == NULL)
             tl_free_raw(text);
         else
-            memcpy(longer + used, name, n), memcpy(longer + used + n, "\n", 2);
+            snprintf(longer + used, n + 2, "%s\n", x.name);
         text = longer;
         used += n + 1;
     }
@@ -185,15 +179,14 @@ tl_status tl_checkpoint_writable(tl_model *m, const char *path)
 {
     TL_TRY(tl_error_begin(m));
     TL_TRY(TL_NEED(tl_error_record(m), path));
-    return tl_told_by("tl_checkpoint_writable", tl_file_writable(path, tl_error_record(m)),
-                      tl_error_record(m));
+    return tl_told_by("tl_checkpoint_writable", tl_file_writable(path, tl_error_record(m)), m);
 }
 
 tl_status tl_checkpoint_save(tl_model *m, const tl_opt *opt, const char *path, const tl_note *notes,
                              int n)
 {
     TL_TRY(tl_checkpoint_begin(m, NULL, opt, "tl_checkpoint_save"));
-    return tl_told_by("tl_checkpoint_save", save(m, NULL, opt, path, notes, n), tl_error_record(m));
+    return tl_told_by("tl_checkpoint_save", save(m, NULL, opt, path, notes, n), m);
 }
 
 tl_status tl_checkpoint_save_tape(tl_tape *t, const tl_opt *opt, const char *path,
@@ -201,6 +194,5 @@ tl_status tl_checkpoint_save_tape(tl_tape *t, const tl_opt *opt, const char *pat
 {
     tl_model *m = tl_tape_model(t);
     TL_TRY(tl_checkpoint_begin(m, t, opt, "tl_checkpoint_save_tape"));
-    return tl_told_by("tl_checkpoint_save_tape", save(m, t, opt, path, notes, n),
-                      tl_error_record(m));
+    return tl_told_by("tl_checkpoint_save_tape", save(m, t, opt, path, notes, n), m);
 }

@@ -231,20 +231,19 @@ static tl_status own_state(const loading *l, bool now)
     const char *kind = l->opt != NULL && l->opt->adam ? "adamw." : "sgd.";
     for (int k = 0; l->opt != NULL && k < tl_model_count(l->m); k++) {
         const tl_named x = tl_model_at(l->m, k);
-        const char *name = x.name;
         const void *whose = tl_opt_state_owner(l->m, &x);
         const bool mine = whose == NULL || whose == l->opt;
         if (!tl_opt_is_state(l->m, &x))
             continue;
-        if (is_of_others(l, name)) {
+        if (is_of_others(l, x.name)) {
             if (now && mine)
-                tl_buffer_give(l->m, name, whose, &tl_opt_elsewhere);
-        } else if (strncmp(name, kind, strlen(kind)) == 0 &&
-                   (mine || tl_st_find(l->f, name) >= 0)) {
+                tl_buffer_give(l->m, x.name, whose, &tl_opt_elsewhere);
+        } else if (strncmp(x.name, kind, strlen(kind)) == 0 &&
+                   (mine || tl_st_find(l->f, x.name) >= 0)) {
             if (whose != &tl_opt_elsewhere)
-                TL_TRY(tl_opt_check_owner(l->opt, name, whose, l->file.err));
+                TL_TRY(tl_opt_check_owner(l->opt, x.name, whose, l->file.err));
             if (now)
-                tl_buffer_give(l->m, name, whose, l->opt);
+                tl_buffer_give(l->m, x.name, whose, l->opt);
         }
     }
     return TL_OK;
@@ -319,8 +318,7 @@ tl_status tl_checkpoint_notes(tl_model *m, const char *path, const char *const *
     tl_st_file *f;
     TL_TRY(tl_error_begin(m));
     TL_TRY(check_keys(keys, values, n, tl_error_record(m)));
-    TL_TRY(tl_told_by("tl_checkpoint_notes", tl_st_open(&f, path, tl_error_record(m)),
-                      tl_error_record(m)));
+    TL_TRY(tl_told_by("tl_checkpoint_notes", tl_st_open(&f, path, tl_error_record(m)), m));
     copy_notes(f, keys, values, n);
     tl_st_close(f);
     return TL_OK;
@@ -372,8 +370,7 @@ tl_status tl_checkpoint_load(tl_model *m, tl_opt *opt, const char *path, const c
                              char (*values)[TL_NOTE_MAX], int n)
 {
     TL_TRY(tl_checkpoint_begin(m, NULL, opt, "tl_checkpoint_load"));
-    return tl_told_by("tl_checkpoint_load", load(m, NULL, opt, path, keys, values, n),
-                      tl_error_record(m));
+    return tl_told_by("tl_checkpoint_load", load(m, NULL, opt, path, keys, values, n), m);
 }
 
 tl_status tl_checkpoint_load_tape(tl_tape *t, tl_opt *opt, const char *path,
@@ -385,6 +382,5 @@ tl_status tl_checkpoint_load_tape(tl_tape *t, tl_opt *opt, const char *path,
         return tl_fail(tl_error_record(m), TL_EUSAGE,
                        "tl_checkpoint_load_tape: the tape holds gradients of a step that is not "
                        "finished; tl_grad_clear drops them");
-    return tl_told_by("tl_checkpoint_load_tape", load(m, t, opt, path, keys, values, n),
-                      tl_error_record(m));
+    return tl_told_by("tl_checkpoint_load_tape", load(m, t, opt, path, keys, values, n), m);
 }

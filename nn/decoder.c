@@ -293,13 +293,12 @@ tl_kv_cache tl_gpt2_cache(tl_model *m, const tl_gpt2_config *c, int64_t b, int64
 
 tl_kv_cache tl_decoder_cache(tl_model *m, const tl_decoder_config *c, int64_t b, int64_t capacity)
 {
-    if (tl_error_begin(m) != TL_OK || TL_NEED(tl_error_record(m), c) != TL_OK)
-        return (tl_kv_cache){.n = 0};
-    if (c->family == TL_FAMILY_LLAMA)
+    if (c != NULL && c->family == TL_FAMILY_LLAMA)
         return tl_llama_cache(m, &c->llama, b, capacity);
-    if (c->family == TL_FAMILY_GPT2)
+    if (c != NULL && c->family == TL_FAMILY_GPT2)
         return tl_gpt2_cache(m, &c->gpt2, b, capacity);
-    tl_fail(tl_error_record(m), TL_EDOMAIN, "tl_decoder_cache: the config's family is %d",
-            (int)c->family);
+    if (tl_error_begin(m) == TL_OK && TL_NEED(tl_error_record(m), c) == TL_OK)
+        tl_fail(tl_error_record(m), TL_EDOMAIN, "tl_decoder_cache: the config's family is %d",
+                (int)c->family);
     return (tl_kv_cache){.n = 0};
 }

@@ -18,8 +18,8 @@ typedef struct {
 
 /* tl_fail with "PATH: " before the message. */
 tl_status tl_file_fail(const tl_source *file, tl_status s, const char *fmt, ...) TL_PRINTF(3, 4);
-/* What a public function returns: s; the message of its error begins with its name then. */
-tl_status tl_told_by(const char *who, tl_status s, tl_err *err);
+/* What a public function returns: s; the message of m's error begins with its name then. */
+tl_status tl_told_by(const char *who, tl_status s, tl_model *m);
 /* Parses n bytes of JSON. *out is for json_decref. */
 tl_status tl_source_json(json_t **out, const tl_source *file, const char *text, size_t n);
 /* Reads a JSON object from the file, which may have so many bytes. */
@@ -31,7 +31,6 @@ tl_status tl_source_object(json_t **out, const tl_source *file, size_t most);
  * tells. */
 tl_status tl_of_kind(const json_t *v, bool is, const char *key, const char *needed,
                      const tl_source *file);
-enum { TL_CONFIG_MAX = 1 << 20 }; /* bytes of a config.json */
 /* Reads a config. */
 tl_status tl_hf_config(const json_t *j, tl_decoder_config *c, const tl_source *file);
 /* Writes a config, with all defaults spelled out. NULL: no memory. */
@@ -54,7 +53,6 @@ typedef struct {
     int n;
 } tl_map;
 
-enum { TL_MAP_LAYERS_MAX = 4096 };
 /* What every public function on such files checks first. The error is m's; `who` is the name of the
  * function. */
 tl_status tl_map_begin(tl_model *m, const char *path, const tl_decoder_config *c, tl_model_files o,

@@ -16,7 +16,7 @@
 #include "tensor/memory.h"
 #include "tensor/threads.h"
 
-enum { INDEX_MAX = 1 << 25, SHARDS_MAX = 4096 };
+enum { CONFIG_MAX = 1 << 20, INDEX_MAX = 1 << 25, SHARDS_MAX = 4096 }; /* bytes; bytes; files */
 #define WHOLE "model.safetensors"
 #define INDEX "model.safetensors.index.json"
 
@@ -214,7 +214,7 @@ static tl_status open_all(shards *s, const tl_source *config, tl_decoder_config 
 {
     char of[PATH_MAX];
     json_t *j;
-    TL_TRY(tl_source_object(&j, config, TL_CONFIG_MAX));
+    TL_TRY(tl_source_object(&j, config, CONFIG_MAX));
     tl_status st = tl_hf_config(j, c, config);
     json_decref(j);
     TL_TRY(st);

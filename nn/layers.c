@@ -21,7 +21,8 @@ const char *tl_join(tl_tape *t, char buf[TL_NAME_MAX], const char *a, const char
     return buf;
 }
 
-void tl_one_or_more(tl_at at, const char *who, const char *name, int64_t n, const char *what)
+/* Fails with "tl_linear: 'first': 0 outputs; 1 is the least" if n < 1. */
+static void one_or_more(tl_at at, const char *who, const char *name, int64_t n, const char *what)
 {
     if (n < 1)
         tl_tape_fail(at, TL_ESHAPE, "%s: '%.100s': %lld %s; 1 is the least", who, tl_title(name),
@@ -90,7 +91,7 @@ tl_tensor tl_linear_at(tl_at at, tl_model *m, const char *name, tl_tensor x, int
 {
     tl_tape *t = at.tape;
     int place = tl_share_push(at, o.shared);
-    tl_one_or_more(at, "tl_linear", name, outputs, "outputs");
+    one_or_more(at, "tl_linear", name, outputs, "outputs");
     int64_t inputs = tl_last_dim(t, x);
     tl_dtype dtype = tl_dtype_or(o.dtype, tl_dtype_of(t, x));
     tl_init uniform = {TL_INIT_UNIFORM, tl_inv_sqrt(1, inputs)};
@@ -106,8 +107,8 @@ tl_tensor tl_embed_at(tl_at at, tl_model *m, const char *name, tl_tensor ids, in
 {
     tl_tape *t = at.tape;
     int place = tl_share_push(at, o.shared);
-    tl_one_or_more(at, "tl_embed", name, rows, "rows");
-    tl_one_or_more(at, "tl_embed", name, width, "columns");
+    one_or_more(at, "tl_embed", name, rows, "rows");
+    one_or_more(at, "tl_embed", name, width, "columns");
     tl_tensor w = tl_weight(t, m, name, "weight", dtype, TL_DIMS(rows, width),
                             (tl_init){TL_INIT_NORMAL, scale});
     return tl_leave(t, place, tl_embedding(t, w, ids));
@@ -120,7 +121,7 @@ tl_tensor tl_mlp_swiglu_at(tl_at at, tl_model *m, const char *name, tl_tensor x,
 {
     tl_tape *t = at.tape;
     int place = tl_share_push(at, o.shared);
-    tl_one_or_more(at, "tl_mlp_swiglu", name, hidden, "hidden");
+    one_or_more(at, "tl_mlp_swiglu", name, hidden, "hidden");
     int64_t width = tl_last_dim(t, x);
     double in = tl_inv_sqrt(1, width),
            out = tl_inv_sqrt(o.out_scale != 0 ? o.out_scale : 1, hidden);
@@ -135,7 +136,7 @@ tl_tensor tl_mlp_gelu_at(tl_at at, tl_model *m, const char *name, tl_tensor x, i
 {
     tl_tape *t = at.tape;
     int place = tl_share_push(at, o.shared);
-    tl_one_or_more(at, "tl_mlp_gelu", name, hidden, "hidden");
+    one_or_more(at, "tl_mlp_gelu", name, hidden, "hidden");
     double in = o.deviation != 0 ? o.deviation : 0.02,
            out = o.out_scale != 0 ? in * o.out_scale : in;
     tl_tensor h = tl_project(t, m, name, "up", x, hidden, in, true, &o.project);
@@ -160,7 +161,7 @@ static tl_tensor convolve(tl_at at, tl_model *m, const char *name, tl_tensor x, 
     for (int i = 0, end = 0; i < dims; i++)
         end += snprintf(kernel + end, sizeof kernel - (size_t)end, i ? " %lld" : "%lld",
                         (long long)o->kernel[i]);
-    tl_one_or_more(at, who, name, outputs, "outputs");
+    one_or_more(at, who, name, outputs, "outputs");
     if (o->kernel[0] < 1 || o->kernel[dims - 1] < 1)
         tl_tape_fail(at, TL_ESHAPE, "%s: '%.100s': .kernel must be given (it is %s)", who, title,
                      kernel);

@@ -22,8 +22,6 @@ static inline tl_tensor tl_leave(tl_tape *t, int place, tl_tensor y)
 }
 /* The name of a layer in a message. */
 static inline const char *tl_title(const char *name) { return name == NULL ? "" : name; }
-/* Fails with "tl_linear: 'first': 0 outputs; 1 is the least" if n < 1. */
-void tl_one_or_more(tl_at at, const char *who, const char *name, int64_t n, const char *what);
 /* The size of x's last dim. An x that has none is an error on the tape. */
 int64_t tl_last_dim(tl_tape *t, tl_tensor x);
 /* scale / sqrt(n), computed in the library's own floating-point environment. */

@@ -24,8 +24,9 @@ tl_status tl_file_fail(const tl_source *file, tl_status s, const char *fmt, ...)
     return tl_fail(file->err, s, "%.200s: %s", file->path, e.message);
 }
 
-tl_status tl_told_by(const char *who, tl_status s, tl_err *err)
+tl_status tl_told_by(const char *who, tl_status s, tl_model *m)
 {
+    tl_err *err = tl_error_record(m);
     if (s == TL_OK || err == NULL || err->status == TL_OK)
         return s;
     const tl_err e = *err;
@@ -192,7 +193,7 @@ static tl_status save(tl_model *m, const char *path, tl_part part)
 tl_status tl_save_with(tl_model *m, const char *path, tl_part part)
 {
     TL_TRY(tl_error_begin(m));
-    return tl_told_by("tl_save", save(m, path, part), tl_error_record(m));
+    return tl_told_by("tl_save", save(m, path, part), m);
 }
 
 /* ---- loading ---- */
@@ -257,7 +258,7 @@ static tl_status load(tl_model *m, const char *path, tl_part part)
 tl_status tl_load_with(tl_model *m, const char *path, tl_part part)
 {
     TL_TRY(tl_error_begin(m));
-    return tl_told_by("tl_load", load(m, path, part), tl_error_record(m));
+    return tl_told_by("tl_load", load(m, path, part), m);
 }
 
 /* ---- parameters ---- */

@@ -69,7 +69,7 @@ static tl_decoder_numbers numbers_of(const tl_decoder_config *c)
     return c->family == TL_FAMILY_LLAMA ? tl_llama_numbers(&c->llama) : tl_gpt2_numbers(&c->gpt2);
 }
 
-enum { POSITIONS_MAX = 1 << 24 };
+enum { LAYERS_MAX = 4096, POSITIONS_MAX = 1 << 24 };
 
 /* An eps that the config leaves out has its default here; other numbers may be 0. */
 static tl_status check_reals(const tl_decoder_numbers *n, const tl_source *file)
@@ -106,7 +106,7 @@ tl_status tl_map_check(const tl_decoder_config *c, const tl_source *file)
         int64_t n, most;
     } number[] = {{"vocabulary", n->vocab, most},
                   {"width", n->width, most},
-                  {"layers", n->layers, TL_MAP_LAYERS_MAX},
+                  {"layers", n->layers, LAYERS_MAX},
                   {"heads", n->heads, most},
                   {"key heads", n->kv_heads, most},
                   {"hidden width", n->hidden, most},

@@ -121,6 +121,11 @@ static inline bool tl_opt_is_state(tl_model *m, const tl_named *x)
     const char *of = x->name == NULL || x->param ? "" : tl_opt_state_of(x->name);
     return *of != '\0' && !tl_is_none(tl_model_find(m, of));
 }
+/* The owner of state; NULL of other tensors, and of masters. */
+static inline const void *tl_opt_state_owner(tl_model *m, const tl_named *x)
+{
+    return tl_opt_is_state(m, x) ? tl_buffer_take(m, x->name, NULL) : NULL;
+}
 
 /* A walk over a model's tensors that cuts its parameters, frozen or not, into parts of about as
  * many bytes each, in order of name. */
@@ -162,8 +167,5 @@ enum { TL_GRADIENT_KIND = 256, TL_GRADIENT_NAME = TL_NAME_MAX + TL_GRADIENT_KIND
 
 /* How every call of a checkpoint begins. t and opt may be NULL. */
 tl_status tl_checkpoint_begin(tl_model *m, tl_tape *t, const tl_opt *opt, const char *who);
-
-/* The owner of state; NULL of other tensors, and of masters. */
-const void *tl_opt_state_owner(tl_model *m, const tl_named *x);
 
 #endif

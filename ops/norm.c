@@ -55,7 +55,8 @@ tl_status tl_norm_shape(tl_call *c, const tl_array *gamma, const tl_array *beta)
     return TL_OK;
 }
 
-double tl_norm_inverse(tl_tape *t, tl_tensor x, int64_t k)
+/* 1 / the number of elements in a row of x, its last k dims. */
+static double inverse(tl_tape *t, tl_tensor x, int64_t k)
 {
     tl_shape s = tl_shape_of(t, x);
     double n = 1;
@@ -71,7 +72,7 @@ tl_tensor tl_norm_stats_grad(tl_vjp *g, tl_tensor x, tl_tensor mean, tl_tensor r
     tl_tensor e = TL_NONE;
     if (tl_is_none(drstd) && tl_is_none(dmean))
         return dx;
-    double inv = tl_norm_inverse(t, x, ((const tl_norm_attrs *)g->attrs)->k);
+    double inv = inverse(t, x, ((const tl_norm_attrs *)g->attrs)->k);
     if (!tl_is_none(drstd)) {
         tl_tensor h = tl_mul(t, tl_is_none(mean) ? x : tl_sub(t, x, mean), rstd);
         e = tl_mul(t, tl_scale(t, tl_mul(t, drstd, tl_square(t, rstd)), -inv), h);
@@ -232,7 +233,7 @@ static terms terms_of(tl_vjp *v, tl_tensor centered, tl_tensor rstd)
     const tl_norm_grad_attrs *a = v->attrs;
     tl_tape *t = v->t;
     terms s = {.k = a->k,
-               .inv = tl_norm_inverse(t, v->in[1], a->k),
+               .inv = inverse(t, v->in[1], a->k),
                .u = a->want_dx ? v->dy[1] : TL_NONE,
                .w = a->want_dgamma ? v->dy[0] : TL_NONE,
                .dy = v->in[0],

@@ -23,8 +23,6 @@ tl_tensor tl_norm_stats_grad(tl_vjp *g, tl_tensor x, tl_tensor mean, tl_tensor r
                              tl_tensor dmean, tl_tensor drstd, tl_tensor dx);
 /* The gradient of weight i where y has no cotangent: its accumulator as it stands, or zeros. */
 tl_tensor tl_norm_no_grad(tl_vjp *g, int i);
-/* 1 / the number of elements in a row of x, its last k dims. */
-double tl_norm_inverse(tl_tape *t, tl_tensor x, int64_t k);
 
 /* ---- rms_norm_grad and layer_norm_grad: (dy, x, gamma?, [mean,] rstd, acc?) -> dgamma, dx ---- */
 

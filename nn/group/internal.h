@@ -148,8 +148,6 @@ typedef struct {
     int i, of;
     const char *came, *end;
 } tl_group_tile;
-/* Sends all that this tape has summed of a parameter; *n: how many sums. */
-tl_status tl_group_send_sums(tl_group *g, what w, const char *name, int *n);
 /* A part has been summed here: sends it to the next rank, if that goes on with it. */
 tl_status tl_group_hand_on(tl_group *g, const char *name, tl_group_tile part);
 /* Receives the numbers that a message of sums announces into the accumulators of this tape. on: and

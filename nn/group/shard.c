@@ -131,7 +131,7 @@ void tl_group_updated(tl_group *g, tl_model *m)
     g->stepped = NULL;
     for (int i = tl_model_count(m); i-- > 0 && g->stepped == NULL;) {
         const tl_named x = tl_model_at(m, i);
-        const void *whose = tl_opt_is_state(m, &x) ? tl_buffer_take(m, x.name, NULL) : NULL;
+        const void *whose = tl_opt_state_owner(m, &x);
         if (tl_object_given(whose) && ((const tl_opt *)whose)->stepping)
             tl_object_hold(g->stepped = (tl_opt *)(uintptr_t)whose);
     }
@@ -333,13 +333,12 @@ static tl_status check_owners(tl_group *g, tl_model *m, const tl_opt *opt)
 {
     for (int i = 0; i < tl_model_count(m); i++) {
         const tl_named x = tl_model_at(m, i);
-        const char *name = x.name;
-        const void *whose = tl_opt_is_state(m, &x) ? tl_buffer_take(m, name, NULL) : NULL;
+        const void *whose = tl_opt_state_owner(m, &x);
         if (whose != NULL && whose != opt)
             return tl_group_fail(g, TL_EUSAGE,
                                  "tl_group_save: '%.100s' is the state of another optimizer; of "
                                  "several, none can be saved whose state is cut over ranks",
-                                 name);
+                                 x.name);
     }
     return TL_OK;
 }

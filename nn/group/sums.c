@@ -174,7 +174,8 @@ static tl_status send_sums(tl_group *g, what w, const char *name, const tl_accum
     return s;
 }
 
-tl_status tl_group_send_sums(tl_group *g, what w, const char *name, int *n)
+/* Sends all that this tape has summed of a parameter; *n: how many sums. */
+static tl_status send_whole(tl_group *g, what w, const char *name, int *n)
 {
     tl_accumulating *a = sums_of(g, name, n);
     if (a != NULL)
@@ -269,7 +270,7 @@ tl_status tl_group_send_all(tl_group *g, what w)
         if (first.param == NULL)
             return tl_group_send(g, w + 1, 0, NULL, 0);
         g->last_found = i;
-        TL_TRY(tl_group_send_sums(g, w, first.param, &n));
+        TL_TRY(send_whole(g, w, first.param, &n));
     }
 }
 
