@@ -1,6 +1,7 @@
 /* checkpoint.c: writes a model, its optimizer, gradients under way and notes to one safetensors
  * file. */
 #include <inttypes.h>
+#include <stdlib.h>
 
 #include "nn/files.h"
 #include "nn/opt.h"
@@ -113,27 +114,22 @@ static tl_status check_notes(const tl_note *notes, int n, tl_err *err)
 }
 
 /* The names of the state that other optimizers own, a line each; empty if there is none, NULL
- * without memory. Free it with tl_free_raw. */
+ * without memory. Free it with free. */
 static char *state_of_others(tl_model *m, const tl_opt *opt)
 {
-    const int count = opt == NULL ? 0 : tl_model_count(m);
-    char *text = tl_calloc(1, 1);
-    size_t used = 0;
-    for (int i = 0; text != NULL && i < count; i++) {
+    char *text = NULL;
+    size_t bytes;
+    FILE *list = open_memstream(&text, &bytes);
+    for (int i = 0; list != NULL && opt != NULL && i < tl_model_count(m); i++) {
         const tl_named x = tl_model_at(m, i);
         const void *whose = tl_opt_state_owner(m, &x);
-        if (whose == NULL || whose == opt)
-            continue;
-        const size_t n = strlen(x.name);
-        char *longer = tl_realloc(text, used + n + 2);
-        if (longer == NULL)
-            tl_free_raw(text);
-        else
-            snprintf(longer + used, n + 2, "%s\n", x.name);
-        text = longer;
-        used += n + 1;
+        if (whose != NULL && whose != opt)
+            fprintf(list, "%s\n", x.name);
     }
-    return text;
+    if (tl_text_close(list, &text))
+        return text;
+    free(text);
+    return NULL;
 }
 
 static tl_status save(tl_model *m, tl_tape *t, const tl_opt *opt, const char *path,
@@ -152,7 +148,7 @@ static tl_status save(tl_model *m, tl_tape *t, const tl_opt *opt, const char *pa
     char *others = state_of_others(m, opt);
     if (meta == NULL || others == NULL) {
         tl_free_raw(meta);
-        tl_free_raw(others);
+        free(others);
         return tl_fail(err, TL_ENOMEM, "tl_checkpoint_save: no memory for %d notes", n);
     }
     for (int i = 0; i < n; i++)
@@ -171,7 +167,7 @@ static tl_status save(tl_model *m, tl_tape *t, const tl_opt *opt, const char *pa
     }
     tl_status s = write_file(m, t, opt, path, meta, (int)(end - meta));
     tl_free_raw(meta);
-    tl_free_raw(others);
+    free(others);
     return s;
 }
 

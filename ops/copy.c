@@ -279,14 +279,12 @@ static tl_status assign_shape(tl_call *c)
 static tl_status assign_forward(tl_call *c)
 {
     const tl_array *dst = c->in[0], *x = c->in[1];
-    if (!tl_arrays_overlap(dst, x)) {
-        tl_array_copy(dst, x);
-        return TL_OK;
+    tl_array from = *x;
+    if (tl_arrays_overlap(dst, x)) {
+        TL_TRY(tl_scratch_array(c, &from, false));
+        tl_array_copy(&from, x);
     }
-    tl_array apart = *x;
-    TL_TRY(tl_scratch_array(c, &apart, false));
-    tl_array_copy(&apart, x);
-    tl_array_copy(dst, &apart);
+    tl_array_copy(dst, &from);
     return TL_OK;
 }
 

@@ -73,13 +73,11 @@ tl_status tl_arrays_check_twice(const char *path, const void *items, size_t size
     tl_free_raw(name);
     if (twice == NULL)
         return TL_OK;
-    int first = 0;
-    while (strcmp(name_of(items, size, first), twice) != 0)
-        first++;
-    int second = first + 1;
-    while (strcmp(name_of(items, size, second), twice) != 0)
-        second++;
-    return tl_fail(err, as, "%.200s: arrays %d and %d are both named %s", path, first, second,
+    int at[2], found = 0;
+    for (int i = 0; found < 2; i++)
+        if (strcmp(name_of(items, size, i), twice) == 0)
+            at[found++] = i;
+    return tl_fail(err, as, "%.200s: arrays %d and %d are both named %s", path, at[0], at[1],
                    tl_arrays_quoted(who, twice, strlen(twice), "nothing"));
 }
 
@@ -130,7 +128,7 @@ static tl_status convert(tl_arrays *f, const tl_arrays_raw *r, const tl_array *t
 static tl_status turn(tl_arrays *f, tl_array *dst)
 {
     tl_array from = *dst, to = *dst;
-    to.data = tl_arrays_block(f, (size_t)tl_array_count(dst) * tl_dtype_size(dst->dtype));
+    to.data = tl_arrays_block(f, tl_array_room(dst));
     if (to.data == NULL)
         return TL_ENOMEM;
     for (int i = 0; i < from.ndim; i++)
@@ -152,7 +150,7 @@ static bool lies_ready(const tl_arrays_raw *r, tl_dtype dtype)
 static tl_status fill(tl_arrays *f, const tl_arrays_raw *r, tl_arrays_entry *e)
 {
     tl_array *a = &e->array;
-    size_t bytes = (size_t)tl_array_count(a) * tl_dtype_size(a->dtype);
+    size_t bytes = tl_array_room(a);
     if (bytes > 0 && lies_ready(r, a->dtype)) {
         a->data = (void *)(uintptr_t)r->data;
         return TL_OK;

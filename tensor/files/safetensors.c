@@ -35,10 +35,8 @@ static tl_status source_read(source *src, void *dst, size_t n, tl_err *err)
 
 static const char *note(const tl_st_header *h, const char *key)
 {
-    for (int i = 0; i < h->n_meta; i++)
-        if (strcmp(h->meta[i].key, key) == 0)
-            return h->meta[i].value;
-    return NULL;
+    const tl_st_meta *m = tl_names_find(h->meta, h->n_meta, sizeof *m, key);
+    return m == NULL ? NULL : m->value;
 }
 
 /* Notes the digest and begins to hash: first the n bytes of header, with zeros for the digits in
@@ -244,7 +242,7 @@ tl_status tl_st_read(const tl_st_file *f, int i, const tl_array *dst, tl_err *er
 
 const char *tl_st_meta_get(const tl_st_file *f, const char *key)
 {
-    return f == NULL || key == NULL ? NULL : note(&f->header, key);
+    return f == NULL ? NULL : note(&f->header, key);
 }
 
 int tl_st_meta_count(const tl_st_file *f) { return f == NULL ? 0 : f->header.n_meta; }
