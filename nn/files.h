@@ -25,6 +25,13 @@ tl_status tl_source_json(json_t **out, const tl_source *file, const char *text, 
 /* Reads a JSON object from the file, which may have so many bytes. */
 tl_status tl_source_object(json_t **out, const tl_source *file, size_t most);
 
+/* The named tensor of a model; all zeros if there is none of that name. */
+tl_named tl_model_named(tl_model *m, const char *name);
+/* TL_ENAME: the model is empty, but the file is not. */
+tl_status tl_source_early(const tl_source *file, const tl_st_file *f, bool empty);
+/* TL_ESHAPE: the entry of the file has another shape or dtype than our array. */
+tl_status tl_source_alike(const tl_source *file, const tl_st_entry *e, const tl_array *ours);
+
 /* ---- hugging_face_config.c ---- */
 
 /* TL_EFORMAT unless v, the value of that key, is missing, null, or of the kind needed, which `is`
@@ -71,14 +78,5 @@ tl_status tl_map_give(tl_model *m, const tl_decoder_config *c, tl_map *map, tl_e
 /* Copies src, of any strides, to dst, which is contiguous; rounds each element once to dst's float
  * dtype. */
 void tl_map_convert(const tl_array *dst, const tl_array *src);
-
-/* ---- model_file.c ---- */
-
-/* The named tensor of a model; all zeros if there is none of that name. */
-tl_named tl_model_named(tl_model *m, const char *name);
-/* TL_ENAME: the model is empty, but the file is not. */
-tl_status tl_source_early(const tl_source *file, const tl_st_file *f, bool empty);
-/* TL_ESHAPE: the entry of the file has another shape or dtype than our array. */
-tl_status tl_source_alike(const tl_source *file, const tl_st_entry *e, const tl_array *ours);
 
 #endif

@@ -125,12 +125,13 @@ static tl_status agree(const json_t *a, json_t *b, const char *of_a, const char 
     json_t *v;
     if (a == NULL || b == NULL || json_is_null(a) || json_is_null(b))
         return TL_OK;
-    bool alike = json_is_object(a) && json_is_object(b) ? true : same(a, b);
+    bool alike = (json_is_object(a) && json_is_object(b)) || same(a, b);
     json_object_foreach(b, key, v)
     {
         const json_t *w = json_object_get(a, key);
-        alike &= same(v,
-                      w != NULL || strcmp(key, "type") != 0 ? w : json_object_get(a, "rope_type"));
+        if (w == NULL && strcmp(key, "type") == 0)
+            w = json_object_get(a, "rope_type");
+        alike &= same(v, w);
     }
     return alike ? TL_OK
                  : tl_file_fail(file, TL_EDOMAIN, "%s and %s say different things; leave one out",
@@ -230,16 +231,16 @@ tl_status tl_hf_config(const json_t *j, tl_decoder_config *c, const tl_source *f
 {
     const char *type = json_string_value(json_object_get(j, "model_type"));
     const json_t *tied = json_object_get(j, "tie_word_embeddings");
-    *c = (tl_decoder_config){.family = type == NULL                 ? 0
-                                       : strcmp(type, "llama") == 0 ? TL_FAMILY_LLAMA
-                                       : strcmp(type, "gpt2") == 0  ? TL_FAMILY_GPT2
-                                                                    : 0};
+    if (type == NULL)
+        return tl_file_fail(file, TL_EDOMAIN,
+                            "\"model_type\" is %s; \"llama\" and \"gpt2\" are known",
+                            kind_of(json_object_get(j, "model_type")));
+    *c = (tl_decoder_config){.family = strcmp(type, "llama") == 0  ? TL_FAMILY_LLAMA
+                                       : strcmp(type, "gpt2") == 0 ? TL_FAMILY_GPT2
+                                                                   : 0};
     if (c->family == 0)
         return tl_file_fail(file, TL_EDOMAIN,
-                            "\"model_type\" is %s%.40s%s; \"llama\" and \"gpt2\" are known",
-                            type == NULL ? "" : "\"",
-                            type == NULL ? kind_of(json_object_get(j, "model_type")) : type,
-                            type == NULL ? "" : "\"");
+                            "\"model_type\" is \"%.40s\"; \"llama\" and \"gpt2\" are known", type);
     TL_TRY(check_fixed(j, c->family, file));
     TL_TRY(tl_of_kind(tied, json_is_boolean(tied), "tie_word_embeddings", "a boolean", file));
     TL_TRY(read_stops(json_object_get(j, "eos_token_id"), c, file));
@@ -285,8 +286,7 @@ json_t *tl_hf_config_json(tl_decoder_config c, const char *dtype)
 {
     bool is_llama = c.family == TL_FAMILY_LLAMA;
     tl_llama_config *l = &c.llama;
-    if (l->kv_heads == 0)
-        l->kv_heads = l->heads;
+    l->kv_heads = l->kv_heads != 0 ? l->kv_heads : l->heads;
     l->eps = l->eps != 0 ? l->eps : 1e-5;
     c.gpt2.eps = c.gpt2.eps != 0 ? c.gpt2.eps : 1e-5;
     l->max_positions = l->max_positions != 0 ? l->max_positions : 2048;
@@ -308,9 +308,8 @@ json_t *tl_hf_config_json(tl_decoder_config c, const char *dtype)
     json_t *stop = c.stops > 1    ? json_array()
                    : c.stops == 1 ? json_integer(c.stop[0])
                                   : json_null();
-    for (int i = 0; i < c.stops; i++)
-        json_array_append_new(stop,
-                              json_integer(c.stop[i])); /* does nothing if `stop` is no array */
+    for (int i = 0; c.stops > 1 && i < c.stops; i++)
+        json_array_append_new(stop, json_integer(c.stop[i]));
     json_object_set_new(j, "eos_token_id", stop);
     json_object_set_new(j, "torch_dtype", json_string(dtype));
     return j;

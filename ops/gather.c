@@ -25,11 +25,9 @@ static const tl_attr scatter_schema[] = {TL_FIELD(gather, shape, SHAPE),
 /* The ids fit values of shape x along the attribute dim. Input 0 has the values' dtype. */
 static tl_status check(tl_call *c, const tl_shape *x)
 {
-    const tl_dtype dtype = c->in[0]->dtype;
     const tl_array *ids = c->in[1];
-    if ((c->op != &tl_op_gather && !tl_dtype_is_float(dtype)) || ids->dtype != TL_I64)
-        return tl_call_fail(c, TL_EDTYPE, "values %s, ids %s; a float and I64 are needed",
-                            tl_dtype_name(dtype), tl_dtype_name(ids->dtype));
+    if (c->op != &tl_op_gather || ids->dtype != TL_I64)
+        TL_TRY(tl_need_indexed(c, "values", c->in[0], "ids", ids));
     const int dim = tl_find_dim(c, x->ndim, ((const gather_attrs *)c->attrs)->dim);
     if (dim < 0)
         return TL_ESHAPE;

@@ -1,5 +1,4 @@
-/* norm.c: what rms_norm and layer_norm share - their shape rule, the shape and forward of their
- * fused gradients and the vjps of these, and the gradient of mean and rstd. See norm.h. */
+/* norm.c: what rms_norm and layer_norm share; norm.h says what that is. */
 #include "ops/norm.h"
 
 #include <float.h>

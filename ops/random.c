@@ -56,9 +56,7 @@ static tl_status dropout_shape(tl_call *c)
     const tl_shape s = tl_array_shape(x);
     if (!(a->p >= 0 && a->p <= 1))
         return tl_call_fail(c, TL_EDOMAIN, "p is %g; a probability in [0, 1] is needed", a->p);
-    if (!tl_dtype_is_float(x->dtype) || sample->dtype != TL_I64)
-        return tl_call_fail(c, TL_EDTYPE, "x is %s, sample %s; a float and I64 are needed",
-                            tl_dtype_name(x->dtype), tl_dtype_name(sample->dtype));
+    TL_TRY(tl_need_indexed(c, "x", x, "sample", sample));
     TL_TRY(need_rows(c, &s));
     if (!sample_fits(sample, &s))
         return tl_call_fail(
