@@ -8,31 +8,32 @@
 #include "nn/files.h"
 
 typedef struct {
-    const char *key;
-    size_t offset; /* in tl_decoder_config */
+    const char *key, *also; /* of a GPT-2 transformers takes either name, and `also` first */
+    size_t offset;          /* in tl_decoder_config */
     bool real;
     double otherwise; /* the value where the key is missing or null */
 } field;
 
 #define AT(member) offsetof(tl_decoder_config, member)
 static const double must = -1;
-static const field llama_fields[] = {{"vocab_size", AT(llama.vocab), false, must},
-                                     {"hidden_size", AT(llama.width), false, must},
-                                     {"num_hidden_layers", AT(llama.layers), false, must},
-                                     {"num_attention_heads", AT(llama.heads), false, must},
-                                     {"intermediate_size", AT(llama.hidden), false, must},
-                                     {"num_key_value_heads", AT(llama.kv_heads), false, 0},
-                                     {"max_position_embeddings", AT(llama.max_positions), false,
-                                      2048},
-                                     {"rms_norm_eps", AT(llama.eps), true, 1e-6},
+static const field llama_fields[] = {{"vocab_size", NULL, AT(llama.vocab), false, must},
+                                     {"hidden_size", NULL, AT(llama.width), false, must},
+                                     {"num_hidden_layers", NULL, AT(llama.layers), false, must},
+                                     {"num_attention_heads", NULL, AT(llama.heads), false, must},
+                                     {"intermediate_size", NULL, AT(llama.hidden), false, must},
+                                     {"num_key_value_heads", NULL, AT(llama.kv_heads), false, 0},
+                                     {"max_position_embeddings", NULL, AT(llama.max_positions),
+                                      false, 2048},
+                                     {"rms_norm_eps", NULL, AT(llama.eps), true, 1e-6},
                                      {.key = NULL}},
-                   gpt2_fields[] = {{"vocab_size", AT(gpt2.vocab), false, must},
-                                    {"n_embd", AT(gpt2.width), false, must},
-                                    {"n_layer", AT(gpt2.layers), false, must},
-                                    {"n_head", AT(gpt2.heads), false, must},
-                                    {"n_inner", AT(gpt2.hidden), false, 0},
-                                    {"n_positions", AT(gpt2.max_positions), false, 1024},
-                                    {"layer_norm_epsilon", AT(gpt2.eps), true, 1e-5},
+                   gpt2_fields[] = {{"vocab_size", NULL, AT(gpt2.vocab), false, must},
+                                    {"n_embd", "hidden_size", AT(gpt2.width), false, must},
+                                    {"n_layer", "num_hidden_layers", AT(gpt2.layers), false, must},
+                                    {"n_head", "num_attention_heads", AT(gpt2.heads), false, must},
+                                    {"n_inner", NULL, AT(gpt2.hidden), false, 0},
+                                    {"n_positions", "max_position_embeddings",
+                                     AT(gpt2.max_positions), false, 1024},
+                                    {"layer_norm_epsilon", NULL, AT(gpt2.eps), true, 1e-5},
                                     {.key = NULL}};
 /* Keys that may be missing, but must have one of these values if they are there. */
 static const struct {
@@ -48,12 +49,6 @@ static const struct {
              {TL_FAMILY_GPT2, "scale_attn_by_inverse_layer_idx", " false "},
              {TL_FAMILY_GPT2, "add_cross_attention", " false "},
              {TL_FAMILY_GPT2, "tie_word_embeddings", " true "}};
-
-/* Of a GPT-2 transformers takes either name, and the second before the first. */
-static const char *const gpt2_also[][2] = {{"n_embd", "hidden_size"},
-                                           {"n_layer", "num_hidden_layers"},
-                                           {"n_head", "num_attention_heads"},
-                                           {"n_positions", "max_position_embeddings"}};
 
 static const char *kind_of(const json_t *v)
 {
@@ -96,11 +91,21 @@ static tl_status number(const json_t *j, const char *key, bool real, double othe
                         v == NULL ? "" : "; a number is needed");
 }
 
+static bool same(const json_t *a, const json_t *b)
+{
+    return json_is_number(a) && json_is_number(b) ? json_number_value(a) == json_number_value(b)
+                                                  : json_equal(a, b);
+}
+
 static tl_status read_fields(const json_t *j, const field *f, tl_decoder_config *c,
                              const tl_source *file)
 {
     for (; f->key != NULL; f++) {
         double x;
+        const json_t *v = json_object_get(j, f->key), *also = json_object_get(j, f->also);
+        if (also != NULL && !same(v, also))
+            return tl_file_fail(file, TL_EDOMAIN, "\"%s\" %s \"%s\", which is what we read",
+                                f->also, v == NULL ? "without" : "differs from", f->key);
         TL_TRY(number(j, f->key, f->real, f->otherwise, &x, file));
         if (f->real)
             memcpy((char *)c + f->offset, &x, sizeof x);
@@ -108,12 +113,6 @@ static tl_status read_fields(const json_t *j, const field *f, tl_decoder_config 
             memcpy((char *)c + f->offset, &(int64_t){(int64_t)x}, sizeof(int64_t));
     }
     return TL_OK;
-}
-
-static bool same(const json_t *a, const json_t *b)
-{
-    return json_is_number(a) && json_is_number(b) ? json_number_value(a) == json_number_value(b)
-                                                  : json_equal(a, b);
 }
 
 /* What is said twice, where transformers obeys one of both: the same, or one is not there. Of an
@@ -244,14 +243,6 @@ tl_status tl_hf_config(const json_t *j, tl_decoder_config *c, const tl_source *f
     TL_TRY(check_fixed(j, c->family, file));
     TL_TRY(tl_of_kind(tied, json_is_boolean(tied), "tie_word_embeddings", "a boolean", file));
     TL_TRY(read_stops(json_object_get(j, "eos_token_id"), c, file));
-    for (int i = 0; c->family == TL_FAMILY_GPT2 && i < 4; i++) {
-        const json_t *also = json_object_get(j, gpt2_also[i][1]),
-                     *v = json_object_get(j, gpt2_also[i][0]);
-        if (also != NULL && !same(v, also))
-            return tl_file_fail(file, TL_EDOMAIN, "\"%s\" %s \"%s\", which is what we read",
-                                gpt2_also[i][1], v == NULL ? "without" : "differs from",
-                                gpt2_also[i][0]);
-    }
     if (c->family == TL_FAMILY_GPT2)
         return read_fields(j, gpt2_fields, c, file);
     TL_TRY(read_fields(j, llama_fields, c, file));
