@@ -237,28 +237,21 @@ tl_status tl_map_take(tl_model *m, const tl_map *map, tl_dtype d, tl_err *err)
 {
     uint32_t mark = tl_model_mark(m);
     tl_tape *t = tl_tape_new(m);
-    int64_t most = 0;
     tl_status s = t == NULL ? tl_fail(err, TL_ENOMEM, "no memory for a tape") : TL_OK;
     tl_mode_push(t, TL_NO_GRAD);
     for (const tl_map_entry *e = map->e; e < map->e + map->n && s == TL_OK; e++) {
-        int64_t count = tl_shape_count(&e->shape);
-        most = count > most ? count : most;
         tl_param(t, m, e->ours, d, e->shape, TL_INIT_ZEROS, 0);
         if (tl_failed(t))
             s = tl_fail(err, tl_error_record(t)->status, "%s", tl_error(t));
     }
-    void *room = s == TL_OK ? tl_calloc((size_t)most, tl_dtype_size(d)) : NULL;
-    if (s == TL_OK && room == NULL)
-        s = tl_fail(err, TL_ENOMEM, "no memory for a parameter of %lld elements", (long long)most);
     if (s != TL_OK)
         tl_model_rollback(m, mark);
     for (const tl_map_entry *e = map->e; e < map->e + map->n && s == TL_OK; e++) {
-        tl_array to = tl_array_make(d, &e->shape, room);
-        tl_map_convert(&to, &e->array);
-        s = tl_write(m, tl_model_find(m, e->ours), room,
-                     (size_t)tl_array_count(&to) * tl_dtype_size(d));
+        const tl_named x = tl_model_named(m, e->ours);
+        tl_map_convert(&x.array, &e->array);
+        s = tl_write(m, x.tensor, x.array.data, /* notes the change */
+                     (size_t)tl_array_count(&x.array) * tl_dtype_size(d));
     }
-    tl_free_raw(room);
     tl_object_end(t);
     return s;
 }
