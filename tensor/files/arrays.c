@@ -99,14 +99,14 @@ static double float_of(uint64_t bits, int size)
                        : tl_element_get(TL_F16, &half);
 }
 
-/* Converts the elements to those of `to`, in the order of the file. */
+/* Converts the elements to those of `to`, which it visits in the order of the file. */
 static tl_status convert(tl_arrays *f, const tl_arrays_raw *r, const tl_array *to)
 {
-    int64_t n = tl_array_count(to);
-    size_t step = tl_dtype_size(to->dtype);
-    for (int64_t i = 0; i < n; i++) {
+    const int64_t n = tl_array_count(to), step = (int64_t)tl_dtype_size(to->dtype);
+    tl_cursor at = tl_cursor_at(to, to->ndim, 0);
+    for (int64_t i = 0; i < n; i++, tl_cursor_next(&at)) {
         uint64_t bits = tl_bytes_get(r->data + i * r->size, r->size, r->big);
-        char *p = (char *)to->data + (size_t)i * step;
+        char *p = (char *)to->data + at.offset * step;
         if (r->kind == 'b' && bits > 1)
             return tl_arrays_bad(f, "element %" PRId64 " is %d; a bool is 0 or 1", i, (int)bits);
         if (r->kind == 'u' && bits > INT64_MAX)
@@ -124,19 +124,15 @@ static tl_status convert(tl_arrays *f, const tl_arrays_raw *r, const tl_array *t
     return TL_OK;
 }
 
-/* Puts dst, which is filled column by column, into row-major order. */
-static tl_status turn(tl_arrays *f, tl_array *dst)
+/* a with its dims the other way round. */
+static tl_array turned(const tl_array *a)
 {
-    tl_array from = *dst, to = *dst;
-    to.data = tl_arrays_block(f, tl_array_room(dst));
-    if (to.data == NULL)
-        return TL_ENOMEM;
-    for (int i = 0; i < from.ndim; i++)
-        from.stride[i] = i == 0 ? 1 : from.stride[i - 1] * from.dim[i - 1];
-    tl_array_copy(&to, &from);
-    tl_free_raw(dst->data);
-    *dst = to;
-    return TL_OK;
+    tl_array t = *a;
+    for (int i = 0; i < a->ndim; i++) {
+        t.dim[i] = a->dim[a->ndim - 1 - i];
+        t.stride[i] = a->stride[a->ndim - 1 - i];
+    }
+    return t;
 }
 
 /* Whether the elements lie in the file as the host has them, so that they need not be copied. */
@@ -160,10 +156,8 @@ static tl_status fill(tl_arrays *f, const tl_arrays_raw *r, tl_arrays_entry *e)
     e->own = a->data = tl_arrays_block(f, bytes);
     if (a->data == NULL)
         return TL_ENOMEM;
-    TL_TRY(convert(f, r, a));
-    tl_status s = r->fortran && a->ndim > 1 && bytes > 0 ? turn(f, a) : TL_OK;
-    e->own = a->data;
-    return s;
+    const tl_array by_column = turned(a);
+    return convert(f, r, r->fortran ? &by_column : a);
 }
 
 tl_status tl_arrays_add(tl_arrays *f, const char *name, size_t length, tl_arrays_entry **out)
