@@ -185,14 +185,9 @@ static tl_status check_fixed(const json_t *j, tl_family family, const tl_source 
         const json_t *v = json_object_get(j, fixed[i].key);
         if (fixed[i].family != family || v == NULL || json_is_null(v))
             continue;
-        char word[64];
-        if (json_is_string(v))
-            snprintf(word, sizeof word, " \"%.50s\" ", json_string_value(v));
-        else
-            snprintf(word, sizeof word, " %s ",
-                     json_is_true(v)    ? "true"
-                     : json_is_false(v) ? "false"
-                                        : kind_of(v));
+        char word[64] = " "; /* as much of the value, as JSON, as there is room for */
+        json_dumpb(v, word + 1, sizeof word - 3, JSON_COMPACT | JSON_ENCODE_ANY);
+        strcat(word, " ");
         if (strstr(fixed[i].values, word) == NULL)
             return tl_file_fail(file, TL_EDOMAIN, "\"%s\" is%s; only%sis known", fixed[i].key, word,
                                 fixed[i].values);
