@@ -1,9 +1,5 @@
 /* file.c: writes whole files: a file is replaced wholly or not at all.
  *
- * The steps of writing are, in this order: create a temporary, write, fsync, rename, close, fsync
- * the directory. A failure at any step removes the temporary; but once all of it is written, and
- * only the rename has failed, it is kept under another name.
- *
  * A temporary is locked for as long as its writer lives, and the system drops the lock of a process
  * that was killed. So a temporary that can be locked belongs to nobody, and the next writer of the
  * same file removes it. It may also catch a new temporary that is not locked yet: the new one is
