@@ -13,17 +13,11 @@
 
 #include "autograd/replace/internal.h"
 
-static bool no_memory(tl_pass *p)
-{
-    tl_fail(&p->why, TL_ENOMEM, "no memory to compare graphs of %u nodes", p->t->n_nodes);
-    return false;
-}
-
 void *tl_pass_room(tl_pass *p, size_t n, size_t size)
 {
     void *room = tl_bump_get(&p->bump, n * size);
     if (room == NULL)
-        no_memory(p);
+        tl_fail(&p->why, TL_ENOMEM, "no memory to compare graphs of %u nodes", p->t->n_nodes);
     return room;
 }
 
@@ -78,7 +72,7 @@ bool tl_same_outputs(tl_pass *p, const tl_match *m)
         const tl_value *v = tl_peek(p->t, m->out[i]), *w = tl_peek(p->t, m->put[i]);
         if (tl_is_none(m->out[i]))
             continue;
-        if (!tl_same_kind(&v->a, w == NULL ? NULL : &w->a, "output", i, &p->why))
+        if (tl_same_kind(&v->a, w == NULL ? NULL : &w->a, "output", i, &p->why) != TL_OK)
             return false;
         for (int d = 0; !p->example && d < v->a.ndim; d++)
             if (v->a.dim[d] > 1 && v->a.stride[d] != w->a.stride[d])
@@ -161,7 +155,7 @@ typedef struct {
 static bool add_term(tl_pass *p, bool now, sum *x, uint32_t node, int k, const tl_match *own)
 {
     tl_tape *t = now ? p->now : p->t;
-    char kind[TL_ATTRS_TEXT] = "";
+    char kind[TL_ATTRS_TEXT];
     const uint32_t from = now ? p->from[node] : node;
     tl_match *m = p->owner[from];
     if (m != NULL && m == own && !x->leaf) {
@@ -180,8 +174,8 @@ static bool add_term(tl_pass *p, bool now, sum *x, uint32_t node, int k, const t
     e->m = m;
     e->name = m != NULL && known == NULL ? (uint64_t)1 << 55 | m->root
                                          : (uint64_t)from << 16 | (uint64_t)k;
-    for (const char *c = x->leaf ? tl_use_kind(t, &t->node[node], k, kind) : kind; *c != 0; c++)
-        e->name = tl_mix(e->name, (uint64_t)*c);
+    if (x->leaf)
+        e->name = tl_mix_text(e->name, tl_use_kind(t, &t->node[node], k, kind));
     const bool front = x->n == 0 || (x->n == 1 && !x->leaf && e->name < x->first->name);
     e->next = front ? x->first : NULL;
     *(front ? &x->first : &x->last->next) = e;
@@ -206,9 +200,8 @@ static sum *sums_of(tl_pass *p, bool now, tl_tensor y)
                 continue;
             const tl_tensor leaf = tl_accumulates(t, node, k),
                             x = tl_is_none(leaf) ? node->in[k] : leaf;
-            const uint32_t slot = x.owner != t->values.owner ? x.index
-                                  : now                      ? p->was[x.index]
-                                                             : tl_pass_slot(p, x);
+            const uint32_t slot = now && x.owner == t->values.owner ? p->was[x.index]
+                                                                    : tl_pass_slot(p, x);
             all[slot].leaf |= !tl_is_none(leaf);
             ok &= add_term(p, now, &all[slot], order[i], k, maker_of(p, slot));
         }
@@ -273,7 +266,7 @@ static bool same_gradients(tl_pass *p)
         const sum *a = sums_of(p, false, p->t->node[p->from[i]].in[0]),
                   *b = sums_of(p, true, p->now->node[i].in[0]);
         if (a == NULL || b == NULL)
-            return no_memory(p);
+            return tl_fail(&p->why, TL_ENOMEM, "no memory to compare gradients"), false;
         for (uint32_t slot = 0; slot < slots(p); slot++)
             if (!same_sum(p, &a[slot], &b[slot], slot))
                 return false;
@@ -325,21 +318,17 @@ bool tl_pass_index(tl_pass *p)
         const tl_node *n = &t->node[i];
         p->weight[i] |= n->needs_grad && n->n_out > 0 && tl_values_at(&t->values, n->out)->fixed;
         for (int k = n->n_in; k-- > 0;) {
-            const int32_t maker = p->weight[i] ? tl_maker_at(t, n->in[k]) : -1;
-            if (maker >= 0)
-                p->weight[maker] = true;
+            const int32_t maker = tl_maker_at(t, n->in[k]);
+            const bool root = n->op == &tl_op_mark_backward && k == 0;
+            if (maker >= 0) {
+                p->weight[maker] |= p->weight[i];
+                p->reached[maker] |= (root || p->reached[i]) && t->node[maker].needs_grad;
+            }
             if (!tl_is_none(n->in[k]))
                 add_user(p, &p->at[tl_pass_slot(p, n->in[k])].users, i);
             if (tl_node_writes(n, k))
                 add_user(p, &p->at[memory_of(p, n->in[k])].due, i);
         }
-        if (n->op != &tl_op_mark_backward)
-            continue;
-        uint32_t *order, n_order;
-        if (tl_canonical_order(t, n->in[0], TL_TO_GRAD, &order, &n_order) != TL_OK)
-            return no_memory(p);
-        while (n_order-- > 0)
-            p->reached[order[n_order]] = true;
     }
     return p->why.status == TL_OK;
 }

@@ -78,11 +78,10 @@ typedef struct tl_match {
     bool rounds;                    /* bits may change by it, and are allowed to */
 } tl_match;
 
-/* A line of the report: how often a rule was made (why is "") or missed. Or a bar in the list of a
- * node, which the rule (in any form) has made, or where it was tried with its first output. */
+/* A line of the report: how often a replacement (its first form) was made (why is "") or missed. Or
+ * a bar of a node, which one has made or, times being 0, where it was tried as the first output. */
 typedef struct tl_remark {
     const tl_rule *rule;
-    bool made;
     int times, rounds;
     struct tl_remark *next;
     char why[];
@@ -136,15 +135,10 @@ void tl_rule_tape_end(tl_tape *t);
 /* Runs the call on such a tape, in its mode, and returns it as a pattern in mem; NULL with *err. */
 tl_pattern *tl_rule_trace(tl_rule_call *c, bool search, tl_tape *t, tl_bump *mem, tl_err *err);
 bool tl_pattern_same(const tl_pattern *a, const tl_pattern *b);
-void tl_pattern_run(tl_at at, const tl_pattern *p, const tl_tensor *arg, tl_tensor *out);
 bool tl_rule_grad(const tl_rule *r, int i); /* argument i takes a gradient */
 
-/* rule.c: the call at the examples, of these shapes (NULL: their own); seeded: with all outputs
- * differentiated. */
-tl_status tl_rule_example(const tl_rule *r, const tl_shape *shapes, bool seeded, tl_rule_call *c,
-                          tl_err *err);
-/* The shape of example i. */
-tl_shape tl_rule_shape(const tl_rule *r, int i);
+/* rule.c: the call at the examples, of these shapes (NULL: their own). */
+tl_status tl_rule_example(const tl_rule *r, const tl_shape *shapes, tl_rule_call *c, tl_err *err);
 /* The n rules of that kind that are on for g; TL_ENAME if a name to be left out is unknown. */
 tl_status tl_rules_on(tl_graph *g, bool joint, const tl_rule ***list, int *n);
 tl_rule *tl_rule_find(const char *name, int form, tl_err *err); /* NULL: there is none */
@@ -154,15 +148,13 @@ bool tl_rule_claims(const tl_rule *r, tl_dtype d, bool gradients);
 /* verify.c: the rule is found in its own example, and keeps the bits that it claims. */
 tl_status tl_rule_verify(const tl_rule *r, uint64_t seed, int rounds, tl_err *err);
 /* `what` number i has one shape and dtype by search (a) and replacement (b; NULL: is not set). */
-bool tl_same_kind(const tl_array *a, const tl_array *b, const char *what, int i, tl_err *err);
+tl_status tl_same_kind(const tl_array *a, const tl_array *b, const char *what, int i, tl_err *err);
 
 /* match.c: notes why an attempt fails, if nothing is noted yet, and of which node (n). False. */
 bool tl_refuse(tl_pass *p, const tl_node *n, const char *fmt, ...) TL_PRINTF(3, 4);
 /* Lays m->search over the graph in every way, with its first output at m->root and those arguments
  * (NULL: any), until one is good by itself. */
 bool tl_match_at(tl_match *m, const tl_tensor *arg);
-/* The rule is found in its own example or, with shapes, in one that has these. */
-tl_status tl_rule_found(const tl_rule *r, const tl_shape *shapes, tl_err *err);
 
 /* compare.c: collects what matching and comparing need to know; false: out of memory. */
 bool tl_pass_index(tl_pass *p);

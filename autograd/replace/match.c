@@ -50,9 +50,9 @@ static bool bind_node(const tl_match *m, tl_binding *s, int k, uint32_t i)
         has_node(s, m->search->n_nodes, i))
         return false;
     for (const tl_remark *r = p->bars == NULL ? NULL : p->bars[i]; r != NULL; r = r->next)
-        if (r->made ? r->rule == m->rule - m->rule->form
-                    : r->rule == m->rule && k == m->search->out[0].node)
-            return tl_refuse(p, r->made ? n : NULL, "%s", r->why);
+        if (r->times > 0 ? r->rule == m->rule - m->rule->form
+                         : r->rule == m->rule && k == m->search->out[0].node)
+            return tl_refuse(p, r->times > 0 ? n : NULL, "%s", r->why);
     if (p->weight[i])
         return tl_refuse(p, n, "makes a weight, which is known by what it is made of");
     const tl_value *first = n->n_in == 0 ? NULL : tl_peek(p->t, n->in[0]);
@@ -263,6 +263,8 @@ static bool put(tl_match *m)
     const tl_node like = t->node[m->root];
     const int part = tl_traced_of(t)->part;
     const tl_pattern *with = tl_rule_trace(&m->call, false, p->scratch, &p->bump, &p->why);
+    tl_tensor in[TL_PATTERN_ARGS], out[TL_OUTS];
+    tl_binding b = m->b; /* of the replacement, node by node */
     if (with == NULL)
         return false;
     if (with->n_out < m->search->n_out)
@@ -270,7 +272,15 @@ static bool put(tl_match *m)
     tl_scope outer = tl_scope_of(t, &like, /* backward is expanded already */
                                  like.mode | (p->joint ? TL_NO_GRAD : 0));
     tl_trace_part(t, tl_node_part(t, m->root));
-    tl_pattern_run((tl_at){t, like.file, like.line, NULL}, with, m->b.arg, m->put);
+    for (int i = 0; i < with->n_nodes && !tl_failed(t); i++) {
+        const tl_pattern_node *q = &with->node[i];
+        for (int j = 0; j < q->n_in; j++)
+            in[j] = bound(t, &b, q->in[j]);
+        b.node[i] = (int32_t)t->n_nodes;
+        tl_apply((tl_at){t, like.file, like.line, NULL}, q->op, q->attrs, in, q->n_in, out);
+    }
+    for (int i = 0; i < with->n_out && !tl_failed(t); i++)
+        m->put[i] = bound(t, &b, with->out[i]);
     tl_trace_part(t, part);
     tl_scope_end(t, outer);
     m->end = t->n_nodes;
@@ -321,25 +331,6 @@ static bool try_place(tl_match *m, const tl_binding *b)
     p->t->n_nodes = m->first;
     atomic_store(&p->t->values.count, n_values);
     return false;
-}
-
-tl_status tl_rule_found(const tl_rule *r, const tl_shape *shapes, tl_err *err)
-{
-    tl_pass p = {.example = true, .joint = r->o.trace == TL_TRACE_JOINT};
-    tl_tape *t = p.t = tl_rule_tape(&p.why), *scratch = p.scratch = tl_rule_tape(&p.why);
-    tl_graph g = {.t = t, .tracing = t == NULL ? NULL : tl_tracing_of(t)};
-    tl_rule_call c;
-    p.g = &g;
-    bool found = p.why.status == TL_OK &&
-                 tl_rule_example(r, shapes, p.joint, &c, &p.why) == TL_OK &&
-                 tl_rule_trace(&c, true, t, &p.bump, &p.why) != NULL && tl_pass_index(&p);
-    tl_match m = {r, &p, r->pattern, .root = found ? (uint32_t)tl_maker_at(t, c.out[0]) : 0};
-    if (!(found = found && tl_match_at(&m, NULL)))
-        tl_refuse(&p, NULL, "its search has parts that share nothing");
-    tl_bump_free(&p.bump);
-    tl_rule_tape_end(t);
-    tl_rule_tape_end(scratch);
-    return found ? TL_OK : tl_fail(err, p.why.status, "%s", p.why.message);
 }
 
 /* ---- what an extra_check may ask about a match ---- */

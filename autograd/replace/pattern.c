@@ -85,10 +85,9 @@ tl_tape *tl_rule_tape(tl_err *err)
     tl_tracing *s = t == NULL ? NULL : tl_tracing_new(t->arena);
     if (s != NULL && tl_trace_on(t, s))
         return t;
-    if (tl_failed(t) && t != NULL) /* the environment's settings are wrong, perhaps */
+    if (tl_failed(t)) /* the environment's settings are wrong, perhaps */
         tl_fail(err, tl_error_status(t), "%s", tl_error(t));
-    else
-        tl_fail(err, TL_ENOMEM, "no memory for a tape");
+    tl_fail(err, TL_ENOMEM, "no memory for a tape");
     tl_tracing_free(s);
     tl_object_end(t);
     return NULL;
@@ -112,13 +111,12 @@ static int fields(const tl_op *op)
 }
 
 /* What x is called in the pattern; made: by node of the tape, 1 + its number in the pattern. */
-static tl_pattern_ref name_of(const tl_tape *t, const tl_rule_call *c, const int *made, tl_tensor x,
-                              tl_err *err)
+static tl_pattern_ref name_of(const tl_tape *t, const int *made, tl_tensor x, tl_err *err)
 {
     const int32_t node = tl_maker_at(t, x);
-    for (int i = 0; i < TL_PATTERN_MOST && !tl_is_none(x); i++)
-        if (tl_same_handle(c->arg[i], x))
-            return (tl_pattern_ref){TL_REF_ARG, i};
+    const tl_leaf leaf = tl_leaf_of(t, x);
+    if (leaf.kind == TL_LEAF_INPUT)
+        return (tl_pattern_ref){TL_REF_ARG, (int)leaf.at};
     if (node < 0 && !tl_is_none(x))
         tl_fail(err, TL_EUSAGE,
                 "reads a tensor that is no argument (a constant, or detached); make it one");
@@ -144,7 +142,7 @@ static void read_node(tl_pattern *p, tl_bump *mem, const tl_tape *t, const tl_ru
     }
     q.scalar = (signed char *)attrs + size;
     for (int k = 0; k < n->n_in; k++)
-        q.in[k] = name_of(t, c, made, n->in[k], err);
+        q.in[k] = name_of(t, made, n->in[k], err);
     if (size > 0)
         memcpy(attrs, n->attrs, size);
     for (int f = 0; f < fields(n->op); f++) {
@@ -172,7 +170,7 @@ static tl_pattern *pattern_of_call(tl_bump *mem, tl_tape *t, const tl_rule_call 
         for (uint32_t k = 0; room && err->status == TL_OK && k < n; k++)
             if (made[order[k]] == 0)
                 read_node(p, mem, t, c, made, order[k], err);
-        p->out[p->n_out++] = name_of(t, c, made, c->out[i], err);
+        p->out[p->n_out++] = name_of(t, made, c->out[i], err);
     }
     if (!room)
         tl_fail(err, TL_ENOMEM, "needs more memory than there is");
@@ -216,25 +214,6 @@ tl_pattern *tl_rule_trace(tl_rule_call *c, bool search, tl_tape *t, tl_bump *mem
     if (p == NULL)
         tl_fail(err, e.status, "its %s %s", search ? "search" : "replacement", e.message);
     return p;
-}
-
-static tl_tensor value_of(tl_pattern_ref x, const tl_tensor *arg,
-                          tl_tensor (*made)[TL_PATTERN_OUTS])
-{
-    return x.node >= 0 ? made[x.node][x.at] : x.node == TL_REF_ARG ? arg[x.at] : TL_NONE;
-}
-
-void tl_pattern_run(tl_at at, const tl_pattern *p, const tl_tensor *arg, tl_tensor *out)
-{
-    tl_tensor in[TL_PATTERN_ARGS], made[TL_PATTERN_NODES][TL_PATTERN_OUTS];
-    for (int i = 0; i < p->n_nodes; i++) {
-        const tl_pattern_node *q = &p->node[i];
-        for (int j = 0; j < q->n_in; j++)
-            in[j] = value_of(q->in[j], arg, made);
-        tl_apply(at, q->op, q->attrs, in, q->n_in, made[i]);
-    }
-    for (int i = 0; i < p->n_out; i++)
-        out[i] = value_of(p->out[i], arg, made);
 }
 
 bool tl_pattern_same(const tl_pattern *a, const tl_pattern *b)

@@ -12,32 +12,31 @@
 #include "autograd/batch.h"
 #include "autograd/replace/internal.h"
 
-static tl_remark *remark(tl_graph *g, tl_remark **list, const tl_rule *r, bool made,
-                         const char *why)
+/* Puts one in front of that list; NULL, with g's error, without memory. */
+static tl_remark *remark(tl_graph *g, tl_remark **list, const tl_rule *r, const char *why)
 {
-    tl_remark *b = tl_bump_get(&g->bump, sizeof *b + strlen(why) + 1);
-    if (b == NULL) {
-        tl_fail(&g->head.err, TL_ENOMEM, "no memory for what is said of '%s'", r->o.name);
+    tl_remark *b = tl_graph_room(g, 1, sizeof *b + strlen(why) + 1);
+    if (b == NULL)
         return NULL;
-    }
-    *b = (tl_remark){.rule = r, .made = made, .next = *list};
+    *b = (tl_remark){.rule = r, .next = *list};
     strcpy(b->why, why);
     return *list = b;
 }
 
-/* ---- the report ---- */
-
-/* Counts one more in that list, in the line of that name and reason. */
+/* Counts one more in that list, in the line of that reason and of r's replacement. */
 static void count_in(tl_graph *g, tl_remark **list, const tl_rule *r, const char *why, bool rounds)
 {
     tl_remark *l = *list;
-    for (; l != NULL && (l->rule->o.name != r->o.name || strcmp(l->why, why) != 0); l = l->next)
+    r -= r->form;
+    for (; l != NULL && (l->rule != r || strcmp(l->why, why) != 0); l = l->next)
         list = &l->next;
-    if (l == NULL && (l = remark(g, list, r, false, why)) == NULL)
+    if (l == NULL && (l = remark(g, list, r, why)) == NULL)
         return;
     l->times++;
     l->rounds += rounds;
 }
+
+/* ---- the report ---- */
 
 int tl_graph_replaced(const tl_graph *g, const char *name)
 {
@@ -70,7 +69,7 @@ void tl_match_bar(tl_pass *p, tl_match *m)
 {
     m->blamed = true;
     p->n_barred++;
-    remark(p->g, &p->bars[m->root], m->rule, false, p->why.message);
+    remark(p->g, &p->bars[m->root], m->rule, p->why.message);
     tl_err_clear(&p->why);
 }
 
@@ -79,15 +78,11 @@ static tl_remark *bars_behind(tl_pass *p, const tl_match *m)
 {
     static const char ever[] = "was made by this replacement: it would go on for ever";
     tl_remark *all = NULL;
-    remark(p->g, &all, m->rule - m->rule->form, true, ever);
+    count_in(p->g, &all, m->rule, ever, false);
     for (int k = 0; k < m->search->n_nodes; k++)
-        for (const tl_remark *b = p->bars[m->b.node[k]]; b != NULL; b = b->next) {
-            const tl_remark *known = all;
-            while (known != NULL && known->rule != b->rule)
-                known = known->next;
-            if (b->made && known == NULL)
-                remark(p->g, &all, b->rule, true, ever);
-        }
+        for (const tl_remark *b = p->bars[m->b.node[k]]; b != NULL; b = b->next)
+            if (b->times > 0)
+                count_in(p->g, &all, b->rule, ever, false);
     return all;
 }
 
@@ -156,10 +151,10 @@ static bool take(tl_pass *p)
 {
     tl_graph *g = p->g;
     tl_tape *dst = p->now;
-    tl_remark **bars = tl_bump_get(&g->bump, (dst->n_nodes + 1) * sizeof *bars), *behind = NULL;
+    tl_remark **bars = tl_graph_room(g, dst->n_nodes, sizeof *bars), *behind = NULL;
     const tl_match *last = NULL;
     if (bars == NULL)
-        return tl_fail(&p->why, TL_ENOMEM, "no memory"), false;
+        return false;
     for (uint32_t i = 0; i < dst->n_nodes; i++) {
         const tl_match *m = p->owner[p->from[i]];
         if (p->from[i] >= p->n_nodes && m != last)
@@ -187,7 +182,7 @@ static void sweep(tl_pass *p, int *most)
 {
     p->found = tl_pass_room(p, p->t->n_nodes, sizeof *p->found);
     if (p->bars == NULL)
-        p->bars = tl_bump_get(&p->g->bump, (p->t->n_nodes + (size_t)1) * sizeof *p->bars);
+        p->bars = tl_graph_room(p->g, p->t->n_nodes, sizeof *p->bars);
     if (p->bars == NULL || p->found == NULL || !tl_pass_index(p))
         tl_fail(&p->why, TL_ENOMEM, "no memory");
     for (uint32_t i = p->n_nodes; i-- > 0 && p->n_found < *most && p->why.status != TL_ENOMEM;)

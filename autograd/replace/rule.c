@@ -13,19 +13,14 @@ bool tl_rule_claims(const tl_rule *r, tl_dtype d, bool gradients)
            (r->o.exact | (gradients ? 0 : r->o.exact_forward)) & TL_BIT(d);
 }
 
-tl_shape tl_rule_shape(const tl_rule *r, int i)
-{
-    return r->o.form_shapes == NULL ? r->o.example_inputs[i].shape
-                                    : r->o.form_shapes[r->form * r->o.n_in + i];
-}
-
-tl_status tl_rule_example(const tl_rule *r, const tl_shape *shapes, bool seeded, tl_rule_call *c,
-                          tl_err *err)
+tl_status tl_rule_example(const tl_rule *r, const tl_shape *shapes, tl_rule_call *c, tl_err *err)
 {
     const tl_pattern_arg *arg = r->o.example_inputs;
-    *c = (tl_rule_call){.rule = r, .seeded = seeded ? TL_BIT(r->o.n_out) - 1 : 0};
+    *c = (tl_rule_call){.rule = r};
+    if (shapes == NULL && r->o.form_shapes != NULL)
+        shapes = r->o.form_shapes + r->form * r->o.n_in;
     for (int i = 0; i < r->o.n_in; i++) {
-        const tl_shape shape = shapes != NULL ? shapes[i] : tl_rule_shape(r, i);
+        const tl_shape shape = shapes != NULL ? shapes[i] : arg[i].shape;
         TL_TRY(tl_shape_check(&shape, arg[i].dtype, err));
         c->array[i] = tl_array_make(arg[i].dtype, &shape, NULL);
         c->grad[i] = tl_rule_grad(r, i);
@@ -93,8 +88,7 @@ static tl_status copy_options(tl_replacement *o, tl_bump *b, tl_err *err)
 
 static void free_rules(tl_rule *r)
 {
-    if (r != NULL)
-        tl_bump_free(&r->bump);
+    tl_bump_free(&r->bump);
     tl_free_raw(r);
 }
 
@@ -105,18 +99,18 @@ static tl_rule *make_rules(tl_replacement o, bool shipped, tl_err *err)
         return NULL;
     o.forms = o.forms > 1 ? o.forms : 1;
     tl_rule *r = tl_calloc(1, (size_t)o.forms * sizeof *r);
-    tl_tape *t = r == NULL ? NULL : tl_rule_tape(err);
-    tl_rule_call c;
     if (r == NULL)
-        tl_fail(err, TL_ENOMEM, "no memory for a replacement");
-    else if (t != NULL)
+        return tl_fail(err, TL_ENOMEM, "no memory for a replacement"), NULL;
+    tl_tape *t = tl_rule_tape(err);
+    tl_rule_call c;
+    if (t != NULL)
         copy_options(&o, &r->bump, err);
     for (int i = 0; i < o.forms && err->status == TL_OK; i++) {
         r[i].o = o;
         r[i].form = i;
         r[i].shipped = shipped;
         atomic_store(&r[i].on, true);
-        if (tl_rule_example(&r[i], NULL, false, &c, err) == TL_OK)
+        if (tl_rule_example(&r[i], NULL, &c, err) == TL_OK)
             r[i].pattern = tl_rule_trace(&c, true, t, &r->bump, err);
         if (err->status == TL_OK && !shipped) /* the test suite verifies those */
             tl_rule_verify(&r[i], 1, 8, err);
@@ -212,10 +206,9 @@ tl_status tl_register_replacement_with(tl_err *err, tl_replacement o)
         insert(r, &e);
         pthread_mutex_unlock(&lock);
     }
-    if (e.status != TL_OK)
-        tl_fail(err, e.status, "tl_register_replacement: '%s': %s", o.name != NULL ? o.name : "",
-                e.message);
-    return e.status;
+    return e.status == TL_OK ? TL_OK
+                             : tl_fail(err, e.status, "tl_register_replacement: '%s': %s",
+                                       o.name != NULL ? o.name : "", e.message);
 }
 
 tl_rule *tl_rule_find(const char *name, int form, tl_err *err)
@@ -277,14 +270,12 @@ static void leave_out(const char *where, const char *names, const tl_rule **list
 tl_status tl_rules_on(tl_graph *g, bool joint, const tl_rule ***list, int *n)
 {
     tl_err *err = &g->head.err;
-    size_t all = 1;
+    size_t all = 0;
     *n = 0;
     enter(err);
     for (const tl_rule *r = table; r != NULL; r = r->next)
         all += (size_t)r->o.forms;
-    *list = tl_bump_get(&g->bump, all * sizeof **list);
-    if (*list == NULL)
-        tl_fail(err, TL_ENOMEM, "no memory for a list of %zu replacements", all);
+    *list = tl_graph_room(g, all, sizeof **list);
     for (const tl_rule *r = *list == NULL ? NULL : table; r != NULL; r = r->next)
         for (int i = 0; i < r->o.forms; i++)
             if (atomic_load(&r->on) && !r[i].duplicate && (r->o.trace == TL_TRACE_JOINT) == joint)

@@ -21,7 +21,6 @@ typedef struct {
     uint64_t seed, tosses;
     tl_rng_key key;
     tl_err *err;
-    tl_bump mem;
     tl_tape *t[2];     /* of search and of replace */
     tl_rule_call c[2]; /* the same */
 } trial;
@@ -45,19 +44,11 @@ static double extreme(tl_dtype d, uint64_t e)
               [TL_F32] = {0x1.fffffep127, 0x1p-126, 0x1p-149},
               [TL_F16] = {0x1.ffcp15, 0x1p-14, 0x1p-24},
               [TL_BF16] = {0x1.fep127, 0x1p-126, 0x1p-133}};
-    const double list[EXTREMES] = {of[d].most,
-                                   (double)INFINITY,
-                                   of[d].least,
-                                   -of[d].most,
-                                   -3 * of[d].least,
-                                   (double)NAN,
-                                   of[d].normal,
-                                   -(double)INFINITY,
-                                   -of[d].least,
-                                   of[d].most * 0.5,
-                                   -of[d].normal,
-                                   0,
-                                   -0.};
+    const double infinity = (double)INFINITY, nan = (double)NAN, most = of[d].most,
+                 normal = of[d].normal, least = of[d].least;
+    const double list[EXTREMES] = {most,    infinity, least,     -most,  -3 * least,
+                                   nan,     normal,   -infinity, -least, most * 0.5,
+                                   -normal, 0,        -0.};
     return list[e % EXTREMES];
 }
 
@@ -85,15 +76,14 @@ static tl_tensor draw_leaf(void *ctx, tl_tape *t, const tl_array *a, int i)
     trial *k = ctx;
     const bool arg = i < k->o->n_in;
     const int64_t below = arg ? k->o->example_inputs[i].below : 0;
-    const uint64_t n = (uint64_t)tl_array_count(a), most = below > 0 ? (uint64_t)below : 2;
-    const uint64_t at = (uint64_t)(TL_PATTERN_MOST * k->round + i);
-    tl_array to = *a;
-    to.data = tl_bump_get(&k->mem, (size_t)(n + 1) * tl_dtype_size(a->dtype));
-    for (uint64_t e = 0; to.data != NULL && e < n; e++)
-        tl_array_put(&to, (int64_t)e,
-                     tl_dtype_is_float(a->dtype) ? draw(k, a->dtype, (uint64_t)i, e)
-                                                 : (double)tl_rng_below(k->key, at, e, most));
-    tl_tensor x = tl_data(t, to.data, a->dtype, tl_array_shape(a));
+    const uint64_t at = (uint64_t)(TL_PATTERN_MOST * k->round + i),
+                   most = below > 0 ? (uint64_t)below : 2;
+    tl_tensor x = tl_zeros(t, a->dtype, tl_array_shape(a));
+    for (int64_t e = 0; !tl_is_none(x) && e < tl_array_count(a); e++)
+        tl_array_put(&tl_peek(t, x)->a, e,
+                     tl_dtype_is_float(a->dtype)
+                         ? draw(k, a->dtype, (uint64_t)i, (uint64_t)e)
+                         : (double)tl_rng_below(k->key, at, (uint64_t)e, most));
     if (arg && k->c[0].grad[i])
         tl_require_grad(t, x);
     return x;
@@ -105,13 +95,11 @@ static void draw_place(trial *k, const tl_shape *shapes, bool backward)
 {
     const bool all = k->round < EXTREME || k->round >= k->rounds;
     tl_rule_call *c = &k->c[0];
-    tl_rule_example(c->rule, shapes, false, c, NULL);
+    tl_rule_example(c->rule, shapes, c, NULL);
     for (int i = 0; i < k->o->n_in; i++) {
         const tl_pattern_arg *a = &k->o->example_inputs[i];
-        const tl_shape shape = tl_array_shape(&c->array[i]);
         const bool f32 = a->or_f32 && tl_dtype_compute(k->dtype) == TL_F32 && toss(k);
-        const tl_dtype d = a->fixed ? a->dtype : f32 ? TL_F32 : k->dtype;
-        c->array[i] = tl_array_make(d, &shape, NULL);
+        c->array[i].dtype = a->fixed ? a->dtype : f32 ? TL_F32 : k->dtype;
         c->grad[i] &= backward && (all || toss(k));
     }
     for (int i = 0; i < k->o->n_out && backward; i++)
@@ -121,25 +109,22 @@ static void draw_place(trial *k, const tl_shape *shapes, bool backward)
 
 /* ---- both compared ---- */
 
-bool tl_same_kind(const tl_array *a, const tl_array *b, const char *what, int i, tl_err *err)
+tl_status tl_same_kind(const tl_array *a, const tl_array *b, const char *what, int i, tl_err *err)
 {
     char sa[TL_SHAPE_TEXT], sb[TL_SHAPE_TEXT];
     if (b == NULL)
-        tl_fail(err, TL_EUSAGE, "its replacement sets no %s %d", what, i);
-    else if (a->dtype != b->dtype || !tl_array_same_shape(a, b))
-        tl_fail(err, a->dtype != b->dtype ? TL_EDTYPE : TL_ESHAPE,
-                "%s %d of its replacement is %s %s, of its search %s %s", what, i,
-                tl_dtype_name(b->dtype), tl_array_shape_text(sb, b), tl_dtype_name(a->dtype),
-                tl_array_shape_text(sa, a));
-    else
-        return true;
-    return false;
+        return tl_fail(err, TL_EUSAGE, "its replacement sets no %s %d", what, i);
+    if (a->dtype == b->dtype && tl_array_same_shape(a, b))
+        return TL_OK;
+    return tl_fail(err, a->dtype != b->dtype ? TL_EDTYPE : TL_ESHAPE,
+                   "%s %d of its replacement is %s %s, of its search %s %s", what, i,
+                   tl_dtype_name(b->dtype), tl_array_shape_text(sb, b), tl_dtype_name(a->dtype),
+                   tl_array_shape_text(sa, a));
 }
 
 static tl_status compare(trial *k, const tl_array *a, const tl_array *b, const char *what, int i)
 {
-    if (!tl_same_kind(a, b, what, i, k->err))
-        return k->err->status;
+    TL_TRY(tl_same_kind(a, b, what, i, k->err));
     const int64_t e = tl_arrays_differ(a, b);
     if (e < 0)
         return TL_OK;
@@ -205,19 +190,15 @@ static tl_status check(const tl_rule *r, tl_dtype d, const tl_shape *shapes, boo
                        uint64_t seed, int rounds, tl_err *err)
 {
     tl_err e = {.status = TL_OK};
-    trial k = {.o = &r->o,
-               .dtype = d,
-               .rounds = rounds > 0 ? rounds : 8,
-               .seed = seed,
-               .err = &e,
-               .c = {{.rule = r}}};
+    trial k = {&r->o, d, .rounds = rounds > 0 ? rounds : 8, .seed = seed, .err = &e};
+    tl_rule_example(r, shapes, &k.c[0], &e);
     for (int i = 0; i < r->o.n_in && e.status == TL_OK; i++) {
-        const tl_shape shape = shapes != NULL ? shapes[i] : tl_rule_shape(r, i);
-        if (tl_shape_check(&shape, d, &e) == TL_OK && tl_shape_count(&shape) > MOST_ELEMENTS)
+        const int64_t n = tl_array_count(&k.c[0].array[i]);
+        if (n > MOST_ELEMENTS)
             tl_fail(&e, TL_ESHAPE,
                     "argument '%s' has %lld elements; it is tested on up to %d, so give smaller "
                     "examples",
-                    r->o.example_inputs[i].name, (long long)tl_shape_count(&shape), MOST_ELEMENTS);
+                    r->o.example_inputs[i].name, (long long)n, MOST_ELEMENTS);
     }
     k.key = tl_rng_stream(seed, "replacement");
     k.t[0] = tl_tape_new(NULL);
@@ -228,7 +209,6 @@ static tl_status check(const tl_rule *r, tl_dtype d, const tl_shape *shapes, boo
     for (; e.status == TL_OK && k.round < k.rounds + EXTREMES; k.round++) {
         draw_place(&k, shapes, backward);
         try_once(&k);
-        tl_bump_free(&k.mem);
     }
     tl_fpenv_leave(saved);
     tl_object_end(k.t[0]);
@@ -242,21 +222,43 @@ static tl_status check(const tl_rule *r, tl_dtype d, const tl_shape *shapes, boo
                                        tl_dtype_name(d), at, e.message);
 }
 
+/* The rule is found in its own example or, with shapes, in one that has these. */
+static tl_status find(const tl_rule *r, const tl_shape *shapes, tl_err *err)
+{
+    tl_pass p = {.example = true, .joint = r->o.trace == TL_TRACE_JOINT};
+    tl_tape *t = p.t = tl_rule_tape(&p.why), *scratch = p.scratch = tl_rule_tape(&p.why);
+    tl_graph g = {.t = t, .tracing = t == NULL ? NULL : tl_tracing_of(t)};
+    tl_rule_call c;
+    p.g = &g;
+    bool found = p.why.status == TL_OK && tl_rule_example(r, shapes, &c, &p.why) == TL_OK;
+    c.seeded = p.joint ? TL_BIT(r->o.n_out) - 1 : 0;
+    found = found && tl_rule_trace(&c, true, t, &p.bump, &p.why) != NULL && tl_pass_index(&p);
+    tl_match m = {r, &p, r->pattern, .root = found ? (uint32_t)tl_maker_at(t, c.out[0]) : 0};
+    if (!(found = found && tl_match_at(&m, NULL)))
+        tl_refuse(&p, NULL, "its search has parts that share nothing");
+    tl_bump_free(&p.bump);
+    tl_rule_tape_end(t);
+    tl_rule_tape_end(scratch);
+    return found ? TL_OK : tl_fail(err, p.why.status, "%s", p.why.message);
+}
+
 /* Sizes at which the rule is found, too: each of the examples' but 1 is one more or, where the
  * programs do not allow that, twice as large. False: there are none, or an extra_check decides. */
 static bool other_sizes(const tl_rule *r, tl_shape *shapes)
 {
+    tl_rule_call c;
+    tl_rule_example(r, NULL, &c, NULL);
     for (int twice = 0; twice < 2 && r->o.extra_check == NULL; twice++) {
         bool other = false;
         for (int i = 0; i < r->o.n_in; i++) {
-            shapes[i] = tl_rule_shape(r, i);
+            shapes[i] = tl_array_shape(&c.array[i]);
             for (int d = 0; d < shapes[i].ndim; d++) {
                 const int64_t size = shapes[i].dim[d];
                 shapes[i].dim[d] += size <= 1 ? 0 : twice ? size : 1;
                 other |= size > 1;
             }
         }
-        if (other && tl_rule_found(r, shapes, NULL) == TL_OK)
+        if (other && find(r, shapes, NULL) == TL_OK)
             return true;
     }
     return false;
@@ -265,13 +267,13 @@ static bool other_sizes(const tl_rule *r, tl_shape *shapes)
 tl_status tl_rule_verify(const tl_rule *r, uint64_t seed, int rounds, tl_err *err)
 {
     tl_shape other[TL_PATTERN_ARGS];
-    TL_TRY(tl_rule_found(r, NULL, err));
-    const tl_shape *const shapes[] = {NULL, other_sizes(r, other) ? other : NULL};
-    for (int i = 0; i < 2 && (i == 0 || shapes[i] != NULL); i++)
+    TL_TRY(find(r, NULL, err));
+    const int n = other_sizes(r, other) ? 2 : 1;
+    for (int i = 0; i < n; i++)
         for (tl_dtype d = TL_F64; d < TL_DTYPE_COUNT; d++)
             if (tl_rule_claims(r, d, false)) {
                 tl_err e = {.status = TL_OK};
-                check(r, d, shapes[i], tl_rule_claims(r, d, true), seed, rounds, &e);
+                check(r, d, i == 0 ? NULL : other, tl_rule_claims(r, d, true), seed, rounds, &e);
                 if (e.status == TL_EUSAGE && i > 0)
                     return TL_OK; /* it cannot be computed there, so that no graph will have it */
                 if (e.status != TL_OK)
