@@ -47,7 +47,7 @@ void tl_check_describe(tl_checker *c)
     tl_gradcheck_report *r = c->r;
     const char *name = c->who + 3; /* without the prefix */
     char culprit[TL_MESSAGE_MAX], none[256] = "", ulps[32] = "";
-    char where[48] = "along a random direction";
+    char numbers[256], where[48] = "along a random direction";
     tl_textenv saved = tl_textenv_enter();
     if (r->analytic != 0)
         snprintf(ulps, sizeof ulps, ", %.3g ULPs", r->ulps);
@@ -57,6 +57,14 @@ void tl_check_describe(tl_checker *c)
         c->why = "so an op reads what is not its input, or the engine is wrong; the whole";
     if (c->why != NULL)
         snprintf(none, sizeof none, c->why, tl_dtype_name(c->dtype));
+    if (r->verdict == TL_KINK)
+        snprintf(numbers, sizeof numbers,
+                 "numeric %.10g from below and %.10g from above, analytic %.10g", c->below,
+                 c->above, r->analytic);
+    else
+        snprintf(numbers, sizeof numbers,
+                 "numeric %.10g (error about %.2g), analytic %.10g, in f64 %.10g: %.2g relative%s",
+                 r->numeric, r->error, r->analytic, r->analytic_f64, r->relative, ulps);
     if (c->s.err.status != TL_OK)
         snprintf(r->text, sizeof r->text, "%s: %.900s", name, c->s.err.message);
     else if (r->leaves == 0)
@@ -66,21 +74,10 @@ void tl_check_describe(tl_checker *c)
         snprintf(r->text, sizeof r->text,
                  "%s: no signal: the gradient of %s is zero on both sides everywhere", name,
                  *r->leaf == '\0' ? "all that was checked" : r->leaf);
-    else if (r->verdict == TL_KINK)
-        snprintf(
-            r->text, sizeof r->text,
-            "%s: kink: %s%s, %s: numeric %.10g from below and %.10g from above, analytic %.10g; "
-            "%d comparisons of %d %s",
-            name, culprit_text(&r->culprit, none, culprit, sizeof culprit), r->leaf, where,
-            c->below, c->above, r->analytic, r->compared, r->leaves,
-            r->leaves == 1 ? "leaf" : "leaves");
     else
-        snprintf(r->text, sizeof r->text,
-                 "%s: %s: %s%s, %s: numeric %.10g (error about %.2g), analytic %.10g, in f64 "
-                 "%.10g: %.2g relative%s; %d comparisons of %d %s",
-                 name, tl_verdict_name(r->verdict),
-                 culprit_text(&r->culprit, none, culprit, sizeof culprit), r->leaf, where,
-                 r->numeric, r->error, r->analytic, r->analytic_f64, r->relative, ulps, r->compared,
-                 r->leaves, r->leaves == 1 ? "leaf" : "leaves");
+        snprintf(r->text, sizeof r->text, "%s: %s: %s%s, %s: %s; %d comparisons of %d %s", name,
+                 tl_verdict_name(r->verdict),
+                 culprit_text(&r->culprit, none, culprit, sizeof culprit), r->leaf, where, numbers,
+                 r->compared, r->leaves, r->leaves == 1 ? "leaf" : "leaves");
     tl_textenv_leave(saved);
 }

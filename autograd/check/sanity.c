@@ -3,18 +3,6 @@
  * its inputs alone. */
 #include "autograd/check/shadow.h"
 
-static bool same_ops(tl_tape *a, tl_tensor ya, tl_tape *b, tl_tensor yb)
-{
-    uint32_t *oa, *ob, na, nb;
-    if (tl_canonical_order(a, ya, TL_TO_ALL, &oa, &na) != TL_OK ||
-        tl_canonical_order(b, yb, TL_TO_ALL, &ob, &nb) != TL_OK || na != nb)
-        return false;
-    for (uint32_t i = 0; i < na; i++)
-        if (a->node[oa[i]].op != b->node[ob[i]].op)
-            return false;
-    return true;
-}
-
 /* The contents of x, if it is a constant that the function made on t and nothing has changed: its
  * memory is its own, unlike that of what is detached, which shows an earlier value's. */
 static const tl_array *constant(const tl_tape *t, tl_tensor x, const tl_tensor *in, int n)
@@ -32,28 +20,31 @@ static const tl_array *constant(const tl_tape *t, tl_tensor x, const tl_tensor *
                : &v->a;
 }
 
-/* With inputs a little off the same ops were done. The first of them with other attributes or
- * constants, which must have come from the inputs by way of the host; NULL: none. */
-static const tl_node *through_host(tl_shadow *s, tl_tape *b, tl_tensor yb, int n)
+/* The second run, on b, did the same ops as the first. *by: the first of them with other attributes
+ * or constants, which must have come from the inputs by way of the host; NULL: none. False also
+ * without memory, an error of a tape. */
+static bool same_ops(const tl_shadow *s, tl_tape *b, tl_tensor yb, int n, const tl_node **by)
 {
-    uint32_t *oa, *ob, count;
+    uint32_t *oa, *ob, na, nb;
     tl_tape *a = s->rec;
-    if (tl_canonical_order(a, s->y, TL_TO_ALL, &oa, &count) != TL_OK ||
-        tl_canonical_order(b, yb, TL_TO_ALL, &ob, &count) != TL_OK)
-        return NULL;
-    for (uint32_t i = 0; i < count; i++) {
+    if (tl_canonical_order(a, s->y, TL_TO_ALL, &oa, &na) != TL_OK ||
+        tl_canonical_order(b, yb, TL_TO_ALL, &ob, &nb) != TL_OK || na != nb)
+        return false;
+    for (uint32_t i = 0; i < na; i++)
+        if (a->node[oa[i]].op != b->node[ob[i]].op)
+            return false;
+    for (uint32_t i = na; i-- > 0;) {
         const tl_node *x = &a->node[oa[i]], *y = &b->node[ob[i]];
-        if (x->op->attr != NULL && !(x->op->traits & TL_RANDOM) &&
-            !tl_attrs_agree(x->op, x->attrs, y->attrs, 0, NULL))
-            return x;
-        for (int k = 0; k < x->n_in && k < y->n_in; k++) {
+        bool other = x->op->attr != NULL && !(x->op->traits & TL_RANDOM) &&
+                     !tl_attrs_agree(x->op, x->attrs, y->attrs, 0, NULL);
+        for (int k = 0; k < x->n_in && k < y->n_in && !other; k++) {
             const tl_array *u = constant(a, x->in[k], s->copies, n),
                            *v = constant(b, y->in[k], s->copies + n, n);
-            if (u != NULL && v != NULL && tl_arrays_differ(u, v) >= 0)
-                return x;
+            other = u != NULL && v != NULL && tl_arrays_differ(u, v) >= 0;
         }
+        *by = other ? x : *by;
     }
-    return NULL;
+    return true;
 }
 
 static tl_status check_inputs_kept(tl_shadow *s, const tl_subject *f)
@@ -109,7 +100,7 @@ tl_status tl_check_sanity(tl_checker *c, const tl_subject *f)
         else if (tl_shadow_record(&twice, c->who, !c->o.skip_inputs, again, s->copies + f->n, &y,
                                   &e) != TL_OK)
             tl_fail(&s->err, e.status, "a second run of the function fails: %s", e.message);
-        else if (!same_ops(s->rec, s->y, again, y))
+        else if (!same_ops(s, again, y, f->n, &by))
             tl_fail(&s->err, tl_failed(again) || tl_failed(s->rec) ? TL_ENOMEM : TL_EUSAGE,
                     tl_failed(again) || tl_failed(s->rec) ? "no memory to compare two runs"
                     : nearby ? "the function branches: beside these inputs it does other ops"
@@ -118,7 +109,7 @@ tl_status tl_check_sanity(tl_checker *c, const tl_subject *f)
             tl_fail(&s->err, TL_EUSAGE,
                     "the function is not deterministic: run twice on the same inputs, it "
                     "gives other results");
-        else if ((by = through_host(s, again, y, f->n)) != NULL)
+        else if (by != NULL)
             tl_fail(&s->err, TL_EUSAGE,
                     "the function %s %s (%s:%d) has other attributes or constants",
                     nearby ? "takes numbers of its inputs through the host, where no gradient "

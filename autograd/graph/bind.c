@@ -94,20 +94,13 @@ static tl_status open_theirs(tl_graph *g, const tl_root *r, tl_accumulator **acc
     return tl_acc_open(g->user, theirs, r->acc, mine->acc[r->use].sum.dtype);
 }
 
-/* What the first part has for that leaf of the user's tape; NULL: nothing. */
-static const tl_leaf_grad *in_first_part(const tl_graph *g, tl_tensor leaf)
-{
-    for (int i = 0; i < g->t->n_grads; i++)
-        if (tl_grad_part(g->t, i) == 0 && tl_same_handle(g->t->grad[i].leaf, leaf))
-            return &g->t->grad[i];
-    return NULL;
-}
-
 /* Where the first part reads gradients, what waits in that derived value goes on to them. */
 static bool sends_on(const tl_graph *g, tl_tensor derived)
 {
-    const tl_leaf_grad *mine = in_first_part(g, derived);
-    return mine != NULL && noted(g, mine).read;
+    for (int i = 0; i < g->t->n_grads; i++)
+        if (tl_grad_part(g->t, i) == 0 && tl_same_handle(g->t->grad[i].leaf, derived))
+            return noted(g, &g->t->grad[i]).read;
+    return false;
 }
 
 /* The user's record holds accumulators that the graph, which reads the gradient as a whole, does
@@ -147,14 +140,13 @@ tl_tensor tl_bind_misfit(tl_graph *g)
     if (g->tracing->clears_first) /* whatever waits there is dropped */
         return TL_NONE;
     for (int i = 0; i < g->user->n_grads; i++) {
-        const tl_leaf_grad *theirs = &g->user->grad[i];
-        if (theirs->live && tl_derived(g->user, theirs->leaf) && g->tracing->reads &&
-            !sends_on(g, theirs->leaf))
-            return theirs->leaf;
-        if (theirs->live && tl_clears(g->t) &&
-            tl_model_value(g->user->model, theirs->leaf) != NULL &&
-            theirs->leaf.index >= g->traced_values)
-            return theirs->leaf; /* made since: the program was not told of it */
+        const tl_tensor leaf = g->user->grad[i].leaf;
+        const bool ends_there = g->tracing->reads && tl_derived(g->user, leaf) &&
+                                !sends_on(g, leaf);
+        const bool untold = tl_clears(g->t) && tl_model_value(g->user->model, leaf) != NULL &&
+                            leaf.index >= g->traced_values; /* made since */
+        if (g->user->grad[i].live && (ends_there || untold))
+            return leaf;
     }
     for (int i = 0; i < g->t->n_grads; i++)
         if (tl_grad_part(g->t, i) == 0 && record_misfits(g, &g->t->grad[i]))
@@ -240,17 +232,16 @@ static void begin(tl_graph *g, const tl_root *r, tl_storage *st)
 tl_status tl_bind_accumulator(tl_graph *g, tl_root *r)
 {
     tl_accumulator *acc;
-    if (g->tracing->put_off && !r->used && !r->later) /* nothing comes to it */
+    if (g->tracing->put_off && !r->used) /* nothing comes to it */
         return TL_OK;
-    if (!tl_bind_theirs(g, r)) { /* of the graph, blank */
+    if (tl_bind_theirs(g, r)) {
+        TL_TRY(open_theirs(g, r, &acc));
+        tl_root_bind(r, acc->st->data);
+    } else { /* of the graph, blank */
         TL_TRY(bind_own(g, r));
         r->st->blank = true;
-        begin(g, r, r->st);
-        return TL_OK;
     }
-    TL_TRY(open_theirs(g, r, &acc));
-    tl_root_bind(r, acc->st->data);
-    begin(g, r, acc->st);
+    begin(g, r, r->st != NULL ? r->st : acc->st);
     return TL_OK;
 }
 

@@ -293,26 +293,22 @@ tl_graph *tl_trace_at(tl_at at, tl_program *f, const tl_tensor *in, int n_in, in
     if (tl_failed(at.tape) || TL_NEED_AT(at, f) != TL_OK || TL_NEED_N_AT(at, in, n_in) != TL_OK ||
         TL_NEED_N_AT(at, f, n_out) != TL_OK)
         return NULL;
-    if (tl_traced(at.tape)) {
-        tl_tape_fail(at, TL_ETRACED,
-                     "tl_trace: this tape is a trace itself; call the program instead");
-        return NULL;
-    }
+    if (tl_traced(at.tape))
+        return tl_tape_fail(at, TL_ETRACED,
+                            "tl_trace: this tape is a trace itself; call the program instead"),
+               NULL;
     const tl_cost_limits *l = &o.limits;
-    if ((l->body | l->reads | l->again_bytes | l->again_steps) < 0) {
-        tl_tape_fail(at, TL_EDOMAIN,
-                     "tl_trace: .limits.body %lld, reads %lld, again_bytes %lld, again_steps %lld: "
-                     "none can be below 0",
-                     (long long)l->body, (long long)l->reads, (long long)l->again_bytes,
-                     (long long)l->again_steps);
-        return NULL;
-    }
+    if ((l->body | l->reads | l->again_bytes | l->again_steps) < 0)
+        return tl_tape_fail(at, TL_EDOMAIN,
+                            "tl_trace: .limits.body %lld, reads %lld, again_bytes %lld, "
+                            "again_steps %lld: none can be below 0",
+                            (long long)l->body, (long long)l->reads, (long long)l->again_bytes,
+                            (long long)l->again_steps),
+               NULL;
     const int64_t began = now();
     tl_graph *g = graph_new(at.tape, n_in, n_out, o);
-    if (g == NULL) {
-        tl_tape_fail(at, TL_ENOMEM, "tl_trace: no memory for a graph");
-        return NULL;
-    }
+    if (g == NULL)
+        return tl_tape_fail(at, TL_ENOMEM, "tl_trace: no memory for a graph"), NULL;
     g->file = at.file;
     g->line = at.line;
     tl_status s = tl_graph_keys_begin(g);
@@ -360,10 +356,8 @@ tl_compiled *tl_compile_at(tl_at at, tl_program *f, int n_out, void *ctx, tl_gra
         return NULL;
     tape_graphs *all = graphs_of(t);
     tl_compiled *c = all == NULL ? NULL : tl_calloc(1, sizeof *c);
-    if (c == NULL) {
-        tl_tape_fail(at, TL_ENOMEM, "tl_compile: no memory");
-        return NULL;
-    }
+    if (c == NULL)
+        return tl_tape_fail(at, TL_ENOMEM, "tl_compile: no memory"), NULL;
     tl_object_begin(&c->head, TL_KIND_GRAPH, compiled_destroy);
     c->tape = t;
     c->next = all->compiled;
@@ -394,22 +388,14 @@ static bool is_over(const tl_graph *g)
     return m != NULL && (m->settings != g->traced_settings || is_cut(g));
 }
 
-bool tl_graph_scope_fits(const tl_graph *g, unsigned mode)
-{
-    const tl_tape *u = g->user;
-    return u->now.mode == mode && g->traced_choice == u->now.choice && !is_over(g) &&
-           (u->model == NULL ||
-            (u->model->frozen == g->tracing->frozen && u->model->seed == g->traced_seed));
-}
-
-const char *tl_graph_misfits(char buf[TL_MISFITS_TEXT], const tl_graph *g)
+const char *tl_graph_misfits(char buf[TL_MISFITS_TEXT], const tl_graph *g, unsigned mode)
 {
     const tl_tape *u = g->user;
     const tl_model *m = u->model;
     size_t n = 0;
     buf[0] = '\0';
 #define ADD(...) n += (size_t)snprintf(buf + n, TL_MISFITS_TEXT - n, __VA_ARGS__)
-    if ((u->now.mode ^ g->traced_mode) & ~(g->tracing->has_backward ? 0u : TL_NO_GRAD))
+    if (u->now.mode != g->traced_mode && u->now.mode != mode)
         ADD(", modes (%#x, now %#x)", g->traced_mode, u->now.mode);
     if (u->now.choice != g->traced_choice)
         ADD(", selected kernels");
@@ -427,7 +413,9 @@ const char *tl_graph_misfits(char buf[TL_MISFITS_TEXT], const tl_graph *g)
 
 static bool fits(tl_graph *g, const tl_tape *t, const tl_tensor *in, int n_in)
 {
-    if (g->n_in != n_in || tl_graph_keys_missing(g) || !tl_graph_scope_fits(g, g->traced_mode))
+    char text[TL_MISFITS_TEXT];
+    if (g->n_in != n_in || tl_graph_keys_missing(g) ||
+        *tl_graph_misfits(text, g, g->traced_mode) != '\0')
         return false;
     for (int i = 0; i < n_in; i++)
         if (tl_peek(t, in[i]) == NULL || tl_graph_input_fits(g, in, i, NULL) != TL_OK)

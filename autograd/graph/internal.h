@@ -204,11 +204,10 @@ static inline tl_tensor *tl_graph_result(const tl_graph *g, int i)
 {
     return i < g->n_out ? &g->out[i] : &g->tracing->watch[i - g->n_out].x;
 }
-/* The settings are those of the trace, with that mode. */
-bool tl_graph_scope_fits(const tl_graph *g, unsigned mode);
-/* Which of them are not, as text; returns buf. */
+/* Which settings are not those of the trace, as text in buf; "" if all are. The mode may be that
+ * one, too. */
 enum { TL_MISFITS_TEXT = 320 };
-const char *tl_graph_misfits(char buf[TL_MISFITS_TEXT], const tl_graph *g);
+const char *tl_graph_misfits(char buf[TL_MISFITS_TEXT], const tl_graph *g, unsigned mode);
 /* in[i], which is a tensor, is like the input that the program was traced with; else an error, on
  * the tape at *at unless that is NULL. */
 tl_status tl_graph_input_fits(const tl_graph *g, const tl_tensor *in, int i, const tl_at *at);

@@ -186,12 +186,13 @@ static tl_status check(tl_graph *g, tl_at at, const tl_tensor *in, int n_in, int
     if (g->user->now.mode & TL_TRACE)
         return tl_tape_fail(at, TL_ETRACED,
                             "tl_graph_run: not inside a trace; call the program itself");
-    if (!tl_graph_scope_fits(g, g->traced_mode) &&
-        (g->tracing->has_backward || !tl_graph_scope_fits(g, g->traced_mode | TL_NO_GRAD)))
+    const unsigned also = g->tracing->has_backward ? 0 : TL_NO_GRAD;
+    const char *misfits = tl_graph_misfits(text, g, g->traced_mode | also);
+    if (*misfits != '\0')
         return tl_tape_fail(at, TL_EUSAGE,
                             "tl_graph_run: the graph was traced with other settings: %s; trace it "
                             "again",
-                            tl_graph_misfits(text, g));
+                            misfits);
     for (int i = 0; i < n_in; i++)
         TL_TRY(check_input(g, at, in, i));
     return tl_bind_check_gradients(g, at);

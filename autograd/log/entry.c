@@ -36,6 +36,12 @@ tl_log_key tl_log_key_unpack(uint64_t key)
                         sub & TL_KEY_SUB_MAX,  (int)(key & 255)};
 }
 
+int tl_log_by_key(const void *a, const void *b)
+{
+    const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
+}
+
 char *tl_log_key_text(char *buf, uint64_t key)
 {
     tl_log_key k = tl_log_key_unpack(key);

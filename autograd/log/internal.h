@@ -123,10 +123,8 @@ void tl_log_end_step(tl_tape *t);
 tl_run_log *tl_log_of(const tl_tape *t);
 /* l, or none, is the tape's log from now on. */
 tl_status tl_log_attach(tl_tape *t, tl_run_log *l);
-/* The mark of a value, of which nothing is known as a rule; and to write in: NULL, with an error of
- * the tape, when out of memory. */
+/* The mark of a value, of which nothing is known as a rule. */
 tl_log_mark tl_log_mark_of(const tl_tape *t, uint32_t value);
-tl_log_mark *tl_log_mark_make(tl_tape *t, uint32_t value);
 /* x of dst is what y of src was, and has its mark. stand_in: a replacement made it. */
 void tl_log_carry(tl_tape *dst, tl_tensor x, const tl_tape *src, tl_tensor y, bool stand_in);
 /* The value that x shows, through views and detached copies. */

@@ -38,6 +38,8 @@ typedef struct {
 
 uint64_t tl_log_key_pack(tl_log_key k);
 tl_log_key tl_log_key_unpack(uint64_t key);
+/* For sorting: compares records that begin with their keys. */
+int tl_log_by_key(const void *a, const void *b);
 /* buf has TL_KEY_TEXT bytes; returns buf. */
 char *tl_log_key_text(char *buf, uint64_t key);
 /* The n bytes at s as a key; 0 if they are none. In the reading code, read/read.c. */

@@ -80,7 +80,8 @@ static tl_log_mark *mark_in(tl_log_side *s, const tl_tape *t, uint32_t value)
     return tl_grow_to(&s->mark, &s->cap, value, sizeof *s->mark) ? &s->mark[value] : NULL;
 }
 
-tl_log_mark *tl_log_mark_make(tl_tape *t, uint32_t value)
+/* NULL, with an error of the tape, when out of memory. */
+static tl_log_mark *mark_make(tl_tape *t, uint32_t value)
 {
     tl_log_side *s = side_make(t);
     tl_log_mark *m = s == NULL ? NULL : mark_in(s, t, value);
@@ -97,7 +98,7 @@ void tl_log_carry(tl_tape *dst, tl_tensor x, const tl_tape *src, tl_tensor y, bo
     from.stand_in |= stand_in;
     tl_log_mark *to = from.name == NULL && from.key == 0 && !from.stand_in
                           ? NULL
-                          : tl_log_mark_make(dst, x.index);
+                          : mark_make(dst, x.index);
     if (to == NULL || to->key != 0)
         return;
     from.now = to->now;
@@ -111,7 +112,7 @@ void tl_log_name(tl_tape *t, tl_tensor x, const char *name)
                                       t->recorder != NULL);
     const bool there = read && !tl_is_none(x) && x.owner == t->values.owner &&
                        tl_peek(t, x) != NULL;
-    tl_log_mark *m = there ? tl_log_mark_make(t, x.index) : NULL;
+    tl_log_mark *m = there ? mark_make(t, x.index) : NULL;
     if (m != NULL)
         m->name = name;
 }
@@ -120,15 +121,9 @@ void tl_log_name(tl_tape *t, tl_tensor x, const char *name)
 
 tl_tensor tl_log_resolve(const tl_tape *t, tl_tensor x)
 {
-    for (;;) {
-        const tl_value *v = x.owner != t->values.owner ? NULL : tl_peek(t, x);
-        if (v != NULL && v->node >= 0 && t->node[v->node].op->traits & TL_VIEW)
-            x = t->node[v->node].in[0];
-        else if (v != NULL && v->node < 0 && !tl_is_none(v->source))
-            x = v->source;
-        else
+    for (tl_tensor y = x;; x = y)
+        if (tl_same_handle(x, y = tl_attached(t, tl_behind(t, x, TL_VIEW, 0))))
             return x;
-    }
 }
 
 /* What a tensor that is no value of the tape is in the table of their keys. */

@@ -97,12 +97,6 @@ static void put_result(FILE *f, const tl_log_entry *e)
     fputc('\n', f);
 }
 
-static int by_key(const void *a, const void *b)
-{
-    uint64_t x = ((const tl_log_entry *)a)->key, y = ((const tl_log_entry *)b)->key;
-    return (x > y) - (x < y);
-}
-
 /* Writes the definition of e, unless that is what the log says already; *text is what f has so far.
  * False: out of memory. */
 static bool define(tl_run_log *l, const tl_log_entry *e, FILE *f, char *const *text)
@@ -157,7 +151,7 @@ void tl_log_write_step(tl_run_log *l)
     char *text = NULL;
     size_t n = 0;
     if (l->n > 0)
-        qsort(l->entry, l->n, sizeof *l->entry, by_key);
+        qsort(l->entry, l->n, sizeof *l->entry, tl_log_by_key);
     if (!put_step(l, &text, &n))
         tl_log_stop(l, TL_ENOMEM, "no memory for %zu bytes of log", n);
     else if (fwrite(text, 1, n, l->f) != n || fflush(l->f) != 0)

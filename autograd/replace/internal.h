@@ -135,7 +135,6 @@ void tl_rule_tape_end(tl_tape *t);
 /* Runs the call on such a tape, in its mode, and returns it as a pattern in mem; NULL with *err. */
 tl_pattern *tl_rule_trace(tl_rule_call *c, bool search, tl_tape *t, tl_bump *mem, tl_err *err);
 bool tl_pattern_same(const tl_pattern *a, const tl_pattern *b);
-bool tl_rule_grad(const tl_rule *r, int i); /* argument i takes a gradient */
 
 /* rule.c: the call at the examples, of these shapes (NULL: their own). */
 tl_status tl_rule_example(const tl_rule *r, const tl_shape *shapes, tl_rule_call *c, tl_err *err);

@@ -8,7 +8,6 @@
  * of the place, and must match in full. Then the surroundings, what the rule claims, and
  * extra_check decide. What only shows in the whole graph is left to compare.c. */
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "autograd/replace/internal.h"
@@ -302,7 +301,7 @@ static bool try_place(tl_match *m, const tl_binding *b)
     const tl_replacement *o = &m->rule->o;
     const uint32_t n_values = atomic_load(&p->t->values.count);
     m->first = p->t->n_nodes;
-    m->call = (tl_rule_call){.rule = m->rule};
+    tl_rule_example(m->rule, NULL, &m->call, NULL);
     memcpy(m->call.scalar, b->scalar, sizeof m->call.scalar);
     for (int i = 0; i < o->n_in; i++) {
         const tl_value *v = tl_peek(p->t, b->arg[i]);
@@ -311,7 +310,7 @@ static bool try_place(tl_match *m, const tl_binding *b)
                              o->example_inputs[i].name);
         m->call.array[i] = v->a;
         m->call.array[i].data = NULL;
-        m->call.grad[i] = v->needs_grad && (!p->joint || tl_rule_grad(m->rule, i));
+        m->call.grad[i] = v->needs_grad && (!p->joint || m->call.grad[i]);
     }
     for (int i = 0; i < o->n_scalars; i++)
         if (!(b->has_scalar & TL_BIT(i)))

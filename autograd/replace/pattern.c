@@ -32,11 +32,6 @@ static const tl_op seed_op = {.name = "seed",
                               .vjp = seed_vjp,
                               .saves_in = ~0u};
 
-bool tl_rule_grad(const tl_rule *r, int i)
-{
-    return !r->o.example_inputs[i].no_grad && tl_dtype_is_float(r->o.example_inputs[i].dtype);
-}
-
 /* Appends the gradients of the seeded outputs, by each argument that takes one: one backward. */
 static void add_gradients(tl_rule_call *c, tl_tape *t, tl_rule_leaf *leaf, void *ctx)
 {

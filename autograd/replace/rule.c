@@ -23,7 +23,7 @@ tl_status tl_rule_example(const tl_rule *r, const tl_shape *shapes, tl_rule_call
         const tl_shape shape = shapes != NULL ? shapes[i] : arg[i].shape;
         TL_TRY(tl_shape_check(&shape, arg[i].dtype, err));
         c->array[i] = tl_array_make(arg[i].dtype, &shape, NULL);
-        c->grad[i] = tl_rule_grad(r, i);
+        c->grad[i] = !arg[i].no_grad && tl_dtype_is_float(arg[i].dtype);
     }
     for (int i = 0; i < r->o.n_scalars; i++)
         c->scalar[i] = r->o.scalars[i].value;

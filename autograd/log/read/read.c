@@ -283,17 +283,11 @@ static bool read_line(tl_log_file *f, char *line)
 
 /* ---- all of it ---- */
 
-static int by_key(const void *a, const void *b)
-{
-    uint64_t x = ((const tl_log_result *)a)->key, y = ((const tl_log_result *)b)->key;
-    return (x > y) - (x < y);
-}
-
 /* By key; results of one key in the order of the file. */
 static int by_key_and_place(const void *a, const void *b)
 {
     const tl_log_result *x = a, *y = b;
-    int order = by_key(a, b);
+    int order = tl_log_by_key(a, b);
     return order != 0 ? order : (x->line > y->line) - (x->line < y->line);
 }
 
@@ -429,6 +423,7 @@ int64_t tl_log_damaged(const tl_log_file *f, int64_t *first)
 const tl_log_result *tl_log_find(const tl_logged_step *s, uint64_t key)
 {
     const tl_log_result want = {.key = key};
-    return s->n == 0 || key == 0 ? NULL
-                                 : bsearch(&want, s->result, (size_t)s->n, sizeof want, by_key);
+    return s->n == 0 || key == 0
+               ? NULL
+               : bsearch(&want, s->result, (size_t)s->n, sizeof want, tl_log_by_key);
 }
