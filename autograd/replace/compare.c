@@ -2,8 +2,7 @@
  * of the new graph is a copy of one of the old. What could change a bit is compared:
  *   - memory: every node reads its operands after the same changes in place, and an output lies in
  *     the same memory as before, if that is ever changed;
- *   - gradients of leaves: the same uses at the same numbers, with accumulators of one kind
- *     (NUMERICS 10);
+ *   - gradients of leaves: the same uses at the same numbers, of one kind (NUMERICS 10);
  *   - gradients of other values: the same terms in the same order. The first two may change places
  *     (an IEEE addition commutes), and terms of one match with which the sum begins count as one:
  *     what the rule claims is about their sum;
@@ -43,21 +42,13 @@ static uint32_t memory_of(const tl_pass *p, tl_tensor x)
     return l.kind == TL_LEAF_ACC ? p->first_acc[l.at] + l.use : tl_pass_slot(p, x);
 }
 
-/* What is known of the memory that x lies in; NULL: what a replacement makes, and alone changes. */
-static tl_slot *slot_of(const tl_pass *p, tl_tensor x)
-{
-    const uint32_t at = memory_of(p, x);
-    return at < p->n_others + p->n_values ? &p->at[at] : NULL;
-}
-
 /* y, put for x, lies where x lay, or nobody changes anything there, or each has its own memory. */
 static bool same_place(tl_pass *p, tl_tensor x, tl_tensor y)
 {
     const uint32_t was = memory_of(p, x), is = memory_of(p, y);
-    const tl_slot *there = slot_of(p, y);
     const tl_user *due = p->at[was].due;
-    if (due == NULL && there != NULL)
-        due = there->due;
+    if (due == NULL && is < p->n_known)
+        due = p->at[is].due;
     if (due == NULL || was == is ||
         (was == tl_pass_slot(p, x) && is == tl_pass_slot(p, y) && y.index >= p->n_values))
         return true;
@@ -117,10 +108,10 @@ static bool same_memory(tl_pass *p)
             if (!in_time(p, (uint32_t)m->b.node[k]))
                 tl_match_bar(p, m);
         for (int k = 0; k < n->n_in; k++) {
-            tl_slot *s = tl_node_writes(n, k) ? slot_of(p, n->in[k]) : NULL;
-            if (s != NULL && s->due != NULL) {
-                s->due = s->due->next;
-                s->last = from + 1;
+            const uint32_t at = tl_node_writes(n, k) ? memory_of(p, n->in[k]) : p->n_known;
+            if (at < p->n_known && p->at[at].due != NULL) {
+                p->at[at].due = p->at[at].due->next;
+                p->at[at].last = from + 1;
             }
         }
         if (tl_is_mark(n) && from < mark)
@@ -139,8 +130,7 @@ typedef struct term {
     struct term *next;
 } term;
 
-/* The gradient of a value in one backward: its terms in order. Terms of the match that computes the
- * value itself are only counted. */
+/* A value's gradient in one backward: its terms; those of the match that makes it are counted. */
 typedef struct {
     term *first, *last;
     int n, n_own;
@@ -149,28 +139,27 @@ typedef struct {
 } sum;
 
 /* Adds the term that comes from input k of a node, named by its match or, without one, by that
- * place; of a leaf also by the kind of accumulator. Terms of one match with which the sum begins
- * count as one, but not a leaf's, which are all numbered, nor behind a term of its own. Of the
- * first two the smaller name comes first. */
-static bool add_term(tl_pass *p, bool now, sum *x, uint32_t node, int k, const tl_match *own)
+ * place; of a leaf also by the kind of accumulator. A leaf's terms are all numbered, and none
+ * counts as one with others behind a term of the value's own. Of two the smaller name comes first.
+ */
+static void add_term(tl_pass *p, tl_tape *t, sum *x, uint32_t node, int k, const tl_match *own)
 {
-    tl_tape *t = now ? p->now : p->t;
     char kind[TL_ATTRS_TEXT];
-    const uint32_t from = now ? p->from[node] : node;
+    const uint32_t from = t == p->now ? p->from[node] : node;
     tl_match *m = p->owner[from];
     if (m != NULL && m == own && !x->leaf) {
         x->own_at = x->n;
         x->n_own++;
-        return true;
+        return;
     }
     const term *known = m == NULL || x->leaf ? NULL : x->first;
     while (known != NULL && known->m != m)
         known = known->next;
     if (known != NULL && x->n == 1 && x->n_own == 0)
-        return true;
+        return;
     term *e = tl_pass_room(p, 1, sizeof *e);
     if (e == NULL)
-        return false;
+        return;
     e->m = m;
     e->name = m != NULL && known == NULL ? (uint64_t)1 << 55 | m->root
                                          : (uint64_t)from << 16 | (uint64_t)k;
@@ -181,32 +170,31 @@ static bool add_term(tl_pass *p, bool now, sum *x, uint32_t node, int k, const t
     *(front ? &x->first : &x->last->next) = e;
     x->last = e->next == NULL ? e : x->last;
     x->n++;
-    return true;
 }
 
 /* The gradients of the backward from y, by slot. A leaf's view is the leaf, and a value made of
- * parameters alone is one where anything else is made of it. NULL: no memory. */
-static sum *sums_of(tl_pass *p, bool now, tl_tensor y)
+ * parameters alone is one where anything else is made of it. Without memory p->why says so. */
+static sum *sums_of(tl_pass *p, tl_tape *t, tl_tensor y)
 {
-    tl_tape *t = now ? p->now : p->t;
     const tl_walk w = {.t = t};
     uint32_t *order, n;
     sum *all = tl_pass_room(p, slots(p), sizeof *all);
-    bool ok = all != NULL && tl_canonical_order(t, y, TL_TO_GRAD, &order, &n) == TL_OK;
-    for (uint32_t i = 0; ok && i < n; i++) {
+    if (tl_canonical_order(t, y, TL_TO_GRAD, &order, &n) != TL_OK)
+        tl_fail(&p->why, TL_ENOMEM, "no memory to compare gradients");
+    for (uint32_t i = 0; p->why.status == TL_OK && i < n; i++) {
         const tl_node *node = &t->node[order[i]];
         for (int k = 0; k < node->n_in && !tl_walk_skips(&w, node); k++) {
             if (tl_is_none(node->in[k]) || !tl_peek(t, node->in[k])->needs_grad)
                 continue;
             const tl_tensor leaf = tl_accumulates(t, node, k),
                             x = tl_is_none(leaf) ? node->in[k] : leaf;
-            const uint32_t slot = now && x.owner == t->values.owner ? p->was[x.index]
-                                                                    : tl_pass_slot(p, x);
+            const uint32_t slot = t == p->now && x.owner == t->values.owner ? p->was[x.index]
+                                                                            : tl_pass_slot(p, x);
             all[slot].leaf |= !tl_is_none(leaf);
-            ok &= add_term(p, now, &all[slot], order[i], k, maker_of(p, slot));
+            add_term(p, t, &all[slot], order[i], k, maker_of(p, slot));
         }
     }
-    return ok ? all : NULL;
+    return all;
 }
 
 /* The term of the match that makes the value may be added to the others': the last, or of two. */
@@ -263,12 +251,10 @@ static bool same_gradients(tl_pass *p)
     for (uint32_t i = 0; i < p->now->n_nodes; i++) {
         if (p->now->node[i].op != &tl_op_mark_backward)
             continue;
-        const sum *a = sums_of(p, false, p->t->node[p->from[i]].in[0]),
-                  *b = sums_of(p, true, p->now->node[i].in[0]);
-        if (a == NULL || b == NULL)
-            return tl_fail(&p->why, TL_ENOMEM, "no memory to compare gradients"), false;
+        const sum *a = sums_of(p, p->t, p->t->node[p->from[i]].in[0]),
+                  *b = sums_of(p, p->now, p->now->node[i].in[0]);
         for (uint32_t slot = 0; slot < slots(p); slot++)
-            if (!same_sum(p, &a[slot], &b[slot], slot))
+            if (p->why.status != TL_OK || !same_sum(p, &a[slot], &b[slot], slot))
                 return false;
     }
     return true;
@@ -303,7 +289,8 @@ bool tl_pass_index(tl_pass *p)
     p->reached = tl_pass_room(p, p->n_nodes, 1);
     p->weight = tl_pass_room(p, p->n_nodes, 1);
     p->stand_in = tl_pass_room(p, p->n_values, sizeof *p->stand_in);
-    p->at = tl_pass_room(p, slots(p), sizeof *p->at);
+    p->n_known = p->n_others + p->n_values;
+    p->at = tl_pass_room(p, p->n_known, sizeof *p->at);
     if (p->why.status != TL_OK)
         return false;
     for (int i = 0; i < tl_graph_results(p->g); i++)

@@ -28,8 +28,7 @@ typedef struct {
     tl_pattern_node node[];
 } tl_pattern;
 
-/* One form of a registered replacement. Rules are never changed and never freed. The forms of a
- * replacement are an array; `shipped`, `on`, `bump` and `next` are used in its first element. */
+/* One form of a replacement. Its forms are an array; the last four are used in the first form. */
 typedef struct tl_rule {
     tl_replacement o;    /* with copies of all but ctx */
     tl_pattern *pattern; /* its search at the examples, without gradients */
@@ -52,8 +51,7 @@ typedef struct {
 /* A call of search or replace. */
 typedef struct {
     const tl_rule *rule;
-    tl_array array[TL_PATTERN_MOST]; /* arguments, then cotangents of outputs; a cotangent that has
-                                      * not the output's shape is made contiguous */
+    tl_array array[TL_PATTERN_MOST]; /* arguments, then cotangents for outputs of their shape */
     double scalar[TL_PATTERN_SCALARS];
     bool grad[TL_PATTERN_ARGS];     /* it takes a gradient */
     unsigned seeded;                /* bit i: output i is differentiated; 0: forward alone */
@@ -92,8 +90,7 @@ typedef struct tl_user {
     const struct tl_user *next;
 } tl_user;
 
-/* What is known of a value and of the memory at the bottom of it. Values of the model come first,
- * then accumulators, then values of the tape. */
+/* Of a value and the memory at the bottom of it: of the model, then accumulators, then the tape. */
 typedef struct {
     const tl_user *users; /* all that read the value */
     const tl_user *due;   /* those that have yet to change the memory */
@@ -111,7 +108,7 @@ typedef struct tl_pass {
     tl_bump bump;
     tl_err why;                 /* why the attempt under way failed; OK: it never came near */
     uint32_t n_nodes, n_values; /* of the tape, before replacements were recorded behind them */
-    uint32_t n_others;          /* slots before the tape's values */
+    uint32_t n_others, n_known; /* slots before the tape's values; all slots without replacements */
     uint32_t *first_acc;        /* by gradient record: the slot of its first accumulator */
     tl_slot *at;
     bool *reached, *weight; /* by node: a backward comes there; it makes part of a weight */
@@ -163,9 +160,9 @@ uint32_t tl_pass_slot(const tl_pass *p, tl_tensor x);
 /* What m has put is like what it replaces in shape, dtype and strides, in memory that is changed,
  * and in carrying a gradient; false, with p->why. */
 bool tl_same_outputs(tl_pass *p, const tl_match *m);
-/* The rebuilt graph reads every memory in the state in which it was read before, and has the same
- * terms of every gradient in the same order. Matches that change this are barred, or round if the
- * graph may. False: out of memory, or no match can be blamed. */
+/* The rebuilt graph reads every memory in the state in which it was read before, and has the terms
+ * of every gradient in their order. Matches that change this are barred, or round if they may.
+ * False: out of memory, or no match can be blamed. */
 bool tl_same_graph(tl_pass *p);
 
 /* replace.c: m is not to be tried again, for the reason in p->why, which is cleared. */

@@ -1,5 +1,4 @@
 /* match.c: finds a pattern in a graph, and decides whether it may be replaced there, or why not.
- *
  * The pattern is laid over the graph from the node of its first output downwards. Where there is a
  * choice - the order of commutative operands, which user of a value computes a further output -
  * each way is tried on a copy of the binding. Nodes are bound one to one.
@@ -39,7 +38,6 @@ static bool bind_node(const tl_match *m, tl_binding *s, int k, uint32_t i)
     tl_pass *p = m->pass;
     const tl_pattern_node *q = &m->search->node[k];
     const tl_node *n = &p->t->node[i];
-    const tl_attr *attr = n->op->attr;
     char a[TL_ATTRS_TEXT], b[TL_ATTRS_TEXT];
     if (s->node[k] >= 0)
         return s->node[k] == (int32_t)i;
@@ -60,9 +58,9 @@ static bool bind_node(const tl_match *m, tl_binding *s, int k, uint32_t i)
         return tl_refuse(p, n, "has%s, the pattern%s", tl_attrs_text(n->op, n->attrs, a),
                          tl_attrs_text(q->op, q->attrs, b));
     s->node[k] = (int32_t)i;
-    for (int j = 0; attr != NULL && attr[j].name != NULL; j++) {
-        const int c = q->scalar[j];
-        const double v = tl_attr_number(&attr[j], n->attrs);
+    for (const tl_attr *f = n->op->attr; f != NULL && f->name != NULL; f++) {
+        const int c = q->scalar[f - n->op->attr];
+        const double v = tl_attr_number(f, n->attrs);
         if (c < 0)
             continue;
         if (s->has_scalar & TL_BIT(c) && memcmp(&s->scalar[c], &v, sizeof v) != 0)
@@ -102,8 +100,58 @@ static tl_tensor bound(const tl_tape *t, const tl_binding *b, tl_pattern_ref x)
                                                  : TL_NONE;
 }
 
+/* How many readers outside the match the value x has, if it is none of the match's outputs. The
+ * replacement is one if x is an argument, too: mul(h, h) of h = silu(a) is no silu(a)*b. */
+static int readers(const tl_match *m, tl_tensor x)
+{
+    int n = 0;
+    for (int i = 0; i < m->search->n_out; i++)
+        if (tl_same_handle(m->out[i], x))
+            return 0;
+    for (const tl_user *u = m->pass->at[tl_pass_slot(m->pass, x)].users; u != NULL; u = u->next)
+        n += !has_node(&m->b, m->search->n_nodes, u->node);
+    for (int i = 0; i < TL_PATTERN_MOST; i++)
+        n += tl_same_handle(m->b.arg[i], x);
+    return n;
+}
+
+/* The search has matched in full. Values that are no outputs have no users outside, and everything
+ * was recorded in one mode, without TL_FAST or selected kernels, whose bits nobody has compared. */
+static bool finish_match(tl_match *m, const tl_binding *b)
+{
+    tl_pass *p = m->pass;
+    const tl_replacement *o = &m->rule->o;
+    const tl_node *first = &p->t->node[b->node[0]];
+    const unsigned ignored = p->joint ? TL_NO_GRAD : 0;
+    m->b = *b;
+    for (int i = 0; i < m->search->n_out; i++)
+        m->out[i] = m->search->out[i].node < 0 ? TL_NONE : bound(p->t, b, m->search->out[i]);
+    for (int i = 0; i < o->n_out; i++) {
+        const tl_value *y = tl_peek(p->t, m->out[i]), *dy = tl_peek(p->t, b->arg[o->n_in + i]);
+        if (y != NULL && dy != NULL &&
+            (!tl_array_same_shape(&y->a, &dy->a) || y->a.dtype != dy->a.dtype))
+            return tl_refuse(p, NULL, "what would be the gradient of an output has another shape");
+    }
+    for (int k = 0; k < m->search->n_nodes && !p->example; k++) {
+        const tl_node *n = &p->t->node[b->node[k]];
+        for (int j = 0; j < n->n_out; j++) {
+            const int others = readers(m, tl_node_out(p->t, n, j));
+            if (others > 0)
+                return tl_refuse(p, n, "has %d other user%s of output %d", others,
+                                 others > 1 ? "s" : "", j);
+        }
+        if ((n->mode & ~ignored) != (first->mode & ~ignored) || n->choice != first->choice)
+            return tl_refuse(p, first, "and %s at %s:%d were recorded in different modes",
+                             n->op->name, n->file, n->line);
+    }
+    if (first->mode & TL_FAST && !p->g->opt.rounds)
+        return tl_refuse(p, NULL, "it was recorded under TL_FAST");
+    if (first->choice != NULL && !p->g->opt.rounds)
+        return tl_refuse(p, NULL, "kernels are selected where it was recorded");
+    return true;
+}
+
 static bool try_place(tl_match *m, const tl_binding *b);
-static bool finish_match(tl_match *m, const tl_binding *b);
 
 /* Completes a binding in which inputs of nodes above k are bound: those of bound nodes from k down,
  * then nodes that read something bound. Tries each way until one is good. */
@@ -160,57 +208,6 @@ bool tl_match_at(tl_match *m, const tl_tensor *arg)
 }
 
 /* ---- may what was found be replaced? ---- */
-
-/* How many readers outside the match the value x has, if it is none of the match's outputs. The
- * replacement is one if x is an argument, too: mul(h, h) of h = silu(a) is no silu(a)*b. */
-static int readers(const tl_match *m, tl_tensor x)
-{
-    int n = 0;
-    for (int i = 0; i < m->search->n_out; i++)
-        if (tl_same_handle(m->out[i], x))
-            return 0;
-    for (const tl_user *u = m->pass->at[tl_pass_slot(m->pass, x)].users; u != NULL; u = u->next)
-        n += !has_node(&m->b, m->search->n_nodes, u->node);
-    for (int i = 0; i < TL_PATTERN_MOST; i++)
-        n += tl_same_handle(m->b.arg[i], x);
-    return n;
-}
-
-/* The search has matched in full. Values that are no outputs have no users outside, and everything
- * was recorded in one mode, without TL_FAST or selected kernels, whose bits nobody has compared. */
-static bool finish_match(tl_match *m, const tl_binding *b)
-{
-    tl_pass *p = m->pass;
-    const tl_replacement *o = &m->rule->o;
-    const tl_node *first = &p->t->node[b->node[0]];
-    const unsigned ignored = p->joint ? TL_NO_GRAD : 0;
-    m->b = *b;
-    for (int i = 0; i < m->search->n_out; i++)
-        m->out[i] = m->search->out[i].node < 0 ? TL_NONE : bound(p->t, b, m->search->out[i]);
-    for (int i = 0; i < o->n_out; i++) {
-        const tl_value *y = tl_peek(p->t, m->out[i]), *dy = tl_peek(p->t, b->arg[o->n_in + i]);
-        if (y != NULL && dy != NULL &&
-            (!tl_array_same_shape(&y->a, &dy->a) || y->a.dtype != dy->a.dtype))
-            return tl_refuse(p, NULL, "what would be the gradient of an output has another shape");
-    }
-    for (int k = 0; k < m->search->n_nodes && !p->example; k++) {
-        const tl_node *n = &p->t->node[b->node[k]];
-        for (int j = 0; j < n->n_out; j++) {
-            const int others = readers(m, tl_node_out(p->t, n, j));
-            if (others > 0)
-                return tl_refuse(p, n, "has %d other user%s of output %d", others,
-                                 others > 1 ? "s" : "", j);
-        }
-        if ((n->mode & ~ignored) != (first->mode & ~ignored) || n->choice != first->choice)
-            return tl_refuse(p, first, "and %s at %s:%d were recorded in different modes",
-                             n->op->name, n->file, n->line);
-    }
-    if (first->mode & TL_FAST && !p->g->opt.rounds)
-        return tl_refuse(p, NULL, "it was recorded under TL_FAST");
-    if (first->choice != NULL && !p->g->opt.rounds)
-        return tl_refuse(p, NULL, "kernels are selected where it was recorded");
-    return true;
-}
 
 /* The rule claims the bits for these dtypes; where a gradient passes, those of gradients. */
 static bool check_claim(tl_pass *p, tl_match *m)

@@ -63,7 +63,6 @@ void tl_rule_run(tl_rule_call *c, bool search, tl_tape *t, tl_rule_leaf *leaf, v
 {
     const tl_replacement *o = &c->rule->o;
     tl_pattern_values v = {c->scalar, o->ctx, c->rule->form};
-    memset(c->arg, 0, sizeof c->arg);
     memset(c->out, 0, sizeof c->out);
     c->seed = TL_NONE;
     c->n_out = o->n_out;

@@ -53,12 +53,13 @@ void tl_graph_report(const tl_graph *g, FILE *f)
         return;
     if (!lives || g->made == NULL)
         fprintf(f, "nothing was replaced\n");
-    for (const tl_remark *l = lives ? g->made : NULL; l != NULL; l = l->next)
+    for (const tl_remark *l = lives ? g->made : NULL; l != NULL; l = l->next) {
+        const char *how = l->rounds == 0         ? "exact"
+                          : l->rounds < l->times ? "some ROUNDS"
+                                                 : "ROUNDS";
         fprintf(f, "%s: replaced %d time%s, %s\n", l->rule->o.name, l->times,
-                l->times > 1 ? "s" : "",
-                l->rounds == 0          ? "exact"
-                : l->rounds == l->times ? "ROUNDS"
-                                        : "some ROUNDS");
+                l->times > 1 ? "s" : "", how);
+    }
     for (int joint = 0; joint < 2; joint++)
         for (const tl_remark *l = lives ? g->missed[joint] : NULL; l != NULL; l = l->next)
             fprintf(f, "%s: not replaced: %s (%d time%s)\n", l->rule->o.name, l->why, l->times,
@@ -176,35 +177,30 @@ static bool take(tl_pass *p)
     return true;
 }
 
-/* One pass: makes all matches that it finds, or none. *most: how many it may look for; set to that
- * number for the next pass, 0: nothing is left to find. */
-static void sweep(tl_pass *p, int *most)
+/* One pass: makes all matches that it finds, or none. most: how many it may look for. Returns that
+ * number for the next pass; 0: nothing is left to find. */
+static int sweep(tl_pass *p, int most)
 {
     p->found = tl_pass_room(p, p->t->n_nodes, sizeof *p->found);
-    if (p->bars == NULL)
-        p->bars = tl_graph_room(p->g, p->t->n_nodes, sizeof *p->bars);
-    if (p->bars == NULL || p->found == NULL || !tl_pass_index(p))
-        tl_fail(&p->why, TL_ENOMEM, "no memory");
-    for (uint32_t i = p->n_nodes; i-- > 0 && p->n_found < *most && p->why.status != TL_ENOMEM;)
+    if (!tl_pass_index(p))
+        return 0;
+    for (uint32_t i = p->n_nodes; i-- > 0 && p->n_found < most && p->why.status != TL_ENOMEM;)
         try_rules(p, i);
-    *most = p->n_found == 0 ? 0 : INT_MAX;
     if (p->n_found == 0 || p->why.status == TL_ENOMEM)
-        return;
+        return 0;
     tl_err_clear(&p->why);
     if (rebuild(p) && take(p))
-        return;
+        return INT_MAX;
     tl_graph_leave(p->now);
-    if (p->n_barred == 0 && p->n_found == 1 && p->why.status != TL_ENOMEM)
-        tl_match_bar(p, p->found[0]);
-    else if (p->n_barred == 0)
-        *most = p->n_found / 2;
     p->t->n_nodes = p->n_nodes;
     atomic_store(&p->t->values.count, p->n_values);
+    if (p->n_barred == 0 && p->n_found == 1 && p->why.status != TL_ENOMEM)
+        tl_match_bar(p, p->found[0]);
+    return p->n_barred == 0 ? p->n_found / 2 : INT_MAX;
 }
 
 tl_status tl_graph_replace(tl_graph *g, bool joint)
 {
-    tl_pass p = {.g = NULL};
     int most = INT_MAX, n = 0;
     const tl_rule **rule = NULL;
     if (!g->opt.no_replace)
@@ -215,10 +211,11 @@ tl_status tl_graph_replace(tl_graph *g, bool joint)
     if (scratch != NULL &&
         !joint) /* what matches first must not depend on the order of recording */
         tl_graph_rebuild(g, true);
+    tl_pass p = {.bars = tl_graph_room(g, g->t->n_nodes, sizeof *p.bars)};
     while (g->head.err.status == TL_OK && most > 0) {
         p = (tl_pass){g, g->t, scratch, rule, n, joint, .bars = p.bars};
         g->missed[joint] = NULL; /* the pass finds them again */
-        sweep(&p, &most);
+        most = sweep(&p, most);
         if (p.why.status == TL_ENOMEM)
             tl_fail(&g->head.err, TL_ENOMEM, "no memory to replace in a graph of %u nodes",
                     g->t->n_nodes);

@@ -1,6 +1,5 @@
-/* rule.c: replacements: what is checked when one is registered, and the table of them.
- *
- * The process has one table. Its rules never change and are never freed: graphs need no lock. */
+/* rule.c: what is checked of a replacement when it is registered, and the process's table of them.
+ * Its rules never change and are never freed: graphs need no lock. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -143,43 +142,41 @@ static tl_rule *find(const char *name, size_t n)
     return r;
 }
 
-/* One of r's first n forms searches for what x does, under the same condition. */
-static bool has_like(const tl_rule *r, int n, const tl_rule *x)
+/* What has been added and searches for what x does, under the same condition; NULL: nothing. */
+static const tl_rule *like(const tl_rule *x)
 {
-    while (n-- > 0)
-        if (!r[n].duplicate && r->o.extra_check == x->o.extra_check && r->o.trace == x->o.trace &&
-            tl_pattern_same(r[n].pattern, x->pattern))
-            return true;
-    return false;
+    for (const tl_rule *r = table; r != NULL; r = r->next)
+        for (int i = 0; i < r->o.forms && r + i != x; i++)
+            if (!r[i].duplicate && r->o.extra_check == x->o.extra_check &&
+                r->o.trace == x->o.trace && tl_pattern_same(r[i].pattern, x->pattern))
+                return r;
+    return NULL;
 }
 
 /* Adds r, which is freed if there is an error, or all its forms are there already. */
 static void insert(tl_rule *r, tl_err *err)
 {
+    const bool taken = find(r->o.name, strlen(r->o.name)) != NULL;
     int fresh = 0;
-    for (int i = 0; i < r->o.forms; i++) {
-        const tl_rule *like = table;
-        while (like != NULL && !has_like(like, like->o.forms, &r[i]))
-            like = like->next;
-        if (like == NULL && has_like(r, i, &r[i]))
-            like = r;
-        r[i].duplicate = like != NULL;
-        fresh += like == NULL;
-        if (like != NULL && !r->o.skip_duplicates)
-            tl_fail(err, TL_EUSAGE, "'%s' searches for the same pattern under the same extra_check",
-                    like->o.name);
-    }
-    if (fresh > 0 && find(r->o.name, strlen(r->o.name)) != NULL)
-        tl_fail(err, TL_ENAME, "the name is taken");
-    if (fresh == 0 || err->status != TL_OK) {
-        free_rules(r);
-        return;
-    }
     tl_rule **at = &table;
     while (*at != NULL && (r->shipped || !(*at)->shipped))
         at = &(*at)->next;
     r->next = *at;
     *at = r;
+    for (int i = 0; i < r->o.forms; i++) {
+        const tl_rule *other = like(&r[i]);
+        r[i].duplicate = other != NULL;
+        fresh += other == NULL;
+        if (other != NULL && !r->o.skip_duplicates)
+            tl_fail(err, TL_EUSAGE, "'%s' searches for the same pattern under the same extra_check",
+                    other->o.name);
+    }
+    if (fresh > 0 && taken)
+        tl_fail(err, TL_ENAME, "the name is taken");
+    if (fresh == 0 || err->status != TL_OK) {
+        *at = r->next;
+        free_rules(r);
+    }
 }
 
 /* Takes the lock, and adds the library's own. Out of memory, the next call goes on with them. */

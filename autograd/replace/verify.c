@@ -1,12 +1,9 @@
 /* verify.c: tests that a replacement keeps the bits that it claims to keep. Search and replacement
  * are computed directly on the same inputs: random ones of several kinds, then extremes of the
  * dtype, in the shapes of the examples and in others. Compared bit for bit (all NaNs are one) are
- * the outputs, the gradients as values, and the accumulators after two backwards. Accumulators
- * whose uses differ in number or kind are not compared: graphs refuse such a replacement
- * (compare.c). */
-#include <float.h>
+ * the outputs, the gradients as values, and the accumulators after two backwards. Those whose uses
+ * differ in number or kind are not compared: graphs refuse such a replacement (compare.c). */
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "autograd/replace/internal.h"
@@ -38,14 +35,11 @@ static int kind_of(const trial *k) { return k->round >= k->rounds ? EXTREME : k-
 /* Extreme e of d: where d ends, where its numbers lose bits, and what is special with these. */
 static double extreme(tl_dtype d, uint64_t e)
 {
-    static const struct {
-        double most, normal, least; /* the largest, the smallest normal and subnormal numbers */
-    } of[] = {[TL_F64] = {DBL_MAX, DBL_MIN, 0x1p-1074},
-              [TL_F32] = {0x1.fffffep127, 0x1p-126, 0x1p-149},
-              [TL_F16] = {0x1.ffcp15, 0x1p-14, 0x1p-24},
-              [TL_BF16] = {0x1.fep127, 0x1p-126, 0x1p-133}};
-    const double infinity = (double)INFINITY, nan = (double)NAN, most = of[d].most,
-                 normal = of[d].normal, least = of[d].least;
+    /* behind the point of a mantissa; the largest exponent */
+    static const int bits[] = {[TL_F64] = 52, [TL_F32] = 23, [TL_F16] = 10, [TL_BF16] = 7};
+    static const int top[] = {[TL_F64] = 1023, [TL_F32] = 127, [TL_F16] = 15, [TL_BF16] = 127};
+    const double infinity = (double)INFINITY, nan = (double)NAN, normal = ldexp(1, 1 - top[d]),
+                 least = ldexp(normal, -bits[d]), most = ldexp(2 - ldexp(1, -bits[d]), top[d]);
     const double list[EXTREMES] = {most,    infinity, least,     -most,  -3 * least,
                                    nan,     normal,   -infinity, -least, most * 0.5,
                                    -normal, 0,        -0.};
@@ -75,22 +69,21 @@ static tl_tensor draw_leaf(void *ctx, tl_tape *t, const tl_array *a, int i)
 {
     trial *k = ctx;
     const bool arg = i < k->o->n_in;
-    const int64_t below = arg ? k->o->example_inputs[i].below : 0;
-    const uint64_t at = (uint64_t)(TL_PATTERN_MOST * k->round + i),
-                   most = below > 0 ? (uint64_t)below : 2;
+    const int64_t below = arg && k->o->example_inputs[i].below > 0 ? k->o->example_inputs[i].below
+                                                                   : 2;
+    const uint64_t at = (uint64_t)(TL_PATTERN_MOST * k->round + i);
     tl_tensor x = tl_zeros(t, a->dtype, tl_array_shape(a));
     for (int64_t e = 0; !tl_is_none(x) && e < tl_array_count(a); e++)
         tl_array_put(&tl_peek(t, x)->a, e,
                      tl_dtype_is_float(a->dtype)
                          ? draw(k, a->dtype, (uint64_t)i, (uint64_t)e)
-                         : (double)tl_rng_below(k->key, at, (uint64_t)e, most));
+                         : (double)tl_rng_below(k->key, at, (uint64_t)e, (uint64_t)below));
     if (arg && k->c[0].grad[i])
         tl_require_grad(t, x);
     return x;
 }
 
-/* Draws which arguments are f32, which take a gradient, and which outputs have a cotangent. shapes
- * NULL: those of the examples. */
+/* Draws which arguments are f32, which take a gradient, and which outputs have a cotangent. */
 static void draw_place(trial *k, const tl_shape *shapes, bool backward)
 {
     const bool all = k->round < EXTREME || k->round >= k->rounds;
