@@ -85,14 +85,6 @@ static expression *expression_of(const fuser *s, tl_tensor x)
     return n == NULL || n->out != x.index ? NULL : &s->of[n - s->g->t->node];
 }
 
-/* What x shows is needed in memory. */
-static void pin(const fuser *s, tl_tensor x)
-{
-    expression *e = expression_of(s, tl_fuse_whole(s->g, x));
-    if (e != NULL)
-        e->pinned = true;
-}
-
 /* Node i reads, or changes, its input k. */
 static void note_use(const fuser *s, uint32_t i, int k)
 {
@@ -127,8 +119,11 @@ static void find_readers(const fuser *s)
         for (int k = 0; k < g->t->node[g->order[at]].n_in; k++)
             if (!tl_is_none(g->t->node[g->order[at]].in[k]))
                 note_use(s, g->order[at], k);
-    for (int i = 0; i < tl_graph_results(g); i++)
-        pin(s, *tl_graph_result(g, i));
+    for (int i = 0; i < tl_graph_results(g); i++) {
+        expression *e = expression_of(s, tl_fuse_whole(g, *tl_graph_result(g, i)));
+        if (e != NULL)
+            e->pinned = true;
+    }
 }
 
 /* ---- which are inlined ---- */
@@ -175,12 +170,6 @@ static bool fits(const fuser *s, const expression *e)
     return true;
 }
 
-static bool from_outside(const tl_graph *g, uint32_t root)
-{
-    tl_root_kind k = g->roots[root].kind;
-    return k == TL_ROOT_INPUT || k == TL_ROOT_MODEL || k == TL_ROOT_BOUND || k == TL_ROOT_CONSTANT;
-}
-
 static tl_cost_question question_of(tl_graph *g, const expression *e, const tl_array *value)
 {
     tl_cost_question q = {.counts = true,
@@ -193,7 +182,9 @@ static tl_cost_question question_of(tl_graph *g, const expression *e, const tl_a
         q.users++;
     for (int i = 0; i < e->n_leaves; i++) {
         const tl_array *a = tl_graph_array(g, e->leaf[i]);
-        q.inputs_only &= from_outside(g, tl_graph_root(g, e->leaf[i]));
+        const tl_root_kind k = g->roots[tl_graph_root(g, e->leaf[i])].kind;
+        q.inputs_only &= k == TL_ROOT_INPUT || k == TL_ROOT_MODEL || k == TL_ROOT_BOUND ||
+                         k == TL_ROOT_CONSTANT;
         if (tl_array_count(a) == 1)
             continue;
         q.reads++;

@@ -100,19 +100,14 @@ tl_plan_step *tl_plan_step_of(tl_graph *g, uint32_t node)
     return g->head.err.status == TL_OK ? s : NULL;
 }
 
-/* n does nothing in a run: a view or a mark. */
-static bool is_idle(const tl_node *n)
-{
-    return n->op->forward == NULL && !(n->op->traits & TL_POINTWISE);
-}
-
 static tl_status make_steps(tl_graph *g)
 {
     g->step = tl_graph_room(g, 2 * (size_t)g->n_order, sizeof *g->step); /* each may run again */
     for (uint32_t i = 0; i < g->n_order && g->head.err.status == TL_OK; i++) {
-        const tl_node *n = &g->t->node[g->order[i]];
-        g->stats.views += n->op->traits & TL_VIEW ? 1 : 0;
-        if (!is_idle(n) && !tl_inlined(g, g->order[i]))
+        const tl_op *op = g->t->node[g->order[i]].op;
+        const bool works = op->forward != NULL || op->traits & TL_POINTWISE; /* no view or mark */
+        g->stats.views += op->traits & TL_VIEW ? 1 : 0;
+        if (works && !tl_inlined(g, g->order[i]))
             g->step[g->n_steps++] = tl_plan_step_of(g, g->order[i]);
     }
     return g->head.err.status;

@@ -243,17 +243,16 @@ static void explain_one(const tl_graph *g, uint32_t i, const tl_decision *d, con
             d->answer.keep ? "kept" : otherwise, d->answer.rule, place);
 }
 
-/* Writes a line for each value that was asked about, and counts those that are kept, and others. */
+/* Writes a line for each value that was asked about, and counts those that are kept: n[true]. */
 static void explain_all(const tl_graph *g, const tl_decision *list, const char *otherwise, FILE *f,
-                        int *kept, int *not_kept)
+                        int n[2])
 {
-    *kept = *not_kept = 0;
     for (uint32_t i = 0; i < g->n_order && list != NULL; i++) {
         const tl_decision *d = &list[g->order[i]];
         if (d->answer.rule == NULL)
             continue;
         explain_one(g, g->order[i], d, otherwise, f);
-        *(d->answer.keep ? kept : not_kept) += 1;
+        n[d->answer.keep]++;
     }
 }
 
@@ -261,18 +260,18 @@ tl_status tl_graph_explain(tl_graph *g, FILE *f)
 {
     TL_TRY(tl_graph_there(g, __func__));
     TL_TRY(TL_NEED(&g->head.err, f));
-    int kept, inlined, resting, again;
+    int kept[2] = {0}, resting[2] = {0};
     fprintf(f, "%-14s %-25s %5s %12s %12s %12s %12s  %-7s %-20s %s\n", "value", "", "users",
             "T read", "O written", "inline T*u", "keep", "verdict", "rule", "place");
-    explain_all(g, g->decision, "inlined", f, &kept, &inlined);
+    explain_all(g, g->decision, "inlined", f, kept);
     fputs("kept from forward to backward, or computed again there (two users):\n", f);
-    explain_all(g, g->rest, "again", f, &resting, &again);
+    explain_all(g, g->rest, "again", f, resting);
     char text[4][BYTES_TEXT];
     fprintf(f,
             "%d values kept, %d inlined; %d kept for backward, %d computed again; a run writes %s "
             "and reads %s of values; slab %s, side by side %s\n",
-            kept, inlined, resting, again, bytes_text(g->stats.written, text[0]),
-            bytes_text(g->stats.read, text[1]), bytes_text(g->stats.slab, text[2]),
-            bytes_text(g->stats.values, text[3]));
+            kept[true], kept[false], resting[true], resting[false],
+            bytes_text(g->stats.written, text[0]), bytes_text(g->stats.read, text[1]),
+            bytes_text(g->stats.slab, text[2]), bytes_text(g->stats.values, text[3]));
     return written(g, f, "explanation");
 }

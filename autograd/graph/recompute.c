@@ -126,15 +126,6 @@ static tl_plan_step *step_of_other_op(tl_graph *g, const tl_plan_step *s)
     return again;
 }
 
-/* A step that computes the value of s once more. */
-static tl_plan_step *second_step(tl_graph *g, const tl_plan_step *s)
-{
-    tl_plan_step *again = other_op_can(s) ? step_of_other_op(g, s) : tl_plan_step_of(g, s->node);
-    if (again != NULL)
-        again->again = true;
-    return again;
-}
-
 /* All that `again`, a second step of s, reads is there before step number `at`, as it was for s,
  * and lives no longer for it, unless it is small. */
 static bool operands_stay(const tl_graph *g, const tl_plan_step *again, const tl_plan_step *s,
@@ -274,9 +265,11 @@ static tl_status settle(tl_graph *g, const tl_plan_step *s, uint32_t after)
     d->question = question_of(s, &g->t->node[s->node]);
     d->answer = tl_cost_decide(d->question, g->opt.limits);
     if (!d->answer.keep) {
-        tl_plan_step *again = second_step(g, s);
+        tl_plan_step *again = other_op_can(s) ? step_of_other_op(g, s)
+                                              : tl_plan_step_of(g, s->node);
         if (again == NULL)
             return g->head.err.status;
+        again->again = true;
         if (operands_stay(g, again, s, after)) {
             remake_before(g, s, again, after);
             return TL_OK;

@@ -45,9 +45,6 @@ void tl_log_free(tl_run_log *l)
     tl_free_raw(l);
 }
 
-/* A log that was cut off ends in half a line; what comes next must not join it. */
-static bool ends_in_half_a_line(FILE *f) { return fseek(f, -1, SEEK_END) == 0 && fgetc(f) != '\n'; }
-
 /* A run can be added to f: it is empty, or a log of this version. */
 static tl_status check_log(tl_at at, const char *path, FILE *f)
 {
@@ -76,7 +73,8 @@ static tl_status open_file(tl_at at, tl_run_log *l)
                             "tl_log_open: cannot write %.200s: %s", l->path, strerror(errno));
     if (l->o.append)
         TL_TRY(check_log(at, l->path, l->f));
-    bool half = l->o.append && ends_in_half_a_line(l->f);
+    /* a log that was cut off ends in half a line; what comes next must not join it */
+    bool half = l->o.append && fseek(l->f, -1, SEEK_END) == 0 && fgetc(l->f) != '\n';
     fseek(l->f, 0, SEEK_END);
     if (half)
         fputc('\n', l->f);
