@@ -69,23 +69,17 @@ bool tl_root_changes_between(const tl_graph *g, uint32_t root, uint32_t first, u
 
 /* ---- reads of what has been changed ---- */
 
-typedef struct {
-    tl_graph *g;
-    /* By value: the node whose result it shows, itself or through views; -1: a leaf. */
-    int32_t *born;
-} checker;
-
 /* What a view shows was recorded before it. */
-static void find_born(checker *c)
+static void find_born(tl_graph *g)
 {
-    const tl_tape *t = c->g->t;
-    uint32_t n = atomic_load(&t->values.count);
-    for (uint32_t i = 0; i < n; i++) {
+    const tl_tape *t = g->t;
+    for (uint32_t i = 0, n = atomic_load(&t->values.count); i < n; i++) {
         const tl_value *v = tl_values_at(&t->values, i);
         bool changed = v->node >= 0 && tl_node_mutates(&t->node[v->node]);
         tl_tensor from = changed ? TL_NONE : tl_below(t, tl_tape_handle(t, i));
-        c->born[i] = tl_is_none(from) || from.owner != t->values.owner ? v->node
-                                                                       : c->born[from.index];
+        g->value[i].born = tl_is_none(from) || from.owner != t->values.owner
+                               ? v->node
+                               : g->value[from.index].born;
     }
 }
 
@@ -97,10 +91,9 @@ static bool variable(const tl_graph *g, uint32_t root)
 
 /* x, which node `reader` reads as its input `input`, has not been changed since it was made, by an
  * earlier node or by the reader itself. A reader past the last node is not in the graph. */
-static tl_status check(const checker *c, tl_tensor x, uint32_t reader, int input, const char *who,
+static tl_status check(tl_graph *g, tl_tensor x, uint32_t reader, int input, const char *who,
                        const char *file, int line)
 {
-    tl_graph *g = c->g;
     x = tl_graph_resolve(g, x);
     const uint32_t root = tl_graph_root(g, x);
     if (x.owner != g->t->values.owner || variable(g, root))
@@ -109,7 +102,7 @@ static tl_status check(const checker *c, tl_tensor x, uint32_t reader, int input
         const tl_node_change *k = &g->change[i];
         const tl_node *by = &g->t->node[k->node];
         const tl_tensor y = tl_graph_resolve(g, by->in[k->input]);
-        if (c->born[x.index] >= (int64_t)k->node)
+        if (g->value[x.index].born >= (int64_t)k->node)
             break;
         if ((k->node != reader || k->input != input) &&
             tl_arrays_overlap_apart(tl_graph_array(g, x), tl_graph_array(g, y),
@@ -124,9 +117,8 @@ static tl_status check(const checker *c, tl_tensor x, uint32_t reader, int input
 
 /* A watch is read when the graph has run: a parameter or gradient that the graph changes is another
  * then. */
-static tl_status check_watch(const checker *c, const tl_watch_entry *w)
+static tl_status check_watch(tl_graph *g, const tl_watch_entry *w)
 {
-    tl_graph *g = c->g;
     const uint32_t root = tl_graph_root(g, w->x);
     if (variable(g, root) && tl_root_changes(g, root)) {
         const tl_node *by = &g->t->node[g->change[g->first_change[root]].node];
@@ -135,27 +127,23 @@ static tl_status check_watch(const checker *c, const tl_watch_entry *w)
                        "computed from it",
                        w->file, w->line, by->op->name, by->file, by->line);
     }
-    return check(c, w->x, g->t->n_nodes, 0, "tl_watch", w->file, w->line);
+    return check(g, w->x, g->t->n_nodes, 0, "tl_watch", w->file, w->line);
 }
 
 tl_status tl_graph_check_changes(tl_graph *g)
 {
-    const size_t n = atomic_load(&g->t->values.count);
     const uint32_t n_nodes = g->t->n_nodes;
-    checker c = {.g = g, .born = tl_graph_room(g, n, sizeof *c.born)};
-    if (c.born == NULL)
-        return g->head.err.status;
-    find_born(&c);
+    find_born(g);
     for (uint32_t at = 0; at < g->n_order; at++) {
         const uint32_t i = g->order[at];
         const tl_node *node = &g->t->node[i];
         for (int k = 0; k < node->n_in && !(node->op->traits & TL_VIEW); k++)
             if (!tl_is_none(node->in[k]))
-                TL_TRY(check(&c, node->in[k], i, k, node->op->name, node->file, node->line));
+                TL_TRY(check(g, node->in[k], i, k, node->op->name, node->file, node->line));
     }
     for (int i = 0; i < g->n_out; i++)
-        TL_TRY(check(&c, g->out[i], n_nodes, 0, "the program's output", g->file, g->line));
+        TL_TRY(check(g, g->out[i], n_nodes, 0, "the program's output", g->file, g->line));
     for (int i = 0; i < g->tracing->n_watch; i++)
-        TL_TRY(check_watch(&c, &g->tracing->watch[i]));
+        TL_TRY(check_watch(g, &g->tracing->watch[i]));
     return g->head.err.status;
 }

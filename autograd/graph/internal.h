@@ -27,6 +27,8 @@
 typedef struct {
     tl_tensor same; /* the value that stands for it, equal bit for bit; itself if none does */
     uint32_t root;
+    int32_t born; /* the node whose result it shows, itself or through views; -1: a leaf */
+    bool needed;  /* by a node that runs, or as a result */
     bool offset_known;
     int64_t offset;  /* bytes from the beginning of the root */
     uint32_t number; /* when printed */
@@ -68,6 +70,7 @@ typedef struct tl_root {
     int acc;          /* of an accumulator, in this run: its number on the user's tape */
     size_t bytes;
     bool result;          /* an output or a watched value lies here */
+    bool needed;          /* something that lies here is */
     tl_spot *spots;       /* all that lies here; later steps first, until results are placed */
     bool used, written;   /* by a step */
     uint32_t first, last; /* the first and the last step that uses it */

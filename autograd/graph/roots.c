@@ -147,35 +147,29 @@ bool tl_node_writes(const tl_node *n, int k)
     return k == n->op->mutates || (k < 32 && n->op->changes & TL_BIT(k));
 }
 
-/* What is needed after the node looked at: by value, and by root. */
-typedef struct {
-    tl_graph *g;
-    bool *value, *root;
-} needs;
-
-static void need(needs *s, tl_tensor x)
+static void need(tl_graph *g, tl_tensor x)
 {
     while (!tl_is_none(x)) {
-        x = tl_graph_resolve(s->g, x);
-        s->root[tl_graph_root(s->g, x)] = true;
-        if (x.owner != s->g->t->values.owner)
+        x = tl_graph_resolve(g, x);
+        g->roots[tl_graph_root(g, x)].needed = true;
+        if (x.owner != g->t->values.owner)
             return;
-        s->value[x.index] = true;
-        x = tl_values_at(&s->g->t->values, x.index)->source;
+        g->value[x.index].needed = true;
+        x = tl_values_at(&g->t->values, x.index)->source;
     }
 }
 
-static bool needed(needs *s, const tl_node *n)
+/* Something after the node needs what it makes or changes. */
+static bool needed(tl_graph *g, const tl_node *n)
 {
-    tl_graph *g = s->g;
     for (int j = 0; j < n->n_out; j++)
-        if (s->value[n->out + (uint32_t)j])
+        if (g->value[n->out + (uint32_t)j].needed)
             return true;
     for (int k = 0; k < n->n_in; k++) {
         if (!tl_node_writes(n, k))
             continue;
         uint32_t r = tl_graph_root(g, n->in[k]);
-        if (g->roots[r].kind != TL_ROOT_SLAB || s->root[r])
+        if (g->roots[r].kind != TL_ROOT_SLAB || g->roots[r].needed)
             return true;
     }
     return false;
@@ -184,23 +178,20 @@ static bool needed(needs *s, const tl_node *n)
 tl_status tl_graph_order(tl_graph *g)
 {
     const tl_tape *t = g->t;
-    needs s = {.g = g,
-               .value = tl_graph_room(g, atomic_load(&t->values.count), 1),
-               .root = tl_graph_room(g, g->cap_roots, 1)};
     uint32_t *end = tl_graph_room(g, t->n_nodes, sizeof *end);
-    if (g->head.err.status != TL_OK)
+    if (end == NULL)
         return g->head.err.status;
     for (int i = 0; i < tl_graph_results(g); i++)
-        need(&s, *tl_graph_result(g, i));
+        need(g, *tl_graph_result(g, i));
     end += t->n_nodes;
     g->order = end;
     for (uint32_t i = t->n_nodes; i-- > 0;) {
         const tl_node *n = &t->node[i];
-        if (!needed(&s, n))
+        if (!needed(g, n))
             continue;
         *--g->order = i;
         for (int k = 0; k < n->n_in; k++)
-            need(&s, n->in[k]);
+            need(g, n->in[k]);
     }
     g->n_order = (uint32_t)(end - g->order);
     return g->head.err.status;
