@@ -129,11 +129,12 @@ static double rms(const double *x, const tl_shadow_leaf *l)
 typedef struct {
     tl_path path;
     tl_numeric num;
-    double g[2];     /* by the analytic gradients */
-    double scale;    /* its size */
-    double terms;    /* and that of its terms, which may cancel */
-    double sway;     /* how far a rounding of the leaves moves it */
-    const char *why; /* what is to be said of it where every op is right by itself */
+    double g[2];                  /* by the analytic gradients */
+    double scale;                 /* its size */
+    double terms;                 /* and that of its terms, which may cancel */
+    double sway;                  /* how far a rounding of the leaves moves it */
+    double tolerance[2], over[2]; /* by compare() */
+    const char *why;              /* what is to be said of it where every op is right by itself */
 } derivative;
 
 static void note(tl_checker *c, tl_verdict v, const derivative *d, double excess)
@@ -166,13 +167,13 @@ static void note(tl_checker *c, tl_verdict v, const derivative *d, double excess
 static double roundings(double unit) { return (unit > 0x1p-20 ? 64 : 2000) * unit; }
 
 /* How far the numeric derivative is from each analytic one, in tolerances. */
-static void compare(const tl_checker *c, const derivative *d, double tolerance[2], double over[2])
+static void compare(const tl_checker *c, derivative *d)
 {
-    tolerance[0] = 4 * d->num.error + 1e-9 * d->terms;
-    tolerance[1] = tolerance[0] + roundings(c->unit) * d->scale +
-                   fmin(32 * d->sway, 0.25 * d->scale);
+    d->tolerance[0] = 4 * d->num.error + 1e-9 * d->terms;
+    d->tolerance[1] = d->tolerance[0] + roundings(c->unit) * d->scale +
+                      fmin(32 * d->sway, 0.25 * d->scale);
     for (int own = 0; own < 2; own++)
-        over[own] = fabs(d->num.value - d->g[own]) / tolerance[own];
+        d->over[own] = fabs(d->num.value - d->g[own]) / d->tolerance[own];
 }
 
 /* A point nearby may lie outside the function's domain. */
@@ -212,19 +213,18 @@ static double units_of_1(tl_checker *c, double step)
  * gradient is excused, or some units of 1. */
 static bool is_lost(tl_checker *c, derivative d)
 {
-    double tolerance[2], over[2], noise[2] = {0, 0};
-    compare(c, &d, tolerance, over);
-    if (over[0] > 1) {
+    double noise[2] = {0, 0};
+    if (d.over[0] > 1) {
         noise[0] = fmax(fmin(32 * noise_at(c, &d.path, false), 1e-6 * d.scale),
                         units_of_1(c, d.num.step));
         d.num.error = fmax(d.num.error, fmin(2 * c->s.jumps / d.num.step, 2.5e-7 * d.scale));
-        compare(c, &d, tolerance, over);
+        compare(c, &d);
     }
-    if (over[1] > 1)
+    if (d.over[1] > 1)
         noise[1] = noise[0] + 32 * (noise_at(c, &d.path, true) + d.sway +
                                     c->unit * (d.terms - d.scale)); /* of terms that cancel */
     for (int own = 0; own < 2; own++)
-        if (!((over[own] - 1) * tolerance[own] <= noise[own]))
+        if (!((d.over[own] - 1) * d.tolerance[own] <= noise[own]))
             return false;
     return true;
 }
@@ -249,6 +249,7 @@ static derivative take(tl_checker *c, tl_path path)
     d.scale = fmax(fmax(fabs(d.num.value), fabs(d.g[0])), fmax(size, 1e-6 * c->largest));
     d.terms = fmax(d.scale, terms);
     d.sway = sqrt(sway);
+    compare(c, &d);
     return d;
 }
 
@@ -260,18 +261,16 @@ static derivative take(tl_checker *c, tl_path path)
 static void look_closer(tl_checker *c, derivative *d)
 {
     const double off = fabs(d->num.value - d->g[0]);
-    double tolerance[2], over[2];
     int agree = 0;
-    compare(c, d, tolerance, over);
-    if (!(over[0] > 1) || d->g[0] == 0)
+    if (!(d->over[0] > 1) || d->g[0] == 0)
         return;
     noise_at(c, &d->path, false); /* measures the jumps */
     for (double part = 1e-3; part > 1e-9 && agree < 2; part /= 8) {
         derivative near = *d;
         near.num = tl_shadow_derivative_near(&c->s, &d->path, part);
-        compare(c, &near, tolerance, over);
+        compare(c, &near);
         const double error = fmax(near.num.error, 2 * c->s.jumps / near.num.step);
-        agree = over[0] <= 1 && error < 0.1 * off ? agree + 1 : 0;
+        agree = near.over[0] <= 1 && error < 0.1 * off ? agree + 1 : 0;
         if (agree == 2)
             *d = near;
     }
@@ -282,9 +281,7 @@ static void look_closer(tl_checker *c, derivative *d)
 static bool is_bent(tl_checker *c, const derivative *d)
 {
     const double off = fabs(d->num.value - d->g[0]);
-    double tolerance[2], over[2];
-    compare(c, d, tolerance, over);
-    if (!(over[0] > 1) || fabs(d->num.value - d->g[1]) > 1.2 * off + tolerance[1])
+    if (!(d->over[0] > 1) || fabs(d->num.value - d->g[1]) > 1.2 * off + d->tolerance[1])
         return false;
     const bool bends = tl_shadow_bends(&c->s, &d->num, off);
     forgive(c);
@@ -298,10 +295,9 @@ static bool judge(tl_checker *c, tl_path path)
     derivative d = take(c, path);
     look_closer(c, &d);
     const tl_numeric num = d.num;
-    double tolerance[2], over[2], large = fmax(1e-4 * d.scale, 1e-9 * d.terms);
+    const double *over = d.over, large = fmax(1e-4 * d.scale, 1e-9 * d.terms);
     const bool finite = isfinite(num.value) && isfinite(d.g[1]) && isfinite(d.g[0]);
     tl_verdict v = TL_RIGHT;
-    compare(c, &d, tolerance, over);
     const bool fine64 = isfinite(d.g[0]) && over[0] <= 1;
     d.why = "and in f64 so is the whole; in %s it is off by more than roundings";
     if (!finite) {

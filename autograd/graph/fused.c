@@ -27,18 +27,12 @@ tl_dtype tl_tile_dtype(const tl_graph *g, const tl_node *n, int k)
 
 /* ---- making ---- */
 
-typedef struct {
-    tl_graph *g;
-    tl_fused *f;
-    const uint32_t *nodes;
-} builder;
-
-/* Which of the first n nodes makes x; -1: none. */
-static int member_of(const builder *b, int n, tl_tensor x)
+/* Which of the first n ops of the loop makes x; -1: none. */
+static int member_of(const tl_graph *g, const tl_fused *f, int n, tl_tensor x)
 {
-    const int32_t maker = tl_maker_at(b->g->t, tl_fuse_whole(b->g, x));
+    const int32_t maker = tl_maker_at(g->t, tl_fuse_whole(g, x));
     int i = n - 1;
-    while (i >= 0 && (int64_t)b->nodes[i] != maker)
+    while (i >= 0 && (int64_t)f->op[i].node != maker)
         i--;
     return i;
 }
@@ -62,29 +56,29 @@ static int members(const tl_graph *g, uint32_t i, uint32_t *nodes, int n)
 
 /* The operand for x, read in tiles of that dtype by an op of that shape: one that the loop has
  * already, if it reads x in the same way. */
-static int operand_for(builder *b, tl_tensor x, tl_dtype tile, tl_shape shape)
+static int operand_for(tl_graph *g, tl_fused *f, tl_tensor x, tl_dtype tile, tl_shape shape)
 {
-    tl_fused *f = b->f;
-    x = tl_graph_resolve(b->g, x);
+    x = tl_graph_resolve(g, x);
     for (int i = 0; i < f->n_in; i++)
         if (tl_same_handle(f->in[i].value, x) && f->in[i].tile == tile &&
             tl_shape_equal(&f->in[i].shape, &shape))
             return i;
     if (f->n_in == TL_FUSED_INS) {
-        tl_fail(&b->g->head.err, TL_EUSAGE, "a fused loop of more than %d operands", TL_FUSED_INS);
+        tl_fail(&g->head.err, TL_EUSAGE, "a fused loop of more than %d operands", TL_FUSED_INS);
         return 0;
     }
     f->in[f->n_in] = (tl_fused_in){.value = x, .tile = tile, .shape = shape};
     return f->n_in++;
 }
 
-static void add_op(builder *b, int i)
+/* Op i of the loop is that of the node. */
+static void add_op(tl_graph *g, tl_fused *f, int i, uint32_t node)
 {
-    tl_graph *g = b->g;
-    const tl_node *n = &g->t->node[b->nodes[i]];
+    const tl_node *n = &g->t->node[node];
     const tl_array *y = &tl_values_at(&g->t->values, n->out)->a;
-    tl_fused_op *o = &b->f->op[i];
-    *o = (tl_fused_op){.tile = n->op->tile,
+    tl_fused_op *o = &f->op[i];
+    *o = (tl_fused_op){.node = node,
+                       .tile = n->op->tile,
                        .slot = n->op->slot,
                        .attrs = n->attrs,
                        .n_in = n->n_in,
@@ -92,11 +86,12 @@ static void add_op(builder *b, int i)
                        .tile_dtype = tl_tile_dtype(g, n, n->n_in - 1),
                        .stores = n->op->traits & TL_STORES};
     for (int k = 0; k < n->n_in; k++) {
-        const int m = member_of(b, i, n->in[k]);
-        o->from[k] = m >= 0 ? ~m
-                            : operand_for(b, n->in[k], tl_tile_dtype(g, n, k), tl_array_shape(y));
+        const int m = member_of(g, f, i, n->in[k]);
+        o->from[k] = m >= 0
+                         ? ~m
+                         : operand_for(g, f, n->in[k], tl_tile_dtype(g, n, k), tl_array_shape(y));
     }
-    b->f->heavy |= (n->op->traits & TL_HEAVY) != 0;
+    f->heavy |= (n->op->traits & TL_HEAVY) != 0;
 }
 
 /* Gives each op a tile. A tile is free again after the last op that reads it. Tile 0 is for what is
@@ -133,9 +128,8 @@ tl_fused *tl_fused_new(tl_graph *g, uint32_t node)
     if (g->head.err.status != TL_OK)
         return NULL;
     *f = (tl_fused){.n_ops = n, .op = op, .in = in};
-    builder b = {g, f, nodes};
     for (int i = 0; i < n; i++)
-        add_op(&b, i);
+        add_op(g, f, i, nodes[i]);
     give_buffers(f);
     return g->head.err.status == TL_OK ? f : NULL;
 }

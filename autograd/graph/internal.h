@@ -265,8 +265,9 @@ static inline bool tl_inlined(const tl_graph *g, uint32_t node)
 enum { TL_FUSED_OPS = 48, TL_FUSED_INS = 32 };
 
 typedef struct {
-    tl_tile_fn *tile;
+    uint32_t node;
     int slot; /* of the level in force; 0: tile */
+    tl_tile_fn *tile;
     const void *attrs;
     int n_in, from[TL_TILE_MAX_IN]; /* operand i, or ~i: op i of the loop */
     tl_dtype tile_dtype;            /* of the last input's tile */

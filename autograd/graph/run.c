@@ -162,10 +162,9 @@ static void give_outputs(tl_graph *g, const tl_tensor *in, tl_tensor *out, int n
 
 static void read_watches(tl_graph *g, int end)
 {
-    for (int i = 0; i < g->tracing->n_watch; i++) {
+    for (int i = 0; i < g->tracing->n_watch; i++)
         if (g->tracing->watch[i].part < end)
             *g->tracing->watch[i].to = tl_array_get(&g->result_array[g->n_out + i], 0);
-    }
 }
 
 static tl_status check(tl_graph *g, tl_at at, const tl_tensor *in, int n_in, int n_out)

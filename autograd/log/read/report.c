@@ -316,11 +316,10 @@ static void show_values(FILE *f, const tl_log_pair *p, int64_t step, const tl_lo
     tl_st_file *kept[2] = {NULL, NULL};
     tl_err err = {.status = TL_OK};
     int at[2] = {-1, -1};
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 2; i++)
         if (tl_log_values_path(path[i], sizeof path[i], p->path[i], step) != NULL &&
             tl_st_open(&kept[i], path[i], &err) == TL_OK)
             at[i] = tl_st_find(kept[i], tl_log_key_text(key, r->key));
-    }
     if (err.status != TL_OK && err.status != TL_EIO) {
         fprintf(f, "\nThe values that were kept cannot be read: %s\n", err.message);
     } else if (kept[0] == NULL || kept[1] == NULL) {
