@@ -247,8 +247,11 @@ static void a_gradient_is_not_lost_in_a_graph_without_backward(void **state)
     int mode = tl_mode_push(t, TL_NO_GRAD);
     assert_int_equal(tl_graph_run(g, &x, 1, &y, 1), TL_OK);
     assert_int_equal(tl_graph_run(h, &x, 1, &y, 1), TL_OK);
+    tl_graph *k = trace_one(t, doubles, NULL);
     tl_mode_pop(t, mode);
-    tl_free(g, h, t, m);
+    tl_graph_run(k, &x, 1, &y, 1); /* the other way round it is another graph */
+    expect_failure_both(t, TL_EUSAGE, "other settings: modes (", "now 0)");
+    tl_free(g, h, k, t, m);
 }
 
 static void drops(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int m, void *ctx)
