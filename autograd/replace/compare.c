@@ -130,7 +130,7 @@ typedef struct term {
     struct term *next;
 } term;
 
-/* A value's gradient in one backward: its terms; those of the match that makes it are counted. */
+/* The terms of a value's gradient in one backward; of the match that makes it, only counted. */
 typedef struct {
     term *first, *last;
     int n, n_own;
@@ -139,9 +139,9 @@ typedef struct {
 } sum;
 
 /* Adds the term that comes from input k of a node, named by its match or, without one, by that
- * place; of a leaf also by the kind of accumulator. A leaf's terms are all numbered, and none
- * counts as one with others behind a term of the value's own. Of two the smaller name comes first.
- */
+ * place; of a leaf also by the kind of accumulator. Terms of one match with which the sum begins
+ * count as one, but not a leaf's, which are all numbered, nor behind a term of its own. Of the
+ * first two the smaller name comes first. */
 static void add_term(tl_pass *p, tl_tape *t, sum *x, uint32_t node, int k, const tl_match *own)
 {
     char kind[TL_ATTRS_TEXT];

@@ -90,7 +90,8 @@ typedef struct tl_user {
     const struct tl_user *next;
 } tl_user;
 
-/* Of a value and the memory at the bottom of it: of the model, then accumulators, then the tape. */
+/* What is known of a value and of the memory at the bottom of it. Values of the model come first,
+ * then accumulators, then values of the tape. */
 typedef struct {
     const tl_user *users; /* all that read the value */
     const tl_user *due;   /* those that have yet to change the memory */
