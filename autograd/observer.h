@@ -1,11 +1,11 @@
 /* observer.h: what watches a tape: a profiler, a check of your own. Public.
  *
  * An observer is a constant struct of callbacks, attached to a tape with a context. It is told what
- * happens there, in order, on the thread that uses the tape; NULL callbacks are skipped. Several
- * observers are told in the order in which they were attached. They may read anything (arrays
- * borrow the tape's memory until the callback returns), must not attach or detach observers, and
- * change nothing except where a callback says so: watched or not, a program has the same bits.
- * examples/profile.c is a complete one. */
+ * happens there, on the thread that uses the tape; NULL callbacks are skipped. Several are told in
+ * the order in which they were attached. They may read anything (arrays borrow the tape's memory
+ * until the callback returns), must not attach or detach observers, and change nothing except where
+ * a callback says so: watched or not, a program has the same bits. A run of a graph tells runs,
+ * ran, put_off, update_begins and cleared alone. examples/profile.c is a complete one. */
 #ifndef TL_OBSERVER_H
 #define TL_OBSERVER_H
 
@@ -52,9 +52,9 @@ typedef struct {
     bool follows;  /* also attached to tapes that recompute parts of this one (tl_gradcheck) */
     unsigned mode; /* the next three are told only of calls in these modes; 0: of all */
 
-    /* A call is about to be recorded (not: by a program that is being traced); before and after its
-     * kernel, if one runs. records() and ran() may put an error on t and return it: the call fails,
-     * and what records() refuses has changed nothing. They read, and record nothing. */
+    /* A call is about to be recorded (but in a trace); before and after its kernel, if one runs.
+     * records() and ran() may put an error on t and return it: the call fails, and what records()
+     * refuses has changed nothing. They record nothing. */
     tl_status (*records)(void *ctx, tl_tape *t, const tl_seen *c);
     void (*runs)(void *ctx, tl_tape *t, const tl_seen *c);
     tl_status (*ran)(void *ctx, tl_tape *t, const tl_seen *c);
@@ -64,11 +64,12 @@ typedef struct {
     void (*segment_restored)(void *ctx, tl_tape *t, uint32_t first, uint32_t end);
 
     void (*backward_begins)(void *ctx, tl_tape *t, tl_tensor y);
-    /* What a vjp returned, before it is brought to the inputs' shapes; dx may be replaced. */
+    /* What a vjp returned, before it is brought to the inputs' shapes; dx may be replaced: while a
+     * program is traced (tl_traced), and values have no contents, for all of its runs. */
     void (*gave)(void *ctx, tl_tape *t, const tl_given *g);
     void (*delivered)(void *ctx, tl_tape *t, const tl_given *g);
-    /* All that this backward, or run of a graph, adds to a parameter now waits for tl_accumulate
-     * (.put_off), which may be called here. An error on t ends the backward, or the run. */
+    /* All that this backward, or run of a graph, adds to a parameter waits for tl_accumulate, which
+     * may be called here (.put_off). An error on t ends the backward, or the run. */
     void (*put_off)(void *ctx, tl_tape *t, const char *param);
     void (*backward_ends)(void *ctx, tl_tape *t);
 

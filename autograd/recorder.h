@@ -36,8 +36,7 @@ typedef struct {
     tl_tensor (*accumulator)(void *ctx, tl_tape *t, const tl_array *a, uint32_t leaf, uint32_t use);
     /* Whether x lies in an accumulator, and in which. */
     bool (*accumulator_of)(void *ctx, const tl_tape *t, tl_tensor x, uint32_t *leaf, uint32_t *use);
-    /* The last node that changes x, a tensor of the model, in place; -1: none. (In a trace there is
-     * no memory whose version could tell.) */
+    /* The last node that changes x, a tensor of the model, in place; -1: none. */
     int64_t (*last_change)(void *ctx, tl_tape *t, tl_tensor x);
     /* A number that identifies where the contents of leaf x come from. */
     uint64_t (*origin)(void *ctx, const tl_tape *t, tl_tensor x);

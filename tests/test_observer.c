@@ -64,8 +64,8 @@ static void restored(void *ctx, tl_tape *t, uint32_t first, uint32_t end)
 static void gave(void *ctx, tl_tape *t, const tl_given *g)
 {
     heard *h = ctx;
-    (void)t;
-    h->order |= h->begins != h->ends + 1 || g->delivered != NULL || g->node >= g->first;
+    h->order |= (!tl_traced(t) && h->begins != h->ends + 1) || g->delivered != NULL ||
+                g->node >= g->first;
     h->gave++;
 }
 
@@ -170,6 +170,81 @@ static void a_training_run_is_heard_in_order(void **unused)
     assert_true(h.phase[TL_PHASE_UPDATE] > 0 && g.phase[TL_PHASE_UPDATE] > 0);
     assert_true(g.phase[0] > 0 && g.phase[TL_PHASE_BACKWARD] > 0);
     assert_true(g.recorded == 0 && g.begins == 0); /* a run of a graph records nothing */
+    assert_true(g.gave > 0 && g.delivered == 0);
+}
+
+static void turns(void *ctx, tl_tape *t, const tl_given *g)
+{
+    (void)ctx;
+    if (strcmp(g->op->name, "tanh") == 0)
+        g->dx[0] = tl_neg(t, g->dx[0]);
+}
+
+/* What an observer puts in place of a gradient is there in every run of a program, also if it comes
+ * or goes after the first one. */
+static void replaced_gradients_are_in_graphs(void **unused)
+{
+    static const tl_observer reversal = {.gave = turns};
+    (void)unused;
+    for (int first = 0; first < 2; first++) {
+        char hash[2][65];
+        for (int compiled = 0; compiled < 2; compiled++) {
+            tl_model *m = tl_model_new(.seed = 1);
+            tl_tape *t = tl_tape_new(m);
+            tl_opt *o = tl_sgd_new(m, .lr = 0.1);
+            tl_compiled *c = tl_compile(t, program, 1, o);
+            for (int i = 0; i < 4; i++) {
+                tl_tensor loss,
+                    x = tl_data(t, ((float[2][2]){{1, 2}, {3, 4}}), TL_F32, TL_DIMS(2, 2));
+                if (i % 2 == first)
+                    assert_int_equal(tl_observe(t, &reversal, NULL), TL_OK);
+                else
+                    tl_observe_end(t, &reversal);
+                if (compiled)
+                    tl_run(c, &x, 1, &loss);
+                else
+                    program(t, &x, 1, &loss, 1, o);
+                tl_tape_reset(t);
+            }
+            assert_string_equal(tl_error(t), "");
+            assert_true(!compiled || tl_compiled_count(c) == 2);
+            assert_int_equal(tl_model_sha256(m, hash[compiled]), TL_OK);
+            tl_free(c, o, t, m);
+        }
+        assert_string_equal(hash[0], hash[1]);
+    }
+}
+
+/* A reset or a tl_free in a callback is refused, in a run of a graph too. */
+static tl_status resets_inside(void *ctx, tl_tape *t, const tl_seen *c)
+{
+    if (strcmp(c->call->op->name, "tanh") == 0 && *(int *)ctx == 0)
+        tl_tape_reset(t);
+    else if (strcmp(c->call->op->name, "tanh") == 0)
+        tl_free(t);
+    return TL_OK;
+}
+
+static void callbacks_do_not_end_what_calls_them(void **unused)
+{
+    static const tl_observer observer = {.ran = resets_inside};
+    (void)unused;
+    for (int way = 0; way < 4; way++) {
+        int frees = way / 2;
+        tl_model *m = tl_model_new(.seed = 1);
+        tl_tape *t = tl_tape_new(m);
+        tl_opt *o = tl_sgd_new(m, .lr = 0.1);
+        tl_compiled *c = tl_compile(t, program, 1, o);
+        tl_tensor x = tl_data(t, ((float[2][2]){{1, 2}, {3, 4}}), TL_F32, TL_DIMS(2, 2)), loss;
+        tl_observe(t, &observer, &frees);
+        if (way % 2)
+            tl_run(c, &x, 1, &loss);
+        else
+            program(t, &x, 1, &loss, 1, o);
+        assert_int_equal(tl_error_status(t), TL_EUSAGE);
+        assert_non_null(strstr(tl_error(t), frees ? "tl_free: tanh" : "tl_tape_reset: tanh"));
+        tl_free(c, o, t, m);
+    }
 }
 
 static void observers_come_and_go(void **unused)
@@ -297,6 +372,8 @@ static void what_has_its_dtype_already_is_not_cast(void **state)
 
 const struct CMUnitTest tl_tests_observer[] = {
     cmocka_unit_test(a_training_run_is_heard_in_order),
+    cmocka_unit_test(replaced_gradients_are_in_graphs),
+    cmocka_unit_test(callbacks_do_not_end_what_calls_them),
     cmocka_unit_test(observers_come_and_go),
     cmocka_unit_test(what_is_refused_before_it_is_recorded),
     cmocka_unit_test(what_has_its_dtype_already_is_not_cast),

@@ -104,6 +104,7 @@ static tl_graph *graph_new(tl_tape *user, int n_in, int n_out, tl_graph_options 
     all->graphs = g;
     g->opt = o;
     g->traced_choice = user->now.choice;
+    g->traced_givers = tl_trace_givers(user);
     g->traced_mode = user->now.mode;
     if (user->model != NULL) {
         g->traced_settings = user->model->settings;
@@ -399,6 +400,8 @@ const char *tl_graph_misfits(char buf[TL_MISFITS_TEXT], const tl_graph *g, unsig
         ADD(", modes (%#x, now %#x)", g->traced_mode, u->now.mode);
     if (u->now.choice != g->traced_choice)
         ADD(", selected kernels");
+    if (tl_trace_givers(u) != g->traced_givers)
+        ADD(", observers of what vjps return");
     if (m != NULL && m->frozen != g->tracing->frozen)
         ADD(", frozen parameters");
     if (is_cut(g))

@@ -158,7 +158,7 @@ struct tl_graph {
     const tl_choice *traced_choice;
     unsigned traced_mode;
     uint32_t traced_settings, traced_values; /* of the model */
-    uint64_t traced_seed;
+    uint64_t traced_seed, traced_givers;
     tl_tensor newest; /* the model's last tensor. While it is there, all that the trace knows are */
 
     tl_bump bump;         /* memory of everything below */

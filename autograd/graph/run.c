@@ -57,14 +57,14 @@ tl_status tl_graph_run_call(tl_graph *g, const tl_plan_step *p, tl_call *c)
     const int n_ops = p->fused != NULL ? p->fused->n_ops : 1; /* shown as a call of the last one */
     const tl_seen seen = {c, n->file, n->line, n->phase, TL_NO_NODE, n_ops, NULL};
     g->running++; /* whoever is called from here on must not run g again */
-    tl_tell_runs(g->user, &seen);
     g->user->inside = c->op->name;
+    tl_tell_runs(g->user, &seen);
     if (p->fused != NULL)
         tl_fused_run(p->fused);
     else
         s = tl_op_run(c);
-    g->user->inside = outer;
     s = s == TL_OK ? tl_tell(g->user, &seen, true) : s;
+    g->user->inside = outer;
     s = s == TL_OK ? g->user->head.err.status : s;
     g->running--;
     if (s == TL_OK && c->begins)

@@ -132,7 +132,26 @@ static void freed(void *ctx, tl_tape *t)
     tl_free_raw(k);
 }
 
-static const tl_observer beside = {.recorded = recorded, .reset = forget, .freed = freed};
+/* Observers of the user's tape may replace what a vjp returns: here, for all runs. */
+static void gave(void *ctx, tl_tape *t, const tl_given *g)
+{
+    const tl_tape *user = ((tl_traced_tape *)ctx)->tracing->user;
+    TL_TELL(user, gave, t, g);
+}
+
+uint64_t tl_trace_givers(const tl_tape *user)
+{
+    uint64_t h = 0;
+    for (int i = 0; i < user->n_watchers; i++)
+        if (user->watcher[i].o->gave != NULL)
+            h = tl_mix(tl_mix(h, (uintptr_t)user->watcher[i].o), (uintptr_t)user->watcher[i].ctx);
+    return h;
+}
+
+static const tl_observer beside = {.recorded = recorded,
+                                   .gave = gave,
+                                   .reset = forget,
+                                   .freed = freed};
 
 tl_tensor tl_trace_leaf(tl_tape *t, const tl_array *a, tl_leaf leaf)
 {

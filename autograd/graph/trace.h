@@ -104,6 +104,8 @@ int tl_node_part(const tl_tape *t, uint32_t node);
 int tl_grad_part(const tl_tape *t, int record);
 /* The note of a record, for writing; NULL, with t's error, if there is no memory. */
 tl_grad_note *tl_grad_note_at(tl_tape *t, int record);
+/* A hash of the observers of the user's tape that may replace what vjps return. */
+uint64_t tl_trace_givers(const tl_tape *user);
 /* What is recorded from now on belongs to that part. */
 void tl_trace_part(tl_tape *t, int part);
 /* dst takes over the gradient records of src, whose leaves are still those of src. */
