@@ -40,14 +40,13 @@ static tl_status add_gradients(entries *x, tl_tape *t, tl_err *err)
     for (int i = 0; i < tl_accumulating_count(t); i++) {
         tl_accumulating g = tl_accumulating_at(t, i);
         if (*g.param == '\0') /* the name of a derived value is put together when it is asked for */
-            return tl_fail(err, TL_ENOMEM, "tl_checkpoint_save: no memory for a gradient's name");
+            return tl_fail(err, TL_ENOMEM, "no memory for a gradient's name");
         /* a model in which it is frozen refuses the file */
         if (tl_model_named(tl_tape_model(t), g.param).frozen)
-            return tl_fail(
-                err, TL_EUSAGE,
-                "tl_checkpoint_save: '%.100s' was frozen after it got a gradient; thaw it "
-                "(tl_model_freeze), or clear the gradients (tl_grad_clear)",
-                g.param);
+            return tl_fail(err, TL_EUSAGE,
+                           "'%.100s' was frozen after it got a gradient; thaw it "
+                           "(tl_model_freeze), or clear the gradients (tl_grad_clear)",
+                           g.param);
         snprintf(x->name[i], TL_GRADIENT_NAME, "grad.%d.%s.%s", g.call, g.kind, g.param);
         if (*g.kind == '\0')
             g.array = tl_array_make(TL_I64, &TL_SCALAR, &nothing);
@@ -74,11 +73,10 @@ static tl_status write_file(tl_model *m, tl_tape *t, const tl_opt *opt, const ch
                  .name = tl_calloc((size_t)more + 1, sizeof *x.name)};
     tl_status s = TL_OK;
     if (tl_waiting_at(t, 0) != NULL)
-        s = tl_fail(err, TL_EUSAGE,
-                    "tl_checkpoint_save: a gradient of '%s' waits for tl_accumulate",
+        s = tl_fail(err, TL_EUSAGE, "a gradient of '%s' waits for tl_accumulate",
                     tl_waiting_at(t, 0));
     else if (x.e == NULL || x.name == NULL)
-        s = tl_fail(err, TL_ENOMEM, "tl_checkpoint_save: no memory for %d entries", count + more);
+        s = tl_fail(err, TL_ENOMEM, "no memory for %d entries", count + more);
     for (int i = 0; s == TL_OK && i < count; i++) {
         tl_named p = tl_model_at(m, i);
         if (!is_forgotten(m, opt, &p))
@@ -100,15 +98,12 @@ static tl_status check_notes(const tl_note *notes, int n, tl_err *err)
         TL_TRY(tl_need(err, "tl_checkpoint_save", "a note's key or value",
                        notes[i].key != NULL && notes[i].value != NULL, 1));
         if (strncmp(notes[i].key, "tally.", 6) == 0)
-            return tl_fail(
-                err, TL_ENAME,
-                "tl_checkpoint_save: the note '%.60s': 'tally.' begins the library's own",
-                notes[i].key);
+            return tl_fail(err, TL_ENAME, "the note '%.60s': 'tally.' begins the library's own",
+                           notes[i].key);
         if (strlen(notes[i].value) >= TL_NOTE_MAX)
-            return tl_fail(
-                err, TL_EDOMAIN,
-                "tl_checkpoint_save: the note '%.60s' has %zu bytes; at most %d are possible",
-                notes[i].key, strlen(notes[i].value), TL_NOTE_MAX - 1);
+            return tl_fail(err, TL_EDOMAIN,
+                           "the note '%.60s' has %zu bytes; at most %d are possible", notes[i].key,
+                           strlen(notes[i].value), TL_NOTE_MAX - 1);
     }
     return TL_OK;
 }
@@ -141,7 +136,7 @@ static tl_status save(tl_model *m, tl_tape *t, const tl_opt *opt, const char *pa
     TL_TRY(check_notes(notes, n, err));
     if (opt != NULL && opt->o.parts > 1 && !opt->gathered)
         return tl_fail(err, TL_EUSAGE,
-                       "tl_checkpoint_save: the optimizer has the state of part %d of %d; "
+                       "the optimizer has the state of part %d of %d; "
                        "tl_group_save gathers that of all",
                        opt->o.part, opt->o.parts);
     tl_st_meta *meta = tl_calloc((size_t)(n + OWN_NOTES), sizeof *meta), *end = meta;
@@ -149,7 +144,7 @@ static tl_status save(tl_model *m, tl_tape *t, const tl_opt *opt, const char *pa
     if (meta == NULL || others == NULL) {
         tl_free_raw(meta);
         free(others);
-        return tl_fail(err, TL_ENOMEM, "tl_checkpoint_save: no memory for %d notes", n);
+        return tl_fail(err, TL_ENOMEM, "no memory for %d notes", n);
     }
     for (int i = 0; i < n; i++)
         *end++ = (tl_st_meta){notes[i].key, notes[i].value};

@@ -127,7 +127,8 @@ static tl_status check_gradient(const loading *l, const tl_st_entry *e, const gr
     const bool sums = e->array.dtype == TL_F32 || e->array.dtype == TL_F64;
     if (g->call == MOST_CALLS || (derived ? !sums : !p.param || p.frozen))
         return tl_file_fail(&l->file, TL_EFORMAT,
-                            "'%.100s' belongs to no accumulator that the model can have", e->name);
+                            "'%.100s' belongs to no accumulator that the model can have%s", e->name,
+                            p.frozen ? ", where that parameter is frozen" : "");
     if (*g->kind == '\0' || derived)
         return TL_OK;
     p.array.dtype = e->array.dtype == TL_F64 /* folds are in f64, chains in the compute type */
@@ -268,6 +269,7 @@ static tl_status open_gradients(const loading *l)
         return s;
     tl_err said = {.status = TL_OK};
     tl_fail(&said, s, "tl_checkpoint_load: %s", tl_error(l->t));
+    tl_grad_clear(l->t);
     tl_error_clear(l->t); /* and its model's */
     return tl_fail(l->file.err, s, "%s", said.message);
 }

@@ -180,7 +180,7 @@ static tl_tensor convolve(tl_at at, tl_model *m, const char *name, tl_tensor x, 
         return tl_leave(t, place, TL_NONE);
     tl_conv_options c = {.groups = groups};
     w.dim[1] = s.dim[1] / groups;
-    for (int i = 0; i < dims; i++) {
+    for (int i = 0; i < 2; i++) { /* in one dim a second number is refused */
         w.dim[2 + i] = o->kernel[i];
         c.stride[i] = o->stride[i];
         c.padding[i] = o->padding[i];

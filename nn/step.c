@@ -295,9 +295,12 @@ static __attribute__((noinline)) tl_status step(tl_opt *o, tl_at at)
         return tl_tape_fail(at, TL_EUSAGE,
                             "tl_step: the optimizer is of another model than the tape");
     if (tl_mode(t) & TL_ANOMALY) /* an update that stops half way would leave half a step */
-        return tl_tape_fail(at, TL_EUSAGE, "tl_step: not inside a TL_ANOMALY scope");
+        return tl_tape_fail(at, TL_EUSAGE,
+                            "tl_step: a TL_ANOMALY scope is open, and could stop an update half "
+                            "way; tl_mode_pop it before");
     if (tl_mode(t) & TL_TRACE && !tl_traced(t))
-        return tl_tape_fail(at, TL_ETRACED, "tl_step: not inside a TL_TRACE scope");
+        return tl_tape_fail(at, TL_ETRACED,
+                            "tl_step: a TL_TRACE scope is open, in which nothing has contents");
     int mode = tl_mode_push(t, TL_NO_GRAD), place = tl_place_push(at);
     scalars s;
     o->stepping = true;

@@ -438,6 +438,44 @@ static void the_second_derivative_that_is_wrong(void **unused)
         }
 }
 
+/* dx is NaN at one element of many, and right elsewhere. */
+static void hole_vjp(tl_vjp *g)
+{
+    static float nans[200];
+    nans[150] = NAN;
+    g->dx[0] = tl_add(g->t, g->dy[0],
+                      tl_cast(g->t, tl_data(g->t, nans, TL_F32, TL_DIMS(200)),
+                              tl_dtype_of(g->t, g->dy[0])));
+}
+
+static const tl_op op_hole = {.name = "hole",
+                              .n_in = 1,
+                              .n_out = 1,
+                              .shape = like_first,
+                              .forward = leave_forward,
+                              .vjp = hole_vjp};
+
+static tl_tensor f_hole(tl_tape *on, const tl_tensor *in, int n, void *ctx)
+{
+    (void)n, (void)ctx;
+    return tl_apply1(TL_AT(on), &op_hole, NULL, in, 1);
+}
+
+static void the_one_element_that_is_not_finite(void **unused)
+{
+    (void)unused;
+    static double x[200];
+    tl_gradcheck_report r;
+    tl_tape *on = tl_tape_new(NULL);
+    for (int i = 0; i < 200; i++)
+        x[i] = 0.01 * i;
+    tl_tensor in = tl_data(on, x, TL_F64, TL_DIMS(200));
+    assert_int_equal(tl_gradcheck_with(on, f_hole, &in, 1, NULL, &r), TL_WRONG);
+    if (strstr(r.text, "is not finite at 1 of") == NULL || strstr(r.text, "[150]") == NULL)
+        fail_msg("%s", r.text);
+    tl_free(on);
+}
+
 /* Memory that ends during the search leaves the verdict, or is what is said. */
 static void a_search_without_memory(void **unused)
 {
@@ -465,5 +503,6 @@ const struct CMUnitTest tl_tests_culprit[] = {
     TEST(calls_that_are_wrong_are_counted),    TEST(a_bend_is_no_fault),
     TEST(a_right_gradient_costs_no_search),    TEST(hidden_state_is_told_apart),
     TEST(the_second_derivative_that_is_wrong), TEST(a_search_without_memory),
+    TEST(the_one_element_that_is_not_finite),
 };
 const size_t tl_tests_culprit_count = sizeof tl_tests_culprit / sizeof tl_tests_culprit[0];

@@ -108,6 +108,24 @@ static void what_mixed_samples_is_named(void **unused)
     names(what, "matmul", line);
 }
 
+static void adds_up(tl_tape *on, const tl_tensor *in, int n, tl_tensor *out, int n_out, void *ctx)
+{
+    (void)n, (void)n_out, (void)ctx;
+    out[0] = tl_cumsum(on, in[0], 0, false);
+}
+
+/* What a graph gives has no ops behind it to name. */
+static void what_a_graph_has_mixed_is_said(void **unused)
+{
+    (void)unused;
+    tl_tensor x = batch(), y;
+    tl_compiled *g = tl_compile(t, adds_up, 1, NULL);
+    assert_int_equal(tl_run(g, &x, 1, &y), TL_OK);
+    assert_int_equal(explain(y), 1);
+    assert_non_null(strstr(text, "ask inside the program"));
+    tl_free(g);
+}
+
 static void weight_decay_in_the_loss_is_named(void **unused)
 {
     (void)unused;
@@ -676,6 +694,7 @@ const struct CMUnitTest tl_tests_explain[] = {
     TEST(a_state_of_samples_has_to_be_called_one),
     TEST(weight_decay_in_the_loss_is_named),
     TEST(what_mixed_samples_is_named),
+    TEST(what_a_graph_has_mixed_is_said),
     TEST(direct_uses_by_folding_ops_are_none),
     TEST(a_llama_has_none),
     TEST(a_gpt2_has_none),

@@ -274,6 +274,12 @@ int tl_explain_invariance(tl_tape *t, tl_tensor y, char *buf, size_t cap)
         tl_canonical_order(t, y, TL_TO_ALL, &all, &n_all) != TL_OK ||
         tl_canonical_order(t, y, TL_TO_GRAD, &order, &n) != TL_OK)
         return -1;
+    const tl_value *v = tl_peek(t, y);
+    if (v->node < 0 && v->batch == TL_MIXED)
+        line(&r,
+             "value %u was given as one that mixes samples: ask inside the program that makes "
+             "it.\n",
+             y.index);
     for (uint32_t i = 0; i < n_all; i++) {
         explain_kernel(&r, &t->node[all[i]]);
         explain_choices(&r, t, all, n_all, i);

@@ -368,10 +368,13 @@ static double error_along(tl_checker *c, tl_shadow_leaf *l, const double *whole,
     return error;
 }
 
-/* Finds the element from which most of the error along a direction comes, by halving: the error of
- * a range of elements is that along the direction's part there. */
+/* Finds an element that is not finite, or that from which most of the error along a direction
+ * comes, by halving: the error of a range of elements is that along the direction's part there. */
 static tl_status hunt(tl_checker *c, tl_shadow_leaf *l)
 {
+    for (int64_t i = 0; i < l->n; i++)
+        if (!isfinite(c->s.g[0][l->first + i]) || !isfinite(c->s.g[1][l->first + i]))
+            return check_along(c, l, i), c->s.err.status;
     double *whole = tl_calloc((size_t)l->n, sizeof *whole);
     if (whole == NULL)
         return tl_fail(&c->s.err, TL_ENOMEM, "no memory for %lld elements", (long long)l->n);
