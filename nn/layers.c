@@ -147,6 +147,9 @@ tl_tensor tl_mlp_gelu_at(tl_at at, tl_model *m, const char *name, tl_tensor x, i
 
 /* ---- convolutions ---- */
 
+/* Options of one dim may repeat their number. */
+static bool is_second(const int64_t v[2]) { return v[1] != 0 && v[1] != v[0]; }
+
 static tl_tensor convolve(tl_at at, tl_model *m, const char *name, tl_tensor x, int64_t outputs,
                           int dims, const tl_convolve_options *o)
 {
@@ -165,9 +168,13 @@ static tl_tensor convolve(tl_at at, tl_model *m, const char *name, tl_tensor x, 
     if (o->kernel[0] < 1 || o->kernel[dims - 1] < 1)
         tl_tape_fail(at, TL_ESHAPE, "%s: '%.100s': .kernel must be given (it is %s)", who, title,
                      kernel);
-    else if (dims == 1 && o->kernel[1] != 0 && o->kernel[1] != o->kernel[0])
-        tl_tape_fail(at, TL_EUSAGE, "%s: '%.100s': one dim, and a second .kernel (%lld)", who,
-                     title, (long long)o->kernel[1]);
+    else if (dims == 1 && (is_second(o->kernel) || is_second(o->stride) || is_second(o->padding) ||
+                           is_second(o->dilation)))
+        tl_tape_fail(at, TL_EUSAGE,
+                     "%s: '%.100s': one dim, and a second .kernel (%lld), .stride (%lld), .padding "
+                     "(%lld) or .dilation (%lld)",
+                     who, title, (long long)o->kernel[1], (long long)o->stride[1],
+                     (long long)o->padding[1], (long long)o->dilation[1]);
     else if (s.ndim != dims + 2)
         tl_tape_fail(at, TL_ESHAPE, "%s: '%.100s': x has shape %s; %s is needed", who, title,
                      tl_shape_text(text, &s), dims == 1 ? "(n, c, w)" : "(n, c, h, w)");
@@ -180,7 +187,7 @@ static tl_tensor convolve(tl_at at, tl_model *m, const char *name, tl_tensor x, 
         return tl_leave(t, place, TL_NONE);
     tl_conv_options c = {.groups = groups};
     w.dim[1] = s.dim[1] / groups;
-    for (int i = 0; i < 2; i++) { /* in one dim a second number is refused */
+    for (int i = 0; i < dims; i++) {
         w.dim[2 + i] = o->kernel[i];
         c.stride[i] = o->stride[i];
         c.padding[i] = o->padding[i];

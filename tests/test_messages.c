@@ -286,7 +286,8 @@ static void sizes_of_layers(void **unused)
     refused(&l,
             tl_convolve1d(t, m, "d", tl_zeros(t, TL_F32, TL_DIMS(1, 4, 9)), 2, .kernel = {3},
                           .stride = {1, 2}),
-            TL_EUSAGE, "conv1d: one dim, and a second .stride (2)");
+            TL_EUSAGE,
+            "tl_convolve1d: 'd': one dim, and a second .kernel (0), .stride (2), .padding (0)");
     refused(&l, tl_convolve2d(t, m, "c", l.image, 2, .kernel = {1, 1}, .groups = 3), TL_ESHAPE,
             "'c': 4 channels to 2 by .groups = 3, which must divide both");
     refused(&l, tl_self_attention(t, m, "a", l.x, .heads = 2), TL_ESHAPE,
