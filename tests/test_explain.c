@@ -600,6 +600,38 @@ static void strict_refuses_what_it_names(void **unused)
     }
 }
 
+static void tile_of_blind(const tl_tile *c)
+{
+    for (int64_t i = 0; i < c->n; i++)
+        ((float *)c->out)[i] = *(const float *)c->attrs * ((const float *)c->in[0])[i];
+}
+
+static void vjp_of_blind(tl_vjp *g)
+{
+    g->dx[0] = tl_scale(g->t, g->dy[0], *(const float *)g->attrs);
+}
+
+/* An op whose attributes have no schema makes of a weight what nothing else is known to equal. */
+static void an_op_without_a_schema_is_told_so(void **unused)
+{
+    static const tl_attr schema[] = {{"k", TL_ATTR_INT, 0}, {NULL, 0, 0}};
+    static const float twice = 2;
+#define TWICE(id, schema_)                                                             \
+    {                                                                                  \
+        .name = id, .n_in = 1, .n_out = 1, .traits = TL_POINTWISE, .attr = schema_,    \
+        .attr_size = sizeof twice, .shape = tl_pointwise_shape, .tile = tile_of_blind, \
+        .vjp = vjp_of_blind                                                            \
+    }
+    static const tl_op op[] = {TWICE("blind", NULL), TWICE("told", schema)};
+    (void)unused;
+    for (int told = 0; told < 2; told++) {
+        tl_tape_reset(t);
+        tl_tensor w = weight("w"), y = tl_apply1(TL_AT(t), &op[told], &twice, &w, 1);
+        assert_int_equal(explain(loss_of(tl_matmul(t, batch(), y))), !told);
+        assert_true(told || strstr(text, "give the op one (.attr)") != NULL);
+    }
+}
+
 /* It names the function that was called, not only the op of which that is made. */
 static void strict_names_the_call(void **unused)
 {
@@ -703,6 +735,7 @@ const struct CMUnitTest tl_tests_explain[] = {
     TEST(what_it_does_not_name_holds),
     TEST(it_speaks_where_gradients_differ),
     TEST(strict_refuses_what_it_names),
+    TEST(an_op_without_a_schema_is_told_so),
     TEST(a_decoder_with_starts_is_not_named),
 };
 const size_t tl_tests_explain_count = sizeof tl_tests_explain / sizeof tl_tests_explain[0];

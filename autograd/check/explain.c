@@ -159,14 +159,17 @@ static bool blames(tl_tape *t, const tl_node *n, char why[TL_MESSAGE_MAX])
         if (!tl_is_none(leaf))
             line(&s, "%s'%s'", weights++ > 0 ? ", " : "uses ", tl_leaf_name(t, leaf));
     }
+    const bool blind = op->attr == NULL && op->attr_size > 0;
     if (weights > 0)
         line(&s, "%s: its gradient adds finished sums, one for each micro-batch; %s",
-             apart ? " apart from the batch, with what is neither a parameter nor a tl_constant, "
-                     "or repeated, or changed in place"
-                   : " repeated (tl_expand), and not once for each sample",
-             apart ? "if that has an axis of samples, say so by tl_batch_axis; make a fixed table "
-                     "with tl_constant"
-                   : "let the op broadcast it, or tell its axis of samples by tl_batch_axis");
+             !apart  ? " repeated (tl_expand), and not once for each sample"
+             : blind ? " apart from the batch, and no schema tells what its attributes are"
+                     : " apart from the batch, with what is neither a parameter nor a tl_constant, "
+                       "or repeated, or changed in place",
+             !apart  ? "let the op broadcast it, or tell its axis of samples by tl_batch_axis"
+             : blind ? "give the op one (.attr)"
+                     : "if that has an axis of samples, say so by tl_batch_axis; make a fixed "
+                       "table with tl_constant");
     return weights > 0;
 }
 
