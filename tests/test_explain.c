@@ -608,7 +608,7 @@ static void tile_of_blind(const tl_tile *c)
 
 static void vjp_of_blind(tl_vjp *g)
 {
-    g->dx[0] = tl_scale(g->t, g->dy[0], *(const float *)g->attrs);
+    g->dx[0] = tl_scale(g->t, g->dy[0], (double)*(const float *)g->attrs);
 }
 
 /* An op whose attributes have no schema makes of a weight what nothing else is known to equal. */
