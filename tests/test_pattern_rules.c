@@ -297,6 +297,62 @@ static void a_scalar_differs_from_match_to_match(void **state)
     tl_free(m);
 }
 
+PROGRAM(exp_beside_scaled)
+{
+    const tl_pattern_values *v = ctx;
+    (void)n_in, (void)n_out;
+    out[0] = tl_exp(t, in[0]);
+    out[1] = tl_neg(t, tl_scale(t, in[0], v->scalar[0]));
+}
+
+PROGRAM(put_exp_beside_scaled)
+{
+    const tl_pattern_values *v = ctx;
+    (void)n_in, (void)n_out;
+    out[0] = tl_exp(t, in[0]);
+    out[1] = tl_scale(t, tl_neg(t, in[0]), v->scalar[0]);
+}
+
+/* Of two products that fit, that by the example's number has another user: the other's number is
+ * another. */
+PROGRAM(exp_beside_two)
+{
+    const bool turned = *(const bool *)ctx;
+    tl_tensor by[2];
+    (void)n_in, (void)n_out;
+    out[0] = tl_exp(t, in[0]);
+    for (int i = 0; i < 2; i++)
+        by[i] = tl_scale(t, in[0], (i == 0) == turned ? 3.25 : 0.75);
+    out[1] = tl_neg(t, by[0]);
+    out[2] = tl_neg(t, by[1]);
+    out[3] = tl_cos(t, by[turned]);
+}
+
+static void the_scalar_of_a_place_is_that_of_its_nodes(void **state)
+{
+    (void)state;
+    static const tl_pattern_scalar scalars[] = {{"c", 0.75}};
+    static const tl_replacement rule = {.name = "test_exp_beside_scaled",
+                                        .search = exp_beside_scaled,
+                                        .replace = put_exp_beside_scaled,
+                                        .example_inputs = rule_one_arg,
+                                        .n_in = 1,
+                                        .n_out = 2,
+                                        .scalars = scalars,
+                                        .n_scalars = 1,
+                                        .exact_forward = TL_BIT(TL_F32)};
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tensor in = both_data(m, TL_F32, TL_DIMS(3, 8), 1);
+    rule_on(&rule);
+    for (int turned = 0; turned < 2; turned++) {
+        bool how = turned;
+        both_result r = both_ways(m, exp_beside_two, &in, 1, 4, &how, (tl_graph_options){0});
+        assert_true(r.same);
+    }
+    rule_off(&rule);
+    tl_free(m);
+}
+
 const struct CMUnitTest tl_tests_pattern_rules[] = {
     cmocka_unit_test(modes_agree),
     cmocka_unit_test(what_is_switched_off_is_absent),
@@ -304,6 +360,7 @@ const struct CMUnitTest tl_tests_pattern_rules[] = {
     cmocka_unit_test(replacing_comes_to_an_end),
     cmocka_unit_test(a_joint_pattern_is_found_in_the_expanded_graph),
     cmocka_unit_test(a_scalar_differs_from_match_to_match),
+    cmocka_unit_test(the_scalar_of_a_place_is_that_of_its_nodes),
 };
 const size_t tl_tests_pattern_rules_count = sizeof tl_tests_pattern_rules /
                                             sizeof *tl_tests_pattern_rules;

@@ -136,7 +136,8 @@ static void freed(void *ctx, tl_tape *t)
 static void gave(void *ctx, tl_tape *t, const tl_given *g)
 {
     const tl_tape *user = ((tl_traced_tape *)ctx)->tracing->user;
-    TL_TELL(user, gave, t, g);
+    if (user != NULL) /* else the program is a pattern's */
+        TL_TELL(user, gave, t, g);
 }
 
 uint64_t tl_trace_givers(const tl_tape *user)

@@ -149,9 +149,9 @@ tl_status tl_same_kind(const tl_array *a, const tl_array *b, const char *what, i
 
 /* match.c: notes why an attempt fails, if nothing is noted yet, and of which node (n). False. */
 bool tl_refuse(tl_pass *p, const tl_node *n, const char *fmt, ...) TL_PRINTF(3, 4);
-/* Lays m->search over the graph in every way, with its first output at m->root and those arguments
- * (NULL: any), until one is good by itself. */
-bool tl_match_at(tl_match *m, const tl_tensor *arg);
+/* Lays m->search over the graph in every way, with its first output at m->root and the arguments of
+ * that binding (NULL: any), until one is good by itself. */
+bool tl_match_at(tl_match *m, const tl_binding *like);
 
 /* compare.c: collects what matching and comparing need to know; false: out of memory. */
 bool tl_pass_index(tl_pass *p);

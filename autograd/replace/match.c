@@ -195,14 +195,12 @@ static bool solve(tl_match *m, const tl_binding *was, int k)
     return all && (m->search == m->rule->pattern ? try_place : finish_match)(m, was);
 }
 
-bool tl_match_at(tl_match *m, const tl_tensor *arg)
+bool tl_match_at(tl_match *m, const tl_binding *like)
 {
-    tl_binding b = {.has_scalar = 0};
+    tl_binding b = like != NULL ? *like : (tl_binding){.has_scalar = 0};
     const int root = m->search->out[0].node;
     if (root < 0)
         return tl_refuse(m->pass, NULL, "its search computes nothing as output 0");
-    if (arg != NULL)
-        memcpy(b.arg, arg, sizeof b.arg);
     memset(b.node, -1, sizeof b.node);
     return bind_node(m, &b, root, m->root) && solve(m, &b, root);
 }
@@ -237,8 +235,7 @@ static bool match_in_full(tl_match *m, const tl_binding *b)
     m->call.seeded = p->joint ? TL_BIT(o->n_out) - 1 : 0;
     do {
         m->search = tl_rule_trace(&m->call, true, p->scratch, &p->bump, &p->why);
-        if (m->search == NULL || (p->joint && m->search->n_out == o->n_out) ||
-            !tl_match_at(m, b->arg))
+        if (m->search == NULL || (p->joint && m->search->n_out == o->n_out) || !tl_match_at(m, b))
             continue;
         for (int i = o->n_in; i < o->n_in + o->n_out; i++)
             if (!tl_is_none(m->b.arg[i]))

@@ -118,8 +118,9 @@ static tl_pattern_ref name_of(const tl_tape *t, const int *made, tl_tensor x, tl
                     : (tl_pattern_ref){made[node] - 1, tl_peek(t, x)->out};
 }
 
-/* Adds node i of the tape to the pattern. An attribute that has a scalar argument's example value
- * stands for that argument; of several arguments of one value, for the one of its name. */
+/* Adds node i of the tape to the pattern. In that of the rule itself an attribute that has a scalar
+ * argument's example value stands for that argument; of several arguments of one value, for the one
+ * of its name. At a place it is what it is there. */
 static void read_node(tl_pattern *p, tl_bump *mem, const tl_tape *t, const tl_rule_call *c,
                       int *made, uint32_t i, tl_err *err)
 {
@@ -142,7 +143,7 @@ static void read_node(tl_pattern *p, tl_bump *mem, const tl_tape *t, const tl_ru
     for (int f = 0; f < fields(n->op); f++) {
         const tl_attr *a = &n->op->attr[f];
         q.scalar[f] = -1;
-        for (int j = 0; j < o->n_scalars; j++)
+        for (int j = 0; j < o->n_scalars && c->rule->pattern == NULL; j++)
             if (tl_attr_number(a, n->attrs) == o->scalars[j].value &&
                 (q.scalar[f] < 0 || strcmp(a->name, o->scalars[j].name) == 0))
                 q.scalar[f] = (signed char)j;
