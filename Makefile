@@ -480,7 +480,7 @@ install: $(BUILD)/libtally.a $(BUILD)/libtally_group.a $(BUILD)/$(SO) $(BUILD)/t
 	$(Q)sed -e 's#@PREFIX@#$(PREFIX)#' -e 's#@VERSION@#$(VERSION)#' -e 's#@JEMALLOC@#$(if $(filter 1,$(JEMALLOC)),$(LINK_JEMALLOC))#' \
 	    -e 's#@BLIS@#$(if $(filter 1,$(BLIS)),-lblis)#' tally.pc.in > "$(BUILD)/installed.pc"
 	$(Q)install -m 644 "$(BUILD)/installed.pc" "$(TO)/lib/pkgconfig/tally.pc"
-	@echo "installed in $(TO); where programs do not find $(SO_MAJOR): ldconfig, or LD_LIBRARY_PATH=$(TO)/lib"
+	@echo "installed in $(TO); if programs do not find $(SO_MAJOR): ldconfig, or LD_LIBRARY_PATH=$(TO)/lib"
 
 uninstall:
 	$(Q)if [ -d "$(TO)" ]; then cd "$(TO)" && rm -f $(INSTALLED) && \

@@ -14,7 +14,7 @@
  *   Memory   Pointers are borrowed for the time of the call unless a comment says otherwise.
  *            Tensors, text and arrays that come from a tape last until its reset; what comes from
  *            a model lasts as long as the model.
- *   Macros   tl_f(t, ...) is tl_f_at(TL_AT(t), ...): it takes the place of the call along. The
+ *   Macros   tl_f(t, ...) is tl_f_at(TL_AT(t), ...): it passes on the place of the call. The
  *            arguments at the end are options, .name = value; one left out is 0, its default (of
  *            none at all -pedantic warns before C23). An array written in the call may need
  *            parentheses of its own: ((int64_t[]){0, 9}); g++ wants one with a name.

@@ -136,6 +136,7 @@ void tl_grad_clear(tl_tape *t)
     const bool idle = t->recorder == NULL && t->now.phase == 0 && t->waiting == 0;
     tl_prints_clear(t);
     t->calls = 0;
+    t->missed = false;
     if (t->lasting != NULL)
         tl_derived_unsettle(t);
     if (t->recorder != NULL)

@@ -322,7 +322,6 @@ static tl_status run(making *k)
     if (k->operand && !(c->mode & TL_APART) && k->in[op->mutates].owner == t->values.owner)
         k->value[op->mutates]->consumed = true;
     t->n_nodes++;
-    t->inside = NULL;
     tl_tell_recorded(t);
     return TL_OK;
 }

@@ -76,7 +76,8 @@ bool tl_changed_since(tl_tape *t, uint32_t node, int k, tl_changer *by)
     return last > (int64_t)node;
 }
 
-tl_status tl_input_unchanged(tl_tape *t, uint32_t node, int k, tl_tape *on, const char *why)
+tl_status tl_input_unchanged(tl_tape *t, uint32_t node, int k, tl_tape *on, const char *who,
+                             const char *why)
 {
     const tl_node *n = &t->node[node];
     tl_changer by;
@@ -84,7 +85,7 @@ tl_status tl_input_unchanged(tl_tape *t, uint32_t node, int k, tl_tape *on, cons
     if (!tl_changed_since(t, node, k, &by))
         return TL_OK;
     return tl_tape_fail((tl_at){on, n->file, n->line, NULL}, TL_EINPLACE,
-                        "input %d of %s%s was changed in place by %s: %s", k, n->op->name,
+                        "%sinput %d of %s%s was changed in place by %s: %s", who, k, n->op->name,
                         tl_shown_text(name, t, n->in[k]), tl_changer_text(text, by), why);
 }
 
@@ -310,7 +311,7 @@ tl_status tl_walk_run(tl_walk *w)
 tl_status tl_backward_at(tl_at at, tl_tensor y, tl_backward_options o)
 {
     tl_tape *t = at.tape;
-    TL_TRY(tl_error_status(t));
+    TL_TRY(tl_may_add(t));
     tl_status s;
     if (t->lasting != NULL)
         tl_derived_unsettle(t);

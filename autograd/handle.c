@@ -154,7 +154,7 @@ void tl_error_clear(void *object)
     tl_object *o = object;
     if (!tl_lives(o) || !tl_failed(o))
         return;
-    if (o->kind == TL_KIND_TAPE && o->err.status != TL_OK)
+    if (o->kind == TL_KIND_TAPE && (o->err.status != TL_OK || ((tl_tape *)o)->missed))
         tl_grad_clear(object); /* what failed may have been part of a batch */
     tl_err_clear(&o->err);
     tl_err_clear(&speaker(o)->err);

@@ -224,6 +224,7 @@ struct tl_tape {
     tl_key_map grad_at; /* leaf -> where its record is; one that is elsewhere is searched for */
     uint32_t thaws;     /* of the model, when recording began */
     const char *inside; /* the op whose call runs, or is shown to observers */
+    bool missed;        /* an error of the model has kept a backward from this batch */
     bool late;          /* since then a leaf has been marked that may have been used before */
     int first_grad; /* records before it belong to gradients that a trace has already consumed */
     int calls;      /* tl_backward calls that reached a parameter, since the reset or a step */
@@ -249,8 +250,8 @@ struct tl_tape {
     int settlings; /* in a trace: how often that was recorded */
 
     /* Who watches, and who redirects. */
-    tl_watcher *watcher; /* in order of attachment */
-    int n_watchers;
+    tl_watcher *watcher;     /* in order of attachment */
+    int n_watchers, telling; /* telling: callbacks under way */
     /* Which events any of them hears, and the modes in which those of every tape do. */
     bool records_watched, run_watched, given_watched, values_watched;
     unsigned heard_modes;
@@ -297,6 +298,15 @@ const char *tl_model_name_of(tl_model *m, tl_tensor x);
 tl_tensor tl_model_handle(const tl_model *m, uint32_t i);
 
 /* ---- handle.c: from handles to records ---- */
+
+/* The error for which a call that would add to gradients is refused: they lack it from then on. */
+static inline tl_status tl_may_add(tl_tape *t)
+{
+    const tl_status s = tl_error_status(t);
+    if (tl_lives(t))
+        t->missed |= s != TL_OK;
+    return s;
+}
 
 /* Looks up all the records of a call at once; what is blank is filled with zeros now. */
 typedef struct {
@@ -479,9 +489,10 @@ void tl_tell_runs(tl_tape *t, const tl_seen *s);
 /* Tells them that the last node has been recorded. */
 void tl_tell_recorded(tl_tape *t);
 /* Tells them any other event, with its arguments after ctx. */
-#define TL_TELL(t, event, ...)                         \
-    for (int tl_i = 0; tl_i < (t)->n_watchers; tl_i++) \
-        if ((t)->watcher[tl_i].o->event != NULL)       \
+#define TL_TELL(t, event, ...)                                                              \
+    for (int tl_i = ((t)->telling++, 0); tl_i < (t)->n_watchers || (--(t)->telling, false); \
+         tl_i++)                                                                            \
+        if ((t)->watcher[tl_i].o->event != NULL)                                            \
     (t)->watcher[tl_i].o->event((t)->watcher[tl_i].ctx, __VA_ARGS__)
 /* Runs the kernel of a call whose arrays are ready, in the right floating-point environment. The
  * operand of an op that changes one is output 0, or is copied there first. */

@@ -52,7 +52,7 @@ typedef struct {
     bool follows;  /* also attached to tapes that recompute parts of this one (tl_gradcheck) */
     unsigned mode; /* the next three are told only of calls in these modes; 0: of all */
 
-    /* A call is about to be recorded (but in a trace); before and after its kernel, if one runs.
+    /* A call is about to be recorded (not in a trace); before and after its kernel, if one runs.
      * records() and ran() may put an error on t and return it: the call fails, and what records()
      * refuses has changed nothing. They record nothing. */
     tl_status (*records)(void *ctx, tl_tape *t, const tl_seen *c);

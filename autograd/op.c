@@ -144,7 +144,7 @@ tl_status tl_op_check(tl_at at, const tl_op *op, const void *attrs, const tl_ten
     const int most_in = op->traits & (TL_POINTWISE | TL_WIDENED | TL_ROWS) ? TL_TILE_MAX_IN : n_in;
     if (n_in < tiles || n_in > most_in || op->n_out < 0 || op->n_out > most_out)
         return tl_tape_fail(at, TL_EUSAGE,
-                            "%s: has %d inputs and %d outputs; %d to %d and at most %d are "
+                            "%s: has %d inputs and %d outputs; %d to %d and 0 to %d are "
                             "possible%s",
                             op->name, n_in, op->n_out, tiles, most_in, most_out,
                             tiles ? " of a pointwise op (others have a forward)" : "");

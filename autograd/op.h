@@ -139,7 +139,7 @@ struct tl_op {
 };
 
 /* Records and runs one op and fills out[0 .. n_out), with zero handles on an error; in may lie in
- * out. tl_apply1: of ops with one output. Neither is called inside of a call on the same tape. */
+ * out. tl_apply1: of ops with one output. Neither may be called inside a call on the same tape. */
 void tl_apply(tl_at at, const tl_op *op, const void *attrs, const tl_tensor *in, int n_in,
               tl_tensor *out);
 tl_tensor tl_apply1(tl_at at, const tl_op *op, const void *attrs, const tl_tensor *in, int n_in);

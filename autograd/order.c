@@ -75,8 +75,7 @@ tl_status tl_canonical_order(tl_tape *t, tl_tensor y, tl_order_end end, uint32_t
     *n = 0;
     tl_postorder_begin(&o, t, follow[end], t);
     tl_postorder_from(&o, root >= 0 && end != TL_TO_ALL && !t->node[root].needs_grad ? -1 : root);
-    for (int32_t i; (i = tl_postorder_next(&o)) >= 0;
-         ++*n) { /* linked first: their number is open */
+    for (int32_t i; (i = tl_postorder_next(&o)) >= 0; ++*n) { /* how many there will be is open */
         t->node[i].link = last;
         last = i;
     }

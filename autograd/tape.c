@@ -74,9 +74,12 @@ tl_model *tl_tape_model(const tl_tape *t) { return tl_lives(t) ? t->model : NULL
 
 bool tl_between(tl_tape *t, const char *who)
 {
-    const bool within = t->now.phase & TL_PHASE_BACKWARD || t->inside != NULL;
-    return !within || tl_tape_fail(tl_nowhere(t), TL_EUSAGE, "%s: %s is under way", who,
-                                   t->inside != NULL ? t->inside : "a backward") == TL_OK;
+    const char *within = t->inside != NULL                  ? t->inside
+                         : t->now.phase & TL_PHASE_BACKWARD ? "a backward"
+                         : t->telling > 0                   ? "an observer's callback"
+                                                            : NULL;
+    return within == NULL ||
+           tl_tape_fail(tl_nowhere(t), TL_EUSAGE, "%s: %s is under way", who, within) == TL_OK;
 }
 
 void tl_tape_reset(tl_tape *t)

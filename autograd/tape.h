@@ -209,8 +209,7 @@ typedef struct {
                           * ops (as many as a sample is long, say), or fewer calls of tl_backward.
                           * Sums go on by a call's number: make those of all micro-batches first,
                           * or the bits depend on the split (NUMERICS 10.3) */
-    bool put_off;        /* leave what comes to parameters to tl_accumulate; in a traced function,
-                          * after each run */
+    bool put_off;        /* leave what comes to parameters to tl_accumulate (or each run does) */
 } tl_backward_options;
 /* Adds the gradients of y by every parameter and marked leaf that it depends on to what earlier
  * micro-batches, each before a tl_tape_reset, have left there. Releases values as it passes them,

@@ -132,8 +132,10 @@ tl_tensor tl_accumulates(const tl_tape *t, const tl_node *n, int k);
 bool tl_walk_skips(const tl_walk *w, const tl_node *n);
 /* Whether input k of a node, or output k - n_in, has been overwritten since, and by whom. */
 bool tl_changed_since(tl_tape *t, uint32_t node, int k, tl_changer *by);
-/* An error of tape `on` if input k of a node has been: the input must not, for that reason. */
-tl_status tl_input_unchanged(tl_tape *t, uint32_t node, int k, tl_tape *on, const char *why);
+/* Input k of a node has not been. If it has, tape `on` gets an error, which begins with `who` and
+ * says why that matters. */
+tl_status tl_input_unchanged(tl_tape *t, uint32_t node, int k, tl_tape *on, const char *who,
+                             const char *why);
 /* Releases a value's storage and marks it as freed. */
 void tl_value_give_back(tl_value *v);
 /* x under a new record, which the walk holds: it stays when x is released. */

@@ -60,7 +60,8 @@ int main(int argc, char **argv)
     if (failed)
         fprintf(stderr, "fit_line: %s\n", tl_error(t));
     else
-        printf("y = %.3f x %+.3f, from points near y = 3 x - 2\n", slope, level);
+        printf("y = %.3f x %c %.3f, from points near y = 3 x - 2\n", slope, level < 0 ? '-' : '+',
+               level < 0 ? -level : level);
     errno = EIO; /* if a write has failed before this one, which may say more */
     if (fflush(stdout) != 0 || ferror(stdout)) {
         perror("fit_line: cannot write the output");

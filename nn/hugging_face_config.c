@@ -185,12 +185,14 @@ static tl_status check_fixed(const json_t *j, tl_family family, const tl_source 
         const json_t *v = json_object_get(j, fixed[i].key);
         if (fixed[i].family != family || v == NULL || json_is_null(v))
             continue;
-        char word[64] = " "; /* as much of the value, as JSON, as there is room for */
-        json_dumpb(v, word + 1, sizeof word - 3, JSON_COMPACT | JSON_ENCODE_ANY);
-        strcat(word, " ");
+        char *text = json_dumps(v, JSON_COMPACT | JSON_ENCODE_ANY), word[64];
+        if (text == NULL)
+            return tl_file_fail(file, TL_ENOMEM, "no memory for the value of \"%s\"", fixed[i].key);
+        const int n = snprintf(word, sizeof word, " %.60s ", text);
+        free(text);
         if (strstr(fixed[i].values, word) == NULL)
-            return tl_file_fail(file, TL_EDOMAIN, "\"%s\" is%s; only%sis known", fixed[i].key, word,
-                                fixed[i].values);
+            return tl_file_fail(file, TL_EDOMAIN, "\"%s\" is%.*s; only%sis known", fixed[i].key,
+                                n - 1, word, fixed[i].values);
     }
     return TL_OK;
 }

@@ -241,8 +241,7 @@ tl_tensor tl_gpt2_at(tl_at at, tl_model *m, const tl_gpt2_config *c, tl_tensor i
                      tl_decoder_options o);
 tl_kv_cache tl_gpt2_cache(tl_model *m, const tl_gpt2_config *c, int64_t b, int64_t capacity);
 
-/* ---- schedules (NUMERICS 12.5): the rate of a step; steps count from 0, negative ones are 0 ----
- */
+/* ---- schedules (NUMERICS 12.5): the rate of a step; they count from 0, and below it is 0 ---- */
 typedef enum { TL_CONSTANT, TL_COSINE, TL_LINEAR, TL_WARMUP_STABLE_DECAY } tl_schedule_kind;
 typedef struct {
     tl_schedule_kind kind;
@@ -292,10 +291,10 @@ double tl_opt_grad_norm(const tl_opt *o); /* of the last update, before clipping
 
 /* ---- checkpoints ----
  *
- * A checkpoint is one safetensors file, written whole or not at all: parameters, buffers (with the
- * optimizer's state), steps made, a rate that was set, the model's seed, notes; not what is frozen.
- * opt may be NULL; several save a file each, and do not step before each has loaded its own
- * (TL_EUSAGE). Errors go to m or t. Loading needs the program's parameters and buffers, from a
+ * A checkpoint is one safetensors file, written whole or not at all: parameters (not which are
+ * frozen), buffers (with the optimizer's state), steps made, a rate that was set, the model's seed,
+ * and notes. opt may be NULL; several save a file each, and do not step before each has loaded its
+ * own (TL_EUSAGE). Errors go to m or t. Loading needs the program's parameters and buffers, from a
  * forward call; TL_ENAME: the file lacks a buffer that was written. A failure changes nothing. */
 typedef struct {
     const char *key, *value; /* no key begins with "tally." */

@@ -122,7 +122,7 @@ static void what_a_graph_has_mixed_is_said(void **unused)
     tl_compiled *g = tl_compile(t, adds_up, 1, NULL);
     assert_int_equal(tl_run(g, &x, 1, &y), TL_OK);
     assert_int_equal(explain(y), 1);
-    assert_non_null(strstr(text, "ask inside the program"));
+    assert_non_null(strstr(text, "ask inside its program"));
     tl_free(g);
 }
 

@@ -563,11 +563,54 @@ static void a_program_that_runs_itself_is_no_danger(void **unused)
     tl_free(itself, t);
 }
 
+static void adds(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int n_out, void *ctx)
+{
+    (void)n, (void)n_out;
+    out[0] = tl_mul(t, in[0], tl_param(t, ctx, "w", TL_F32, TL_DIMS(1), TL_INIT_ZEROS, 0));
+    tl_backward(t, out[0]);
+}
+
+/* A batch of four; before or after what the second one adds, the model fails, and is cleared: an
+ * error that has kept nothing from the batch costs nothing, one that has costs what there was. */
+static void a_cleared_error_costs_what_it_kept_away(void **unused)
+{
+    (void)unused;
+    for (int way = 0; way < 6; way++) {
+        const bool compiled = way % 2, before = way / 2 == 1, after = way / 2 == 2;
+        tl_model *m = tl_model_new(.seed = 1);
+        tl_tape *t = tl_tape_new(m);
+        tl_opt *o = tl_sgd_new(m, .lr = 1);
+        tl_compiled *g = tl_compile(t, adds, 1, m);
+        for (int i = 0; i < 4; i++) {
+            tl_tensor x = tl_data(t, (&(float){1 << i}), TL_F32, TL_DIMS(1)), y;
+            if (before && i == 1)
+                assert_int_equal(tl_save(m, "/nowhere/at/all"), TL_EIO);
+            if (compiled)
+                tl_run(g, &x, 1, &y);
+            else
+                adds(t, &x, 1, &y, 1, m);
+            if (after && i == 1)
+                assert_int_equal(tl_save(m, "/nowhere/at/all"), TL_EIO);
+            if (i == 1)
+                assert_int_equal(tl_failed(t), before || after);
+            tl_error(t);
+            tl_error_clear(t);
+            if (i < 3)
+                tl_tape_reset(t);
+        }
+        assert_int_equal(tl_step(o, t), TL_OK);
+        tl_tensor w = tl_param(t, m, "w", TL_F32, TL_DIMS(1), TL_INIT_ZEROS, 0);
+        assert_true(tl_item(t, w) == (before ? -(4 + 8) : -(1 + 2 + 4 + 8)));
+        tl_free(g, o, t, m);
+    }
+}
+
 const struct CMUnitTest tl_tests_half_way[] = {
     cmocka_unit_test(a_use_before_the_mark_is_refused),
     cmocka_unit_test(a_use_before_the_thaw_is_refused),
     cmocka_unit_test(half_a_backward_gives_no_step),
     cmocka_unit_test(half_of_what_waits_gives_no_step),
+    cmocka_unit_test(a_cleared_error_costs_what_it_kept_away),
     cmocka_unit_test(a_compiled_step_is_whole),
     cmocka_unit_test(a_part_that_is_over_is_over),
     cmocka_unit_test(half_a_step_stays_an_error),

@@ -215,36 +215,98 @@ static void replaced_gradients_are_in_graphs(void **unused)
     }
 }
 
-/* A reset or a tl_free in a callback is refused, in a run of a graph too. */
-static tl_status resets_inside(void *ctx, tl_tape *t, const tl_seen *c)
+/* In every callback, called and in a run of a graph, a reset or a tl_free is refused. */
+enum {
+    RECORDS,
+    RUNS,
+    RAN,
+    RECORDED,
+    BEGINS,
+    GAVE,
+    DELIVERED,
+    ENDS,
+    UPDATES,
+    UPDATED,
+    CLEARED,
+    ALL
+};
+static const char *const callbacks[ALL] = {"records", "runs",    "ran",       "recorded",
+                                           "begins",  "gave",    "delivered", "ends",
+                                           "updates", "updated", "cleared"};
+typedef struct {
+    int at, met;
+    bool frees;
+} ending;
+
+static void ends_it(void *ctx, tl_tape *t, int at)
 {
-    if (strcmp(c->call->op->name, "tanh") == 0 && *(int *)ctx == 0)
-        tl_tape_reset(t);
-    else if (strcmp(c->call->op->name, "tanh") == 0)
+    ending *e = ctx;
+    if (at != e->at || e->met++ > 0 || tl_traced(t))
+        return;
+    if (e->frees)
         tl_free(t);
-    return TL_OK;
+    else
+        tl_tape_reset(t);
 }
+
+#define ENDS_AT(name, at) \
+    static void name(void *ctx, tl_tape *t) { ends_it(ctx, t, at); }
+#define ENDS_CALL(name, at)                                        \
+    static tl_status name(void *ctx, tl_tape *t, const tl_seen *c) \
+    {                                                              \
+        (void)c, ends_it(ctx, t, at);                              \
+        return TL_OK;                                              \
+    }
+#define ENDS_GIVEN(name, at) \
+    static void name(void *ctx, tl_tape *t, const tl_given *g) { (void)g, ends_it(ctx, t, at); }
+ENDS_CALL(end_records, RECORDS)
+ENDS_CALL(end_ran, RAN)
+ENDS_GIVEN(end_gave, GAVE)
+ENDS_GIVEN(end_delivered, DELIVERED)
+ENDS_AT(end_ends, ENDS)
+ENDS_AT(end_updates, UPDATES)
+ENDS_AT(end_updated, UPDATED)
+ENDS_AT(end_cleared, CLEARED)
+static void end_runs(void *ctx, tl_tape *t, const tl_seen *c) { (void)c, ends_it(ctx, t, RUNS); }
+static void end_recorded(void *ctx, tl_tape *t, uint32_t n) { (void)n, ends_it(ctx, t, RECORDED); }
+static void end_begins(void *ctx, tl_tape *t, tl_tensor y) { (void)y, ends_it(ctx, t, BEGINS); }
 
 static void callbacks_do_not_end_what_calls_them(void **unused)
 {
-    static const tl_observer observer = {.ran = resets_inside};
+    static const tl_observer observer = {.records = end_records,
+                                         .runs = end_runs,
+                                         .ran = end_ran,
+                                         .recorded = end_recorded,
+                                         .backward_begins = end_begins,
+                                         .gave = end_gave,
+                                         .delivered = end_delivered,
+                                         .backward_ends = end_ends,
+                                         .update_begins = end_updates,
+                                         .updated = end_updated,
+                                         .cleared = end_cleared};
+    int met[2] = {0, 0};
     (void)unused;
-    for (int way = 0; way < 4; way++) {
-        int frees = way / 2;
-        tl_model *m = tl_model_new(.seed = 1);
-        tl_tape *t = tl_tape_new(m);
-        tl_opt *o = tl_sgd_new(m, .lr = 0.1);
-        tl_compiled *c = tl_compile(t, program, 1, o);
-        tl_tensor x = tl_data(t, ((float[2][2]){{1, 2}, {3, 4}}), TL_F32, TL_DIMS(2, 2)), loss;
-        tl_observe(t, &observer, &frees);
-        if (way % 2)
-            tl_run(c, &x, 1, &loss);
-        else
-            program(t, &x, 1, &loss, 1, o);
-        assert_int_equal(tl_error_status(t), TL_EUSAGE);
-        assert_non_null(strstr(tl_error(t), frees ? "tl_free: tanh" : "tl_tape_reset: tanh"));
-        tl_free(c, o, t, m);
-    }
+    for (int at = 0; at < ALL; at++)
+        for (int way = 0; way < 4; way++) {
+            ending e = {at, 0, way / 2};
+            tl_model *m = tl_model_new(.seed = 1);
+            tl_tape *t = tl_tape_new(m);
+            tl_opt *o = tl_sgd_new(m, .lr = 0.1);
+            tl_compiled *c = tl_compile(t, program, 1, o);
+            tl_tensor x = tl_data(t, ((float[2][2]){{1, 2}, {3, 4}}), TL_F32, TL_DIMS(2, 2)), loss;
+            tl_observe(t, &observer, &e);
+            if (way % 2)
+                tl_run(c, &x, 1, &loss);
+            else
+                program(t, &x, 1, &loss, 1, o);
+            met[way % 2] += e.met > 0;
+            if (e.met > 0 && (way % 2 == 0 || at != GAVE) &&
+                (tl_error_status(t) != TL_EUSAGE ||
+                 strstr(tl_error(t), e.frees ? "tl_free: " : "tl_tape_reset: ") == NULL))
+                fail_msg("%s, way %d: '%s'", callbacks[at], way, tl_error(t));
+            tl_free(c, o, t, m);
+        }
+    assert_true(met[0] == 2 * ALL && met[1] >= 2 * 5);
 }
 
 static void observers_come_and_go(void **unused)

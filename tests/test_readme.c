@@ -289,25 +289,33 @@ static void it_stands_among_the_examples(void **unused)
 }
 
 /* The lines of a hunk that begin with ' ' or '-' stand so in the file. */
-static void hunk_fits(const char *path, const char *hunk)
+/* The lines of a hunk without those that begin with `gone`: as it was ('+') or as it becomes ('-').
+ * The caller frees. */
+static char *lines_without(const char *hunk, char gone)
 {
-    char *file = read_file(path), *old = calloc(1, strlen(hunk) + 1);
+    char *text = calloc(1, strlen(hunk) + 1);
     size_t n = 0;
     for (const char *end; *hunk == ' ' || *hunk == '-' || *hunk == '+'; hunk = end + 1) {
         end = strchr(hunk, '\n');
-        if (*hunk == '+' && strncmp(hunk, "+++", 3) == 0)
+        if (strncmp(hunk, "+++", 3) == 0 || strncmp(hunk, "---", 3) == 0)
             break;
-        if (*hunk == '-' && strncmp(hunk, "---", 3) == 0)
-            break;
-        if (*hunk != '+') {
-            memcpy(old + n, hunk + 1, (size_t)(end - hunk));
-            n += (size_t)(end - hunk);
-        }
+        if (*hunk == gone)
+            continue;
+        memcpy(text + n, hunk + 1, (size_t)(end - hunk));
+        n += (size_t)(end - hunk);
     }
-    if (n == 0 || strstr(file, old) == NULL)
+    return text;
+}
+
+/* It can be applied, or has been. */
+static void hunk_fits(const char *path, const char *hunk)
+{
+    char *file = read_file(path), *old = lines_without(hunk, '+'), *new = lines_without(hunk, '-');
+    if (*old == '\0' || (strstr(file, old) == NULL && strstr(file, new) == NULL))
         fail_msg("%s is not what the diff in ops/README.md changes:\n%s", path, old);
     free(file);
     free(old);
+    free(new);
 }
 
 /* The op that ops/README.md adds is still added by that diff. */

@@ -94,7 +94,7 @@ static tl_status check_leaves(tl_tape *dst, tl_tape *src, uint32_t i)
     for (int k = 0; k < n->n_in && !(n->op->traits & TL_VIEW); k++)
         if (n->in[k].owner == src->values.owner &&
             tl_maker_at(src, tl_behind(src, n->in[k], TL_VIEW, 0)) < 0)
-            TL_TRY(tl_input_unchanged(src, i, k, dst, "the call cannot be run again"));
+            TL_TRY(tl_input_unchanged(src, i, k, dst, "", "the call cannot be run again"));
     return TL_OK;
 }
 

@@ -374,7 +374,7 @@ static tl_status check_read(tl_tape *t, uint32_t node)
     const tl_node *n = &t->node[node];
     for (int k = 0; k < n->n_in; k++)
         if (is_variable(t, n->in[k]))
-            TL_TRY(tl_input_unchanged(t, node, k, t,
+            TL_TRY(tl_input_unchanged(t, node, k, t, "tl_backward: ",
                                       "what is made of parameters alone goes back through what "
                                       "they are; record it again after the change"));
     return TL_OK;

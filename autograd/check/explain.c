@@ -280,8 +280,7 @@ int tl_explain_invariance(tl_tape *t, tl_tensor y, char *buf, size_t cap)
     const tl_value *v = tl_peek(t, y);
     if (v->node < 0 && v->batch == TL_MIXED)
         line(&r,
-             "value %u was given as one that mixes samples: ask inside the program that makes "
-             "it.\n",
+             "value %u is a leaf that mixes samples: if a graph gave it, ask inside its program.\n",
              y.index);
     for (uint32_t i = 0; i < n_all; i++) {
         explain_kernel(&r, &t->node[all[i]]);

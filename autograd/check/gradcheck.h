@@ -5,9 +5,10 @@
  * in f64, with every floating leaf widened. That run is differentiated numerically, along random
  * directions and at single elements, with a random cotangent on every output. It is compared
  *   - tightly, with the analytic gradient of the f64 run: is the vjp right?
- *   - to the precision of the user's dtypes, with the gradient in them: are the kernels right?
- * What is detached, or a count to an op, is held constant on both sides. Only what had something to
- * compare can be "right". After "wrong" each op is checked alone, and the culprit is named. */
+ *   - to the precision of the user's dtypes, with the gradient in them: are its kernels right?
+ * (Values are not compared.) What is detached, or a count to an op, is held constant on both sides.
+ * Only what had something to compare can be "right". After "wrong" each op is checked alone, and
+ * the culprit is named. */
 #ifndef TL_GRADCHECK_H
 #define TL_GRADCHECK_H
 

@@ -448,7 +448,7 @@ static tl_status run_held(const char *file, int line, tl_compiled *c, const tl_t
     const tl_at at = {c->tape, file, line, NULL};
     TL_TRY(tl_tape_need(at, "tl_run", "in", in != NULL, n_in));
     TL_TRY(tl_tape_need(at, "tl_run", "out", out != NULL, c->n_out));
-    TL_TRY(tl_error_status(c->tape));
+    TL_TRY(tl_may_add(c->tape));
     for (int i = 0; i < c->n; i++)
         if (fits(c->graph[i], c->tape, in, n_in))
             return tl_graph_run_at(file, line, c->graph[i], in, n_in, out, c->n_out);

@@ -251,7 +251,7 @@ tl_status tl_graph_run_at(const char *file, int line, tl_graph *g, const tl_tens
     TL_TRY(tl_graph_there(g, "tl_graph_run"));
     tl_tape *u = g->user;
     const tl_at at = {u, file, line, NULL};
-    TL_TRY(tl_error_status(u));
+    TL_TRY(tl_may_add(u));
     TL_TRY(TL_NEED_N_AT(at, in, n_in));
     TL_TRY(TL_NEED_N_AT(at, out, n_out));
     TL_TRY(check(g, at, in, n_in, n_out));

@@ -135,7 +135,7 @@ static void freed(void *ctx, tl_tape *t)
 /* Observers of the user's tape may replace what a vjp returns: here, for all runs. */
 static void gave(void *ctx, tl_tape *t, const tl_given *g)
 {
-    const tl_tape *user = ((tl_traced_tape *)ctx)->tracing->user;
+    tl_tape *user = ((tl_traced_tape *)ctx)->tracing->user;
     if (user != NULL) /* else the program is a pattern's */
         TL_TELL(user, gave, t, g);
 }
@@ -145,7 +145,7 @@ uint64_t tl_trace_givers(const tl_tape *user)
     uint64_t h = 0;
     for (int i = 0; i < user->n_watchers; i++)
         if (user->watcher[i].o->gave != NULL)
-            h = tl_mix(tl_mix(h, (uintptr_t)user->watcher[i].o), (uintptr_t)user->watcher[i].ctx);
+            h = tl_mix(h, (uintptr_t)user->watcher[i].o);
     return h;
 }
 
