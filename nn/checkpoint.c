@@ -91,11 +91,11 @@ static tl_status write_file(tl_model *m, tl_tape *t, const tl_opt *opt, const ch
     return s;
 }
 
-static tl_status check_notes(const tl_note *notes, int n, tl_err *err)
+static tl_status check_notes(const tl_note *notes, int n, const char *who, tl_err *err)
 {
-    TL_TRY(tl_need(err, "tl_checkpoint_save", "notes", notes != NULL, n));
+    TL_TRY(tl_need(err, who, "notes", notes != NULL, n));
     for (int i = 0; i < n; i++) {
-        TL_TRY(tl_need(err, "tl_checkpoint_save", "a note's key or value",
+        TL_TRY(tl_need(err, who, "a note's key or value",
                        notes[i].key != NULL && notes[i].value != NULL, 1));
         if (strncmp(notes[i].key, "tally.", 6) == 0)
             return tl_fail(err, TL_ENAME, "the note '%.60s': 'tally.' begins the library's own",
@@ -132,8 +132,9 @@ static tl_status save(tl_model *m, tl_tape *t, const tl_opt *opt, const char *pa
 {
     tl_err *err = tl_error_record(m);
     char steps[32], seed[32], lr[TL_OPT_NUMBER];
-    TL_TRY(tl_need(err, "tl_checkpoint_save", "path", path != NULL, 1));
-    TL_TRY(check_notes(notes, n, err));
+    const char *who = t == NULL ? "tl_checkpoint_save" : "tl_checkpoint_save_tape";
+    TL_TRY(tl_need(err, who, "path", path != NULL, 1));
+    TL_TRY(check_notes(notes, n, who, err));
     if (opt != NULL && opt->o.parts > 1 && !opt->gathered)
         return tl_fail(err, TL_EUSAGE,
                        "the optimizer has the state of part %d of %d; "

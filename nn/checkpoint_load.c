@@ -204,9 +204,9 @@ static tl_status make_absent(const loading *l)
             tl_names_find(others, n, sizeof *others, of) == NULL)
             tl_buffer(t, l->m, e.name, e.array.dtype, tl_array_shape(&e.array));
     }
-    tl_status s = tl_failed(t) ? tl_fail(l->file.err, tl_error_status(t), "tl_checkpoint_load: %s",
-                                         tl_error(t))
-                               : TL_OK;
+    tl_status s = tl_failed(t)
+                      ? tl_fail(l->file.err, tl_error_status(t), "its tensors: %s", tl_error(t))
+                      : TL_OK;
     tl_free_raw(others);
     tl_object_end(t);
     return s;
@@ -268,7 +268,7 @@ static tl_status open_gradients(const loading *l)
     if (s == TL_OK)
         return s;
     tl_err said = {.status = TL_OK};
-    tl_fail(&said, s, "tl_checkpoint_load: %s", tl_error(l->t));
+    tl_fail(&said, s, "its gradients: %s", tl_error(l->t));
     tl_grad_clear(l->t);
     tl_error_clear(l->t); /* and its model's */
     return tl_fail(l->file.err, s, "%s", said.message);
@@ -296,12 +296,13 @@ static void copy_all(const loading *l)
     }
 }
 
-static tl_status check_keys(const char *const *keys, const void *values, int n, tl_err *err)
+static tl_status check_keys(const char *const *keys, const void *values, int n, const char *who,
+                            tl_err *err)
 {
-    TL_TRY(tl_need(err, "tl_checkpoint_load", "keys", keys != NULL, n));
-    TL_TRY(tl_need(err, "tl_checkpoint_load", "values", values != NULL, n));
+    TL_TRY(tl_need(err, who, "keys", keys != NULL, n));
+    TL_TRY(tl_need(err, who, "values", values != NULL, n));
     for (int i = 0; i < n; i++)
-        TL_TRY(tl_need(err, "tl_checkpoint_load", "a key", keys[i] != NULL, 1));
+        TL_TRY(tl_need(err, who, "a key", keys[i] != NULL, 1));
     return TL_OK;
 }
 
@@ -319,7 +320,7 @@ tl_status tl_checkpoint_notes(tl_model *m, const char *path, const char *const *
 {
     tl_st_file *f;
     TL_TRY(tl_error_begin(m));
-    TL_TRY(check_keys(keys, values, n, tl_error_record(m)));
+    TL_TRY(check_keys(keys, values, n, "tl_checkpoint_notes", tl_error_record(m)));
     TL_TRY(tl_told_by("tl_checkpoint_notes", tl_st_open(&f, path, tl_error_record(m)), m));
     copy_notes(f, keys, values, n);
     tl_st_close(f);
@@ -342,7 +343,8 @@ static tl_status load(tl_model *m, tl_tape *t, tl_opt *opt, const char *path,
                       const char *const *keys, char (*values)[TL_NOTE_MAX], int n)
 {
     loading l = {.m = m, .t = t, .opt = opt, .file = {path, tl_error_record(m)}};
-    TL_TRY(check_keys(keys, values, n, l.file.err));
+    const char *who = t == NULL ? "tl_checkpoint_load" : "tl_checkpoint_load_tape";
+    TL_TRY(check_keys(keys, values, n, who, l.file.err));
     TL_TRY(tl_st_open(&l.f, path, l.file.err));
     uint32_t mark = tl_model_mark(m);
     tl_status s = prepare(&l);

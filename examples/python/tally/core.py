@@ -315,10 +315,10 @@ def _struct(ctype, value):
     return out
 
 
-def _fill(out, *values, **named):
+def _fill(self, *values, **named):
     """a struct's __init__: its first fields, as ctypes has it, and others by name"""
-    C.Structure.__init__(out, *values)
-    ctype, fields = type(out), dict(out._fields_)
+    C.Structure.__init__(self, *values)
+    ctype, fields = type(self), dict(self._fields_)
     for name, v in named.items():
         if name not in fields:
             raise TypeError("%s has no field %s; it has %s" % (ctype.__name__, name,
@@ -327,7 +327,7 @@ def _fill(out, *values, **named):
             v = [v] * fields[name]._length_  # one number for all dims
         try:
             v = dtype_of(v) if name in _DTYPES else v
-            setattr(out, name, _c(fields[name], v, out.__dict__.setdefault("kept", [])))
+            setattr(self, name, _c(fields[name], v, self.__dict__.setdefault("kept", [])))
         except (TypeError, ValueError) as e:
             kind = TypeError if isinstance(e, TypeError) else ValueError
             raise kind("%s: %s" % (name, e)) from None
