@@ -582,7 +582,7 @@ static void a_cleared_error_costs_what_it_kept_away(void **unused)
         tl_opt *o = tl_sgd_new(m, .lr = 1);
         tl_compiled *g = tl_compile(t, adds, 1, m);
         for (int i = 0; i < 4; i++) {
-            tl_tensor x = tl_data(t, (&(float){1 << i}), TL_F32, TL_DIMS(1)), y;
+            tl_tensor x = tl_data(t, (&(float){(float)(1 << i)}), TL_F32, TL_DIMS(1)), y;
             if (before && i == 1)
                 assert_int_equal(tl_save(m, "/nowhere/at/all"), TL_EIO);
             if (compiled)
