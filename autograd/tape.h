@@ -41,8 +41,7 @@ void tl_error_clear(void *object);
 /* Frees tapes, models, optimizers and graphs, in any order; skips NULLs. What another one needs
  * lives on until that is freed: a model for its tapes and optimizers, an optimizer for graphs that
  * step with it. Prints a line on stderr for an error that nobody has read or cleared, and for what
- * was freed before, which it leaves alone (unless a new one lies there). TL_EUSAGE: from a tape's
- * own callback. */
+ * is free already (unless a new object lies there). TL_EUSAGE: in a tape's own callback. */
 void tl_free_objects(void *const *objects, size_t n);
 #ifdef __cplusplus
 extern "C++" template <class... T> void tl_free(T *...object)
