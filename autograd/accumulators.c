@@ -9,13 +9,17 @@ static uint64_t key_of(tl_tensor leaf) { return (uint64_t)leaf.owner << 32 | lea
 tl_leaf_grad *tl_leaf_grad_find(tl_tape *t, tl_tensor leaf)
 {
     const uint64_t *at = tl_key_map_find(&t->grad_at, key_of(leaf));
-    if (at != NULL && *at >= (uint64_t)t->first_grad && *at < (uint64_t)t->n_grads &&
-        tl_same_handle(t->grad[*at].leaf, leaf))
-        return &t->grad[*at];
-    for (int i = t->first_grad; i < t->n_grads; i++)
+    for (int i = at == NULL ? -1 : (int)*at; i >= t->first_grad; i--)
         if (tl_same_handle(t->grad[i].leaf, leaf))
             return &t->grad[i];
     return NULL;
+}
+
+void tl_leaf_grads_key(tl_tape *t)
+{
+    tl_key_map_clear(&t->grad_at);
+    for (int i = 0; i < t->n_grads; i++) /* there were as many before: this needs no memory */
+        tl_key_map_put(&t->grad_at, key_of(t->grad[i].leaf), (uint64_t)i);
 }
 
 tl_leaf_grad *tl_leaf_grad_get(tl_tape *t, tl_tensor leaf)
@@ -39,12 +43,10 @@ void tl_leaf_grads_drop(tl_tape *t, uint32_t owner, uint32_t first)
 {
     int kept = 0;
     t->waiting = 0;
-    tl_key_map_clear(&t->grad_at);
     for (int i = 0; i < t->n_grads; i++) {
         tl_leaf_grad *g = &t->grad[i];
         g->waiting = NULL; /* bump memory, which a reset ends */
         if (owner != 0 && (g->leaf.owner != owner || g->leaf.index < first)) {
-            tl_key_map_put(&t->grad_at, key_of(g->leaf), (uint64_t)kept);
             t->grad[kept++] = *g;
             continue;
         }
@@ -56,6 +58,7 @@ void tl_leaf_grads_drop(tl_tape *t, uint32_t owner, uint32_t first)
         tl_free_raw(g->name);
     }
     t->n_grads = kept;
+    tl_leaf_grads_key(t);
 }
 
 int tl_acc_find(const tl_leaf_grad *g, int call, const char *kind)
@@ -173,7 +176,7 @@ tl_tensor tl_grad_at(tl_at at, tl_tensor x)
 {
     tl_tape *t = at.tape;
     if (tl_failed(t) || tl_deref(at, x, "tl_grad") == NULL ||
-        (t->waiting > 0 && tl_check_waiting(at, "tl_grad") != TL_OK))
+        tl_check_waiting(at, "tl_grad") != TL_OK)
         return TL_NONE;
     tl_tensor recorded;
     if (t->recorder != NULL && t->recorder->grad(t->recorder_ctx, at, x, &recorded))
@@ -183,10 +186,9 @@ tl_tensor tl_grad_at(tl_at at, tl_tensor x)
         return TL_NONE;
     const tl_scope outer = tl_scope_open(at, TL_NO_GRAD, TL_PHASE_GRADIENT);
     tl_tensor dx = TL_NONE;
-    if (t->lasting == NULL || tl_derived_settle(at) == TL_OK) {
-        g = t->lasting == NULL ? g : tl_leaf_grad_find(t, x); /* records may have moved */
-        dx = tl_leaf_grad_sum(at, g, tl_dtype_compute(tl_peek(t, x)->a.dtype));
-    }
+    if (t->lasting == NULL || tl_derived_settle(at) == TL_OK) /* which may move the records */
+        dx = tl_leaf_grad_sum(at, tl_leaf_grad_find(t, x),
+                              tl_dtype_compute(tl_peek(t, x)->a.dtype));
     tl_scope_end(t, outer);
     return dx;
 }

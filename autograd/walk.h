@@ -44,6 +44,8 @@ tl_leaf_grad *tl_leaf_grad_find(tl_tape *t, tl_tensor leaf);
 tl_leaf_grad *tl_leaf_grad_get(tl_tape *t, tl_tensor leaf);
 /* Removes the records of owner's leaves from `first` on; owner 0: all records. */
 void tl_leaf_grads_drop(tl_tape *t, uint32_t owner, uint32_t first);
+/* Makes the table by leaf anew after records have moved, or their leaves changed. */
+void tl_leaf_grads_key(tl_tape *t);
 /* The name in checkpoints, of parameters and derived values. */
 const char *tl_leaf_grad_name(const tl_tape *t, const tl_leaf_grad *g);
 

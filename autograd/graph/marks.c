@@ -149,17 +149,19 @@ static const tl_leaf_grad *wanted(tl_traced_tape *k, tl_at at, tl_tensor x)
 }
 
 /* A gradient that is read goes on with what waits in derived values, there and here: in all that
- * there are when the first is read. */
+ * there are when the first is read, and here, in those that have come since. */
 static tl_status want_derived(tl_traced_tape *k, tl_at at)
 {
     tl_tape *t = at.tape;
     const tl_tape *user = k->tracing->user;
-    for (int i = 0; user != NULL && finds_earlier(k) && i < user->n_grads; i++)
+    const bool first = k->wanted == 0 && user != NULL && finds_earlier(k);
+    for (int i = 0; first && i < user->n_grads; i++)
         if (user->grad[i].live && tl_derived(user, user->grad[i].leaf))
             wanted(k, at, user->grad[i].leaf);
-    for (int i = t->first_grad; i < t->n_grads && !tl_failed(t); i++)
-        if (tl_derived(t, t->grad[i].leaf))
-            wanted(k, at, t->grad[i].leaf);
+    k->wanted = k->wanted < t->first_grad ? t->first_grad : k->wanted;
+    for (; k->wanted < t->n_grads && !tl_failed(t); k->wanted++)
+        if (tl_derived(t, t->grad[k->wanted].leaf))
+            wanted(k, at, t->grad[k->wanted].leaf);
     return tl_error_status(t);
 }
 

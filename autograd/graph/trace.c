@@ -94,6 +94,9 @@ void tl_trace_part(tl_tape *t, int part)
 void tl_trace_take_gradients(tl_tape *dst, tl_tape *src)
 {
     tl_part_grads *to = &tl_traced_of(dst)->grads, *from = &tl_traced_of(src)->grads, old = *to;
+    tl_key_map_free(&dst->grad_at);
+    dst->grad_at = src->grad_at;
+    src->grad_at = (tl_key_map){0};
     dst->grad = src->grad;
     dst->n_grads = src->n_grads;
     dst->cap_grads = src->cap_grads;
@@ -118,6 +121,7 @@ static void forget(void *ctx, tl_tape *t)
     if (k->cap_leaves > 0)
         memset(k->leaf, 0, k->cap_leaves * sizeof *k->leaf);
     k->n_seen = 0;
+    k->wanted = 0;
 }
 
 static void freed(void *ctx, tl_tape *t)

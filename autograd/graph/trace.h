@@ -88,6 +88,7 @@ typedef struct {
     uint32_t cap_leaves, cap_nodes;
     tl_part_grads grads;
     int part;   /* of what is recorded now */
+    int wanted; /* gradient records before it have been asked for what waits in derived values */
     bool reads; /* gradients have been read in the first part */
     /* By value of the model: 1 + the last of the first n_seen nodes to change it in place. */
     int32_t *changed;

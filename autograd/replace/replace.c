@@ -170,6 +170,7 @@ static bool take(tl_pass *p)
             if (dst->grad[i].born != 0) /* by the numbers that nodes have now */
                 tl_derived_left(dst, &dst->grad[i], p->t, &dst->grad[i]);
         }
+        tl_leaf_grads_key(dst);
     }
     for (int i = 0; i < p->n_found; i++)
         count_in(g, &g->made, p->found[i]->rule, "", p->found[i]->rounds);
