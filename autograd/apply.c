@@ -1,6 +1,6 @@
 /* apply.c: one op call. tl_apply, at the end of the file, goes through its phases in order: check
  * the call, read its inputs, ask the op's shape rule, check what changes in place, allocate the
- * outputs, ask observers, run the kernel and record the node; nothing if any phase fails. */
+ * outputs, ask observers, run the kernel and record the node. If a phase fails, none is. */
 #include <string.h>
 
 #include "autograd/batch.h"
@@ -22,7 +22,7 @@ typedef struct {
     bool operand;           /* the op changes an operand in place, and it is present */
     bool mutates;           /* this call does so, rather than change a copy */
     bool earlier;           /* the outputs were computed before, from the same parameters */
-    unsigned changes;       /* inputs whose memory this call changes */
+    unsigned changes;       /* inputs that this call changes */
     unsigned regions; /* those in the tape's arena, where changes are tracked by region; tensors of
                        * the model and accumulators change as a whole */
     tl_value *made[TL_OUTS]; /* records of the outputs */
@@ -90,7 +90,7 @@ static tl_status read_inputs(making *k, const tl_tensor *in, const void *attrs)
         k->depends |= v->batch != TL_FREE;
         k->fixed &= v->fixed && !(mutates && i == op->mutates);
         k->wanted |= v->needs_grad ? bit : 0;
-        there |= v->st != NULL ? bit : 0;
+        there |= bit;
         own |= v->st != NULL && v->st->arena == t->arena ? bit : 0;
         c->plain &= v->plain;
         k->array[i] = &v->a;
@@ -112,16 +112,53 @@ static tl_status read_inputs(making *k, const tl_tensor *in, const void *attrs)
 
 /* ---- what changes in place ---- */
 
-/* The call may change its operand: nothing reads that as it was, neither a gradient nor the call
- * itself, and nothing else counts on its memory. Notes of the changes to come are made: once the
- * kernel has begun it must not fail for want of memory. */
+/* The call may change input m: nothing reads that as it was, neither a gradient nor the call
+ * itself, and nothing else counts on its memory. */
+static tl_status may_change(const making *k, int m)
+{
+    const tl_op *op = k->call.op;
+    const tl_tape *t = k->at.tape;
+    const tl_array *x = &k->value[m]->a;
+    const bool follows = k->needs_grad && !(op->traits & TL_NONDIFF);
+    char a[TL_SHAPE_TEXT];
+    if (tl_array_repeats(x))
+        return tl_tape_fail(k->at, TL_EINPLACE,
+                            "%s: input %d, %s, shows elements more than once; it cannot be changed "
+                            "in place",
+                            op->name, m, tl_array_shape_text(a, x));
+    const tl_value *base = tl_peek(t, tl_behind(t, k->in[m], TL_VIEW, 0));
+    if (base == NULL)
+        return tl_tape_fail(k->at, TL_ESTALE, "%s: what input %d shows was removed from the model",
+                            op->name, m);
+    if (follows && base->node < 0 && base->needs_grad)
+        return tl_tape_fail(k->at, TL_EINPLACE,
+                            "%s: cannot change a leaf that needs a gradient in place", op->name);
+    if (follows && tl_op_reads(op, k->wanted) & TL_BIT(m))
+        return tl_tape_fail(k->at, TL_EINPLACE,
+                            "%s: a gradient that is wanted reads input %d as it was before this "
+                            "call changes it",
+                            op->name, m);
+    const tl_value *lent = t->now.phase == 0 ? tl_peek(t, tl_bottom(t, k->in[m])) : NULL;
+    for (int i = 0; i < k->call.n_in && op != &tl_op_assign; i++) /* that copies before it writes */
+        if (k->value[i] != NULL && i != m && tl_same_memory(t, k->in[i], k->in[m]) &&
+            tl_arrays_overlap(&k->value[i]->a, x))
+            return tl_tape_fail(k->at, TL_EINPLACE,
+                                "%s: input %d lies in memory of input %d, which the call changes",
+                                op->name, i, m);
+    return lent == NULL || !lent->lent
+               ? TL_OK
+               : tl_tape_fail(k->at, TL_EINPLACE,
+                              "%s: cannot change the gradient that tl_grad has lent in place",
+                              op->name);
+}
+
+/* The call may change its operand, and what it changes beside that. Notes of the changes to come
+ * are made: once the kernel has begun it must not fail for want of memory. */
 static tl_status check_change(making *k)
 {
     const tl_op *op = k->call.op;
     const tl_tape *t = k->at.tape;
     const tl_value *x = k->value[op->mutates];
-    const bool reads = k->needs_grad && !(op->traits & TL_NONDIFF) &&
-                       tl_op_reads(op, k->wanted) & TL_BIT(op->mutates);
     char a[TL_SHAPE_TEXT], b[TL_SHAPE_TEXT];
     /* What the op's own kernel overwrites whole, and nobody watches, can stay blank. */
     k->call.begins = x->st != NULL && x->st->blank && k->mutates && t->now.choice == NULL &&
@@ -132,38 +169,8 @@ static tl_status check_change(making *k)
                             "%s: changes input %d of shape %s, and its shape rule makes %s of it",
                             op->name, op->mutates, tl_array_shape_text(a, &x->a),
                             tl_array_shape_text(b, &k->call.out[0]));
-    if (!k->mutates)
-        return TL_OK;
-    if (tl_array_repeats(&x->a))
-        return tl_tape_fail(k->at, TL_EINPLACE,
-                            "%s: input %d, %s, shows elements more than once; it cannot be changed "
-                            "in place",
-                            op->name, op->mutates, tl_array_shape_text(a, &x->a));
-    const tl_value *base = tl_peek(t, tl_behind(t, k->in[op->mutates], TL_VIEW, 0));
-    if (base == NULL)
-        return tl_tape_fail(k->at, TL_ESTALE, "%s: what input %d shows was removed from the model",
-                            op->name, op->mutates);
-    if (k->needs_grad && !(op->traits & TL_NONDIFF) && base->node < 0 && base->needs_grad)
-        return tl_tape_fail(k->at, TL_EINPLACE,
-                            "%s: cannot change a leaf that needs a gradient in place", op->name);
-    if (reads)
-        return tl_tape_fail(k->at, TL_EINPLACE,
-                            "%s: a gradient that is wanted reads input %d as it was before this "
-                            "call changes it",
-                            op->name, op->mutates);
-    const tl_tensor under = tl_bottom(t, k->in[op->mutates]);
-    const tl_value *lent = t->now.phase == 0 ? tl_peek(t, under) : NULL;
-    for (int i = 0; i < k->call.n_in && op != &tl_op_assign; i++) /* that copies before it writes */
-        if (k->value[i] != NULL && i != op->mutates &&
-            tl_same_memory(t, k->in[i], k->in[op->mutates]) &&
-            tl_arrays_overlap(&k->value[i]->a, &x->a))
-            return tl_tape_fail(k->at, TL_EINPLACE,
-                                "%s: input %d lies in memory of input %d, which the call changes",
-                                op->name, i, op->mutates);
-    if (lent != NULL && lent->lent)
-        return tl_tape_fail(k->at, TL_EINPLACE,
-                            "%s: cannot change the gradient that tl_grad has lent in place",
-                            op->name);
+    for (unsigned left = k->changes; left != 0; left &= left - 1)
+        TL_TRY(may_change(k, __builtin_ctz(left)));
     for (unsigned left = k->call.mode & TL_TRACE ? 0 : k->regions; left != 0; left &= left - 1) {
         tl_change *c = tl_calloc(1, sizeof *c);
         if (c == NULL)
@@ -204,9 +211,9 @@ static tl_status allocate(making *k, tl_tensor *out)
                       (t->n_nodes < t->cap_nodes || tl_nodes_room(t, 1) == TL_OK);
     const bool fixed = k->fixed && !k->depends &&
                        (op != &tl_op_fill || c->out[0].ndim == 0); /* else it is repeated */
-    /* Output 0 may use the memory of the input that it views or changes in place; all outputs that
-     * of the same values as computed earlier. */
-    const int first = c->n_out > 0 && (op->traits & TL_VIEW || k->mutates); /* with new memory */
+    /* Output 0 may use the memory of the input that it views or changes in place; all outputs may
+     * use that of the same values as computed earlier. first: the first with new memory. */
+    const int first = c->n_out > 0 && (op->traits & TL_VIEW || k->mutates);
     const tl_value *before[TL_OUTS], *operand = k->operand ? k->value[op->mutates] : NULL;
     tl_storage *st[TL_OUTS];
     k->earlier = fixed && k->needs_grad && t->earlier != NULL && !(op->traits & TL_VIEW) &&
@@ -286,12 +293,11 @@ static tl_status run(making *k)
     const bool heard = c->mode & t->heard_modes;
     const bool watched = runs && (t->run_watched || heard);
     const tl_seen seen = {c, k->at.file, k->at.line, t->now.phase, t->n_nodes, 1, k->at.call};
-    tl_status s = t->records_watched || heard ? tl_tell(t, &seen, false) : TL_OK;
-    if (s != TL_OK)
-        return s;
+    if (t->records_watched || heard)
+        TL_TRY(tl_tell(t, &seen, false));
     if (watched)
         tl_tell_runs(t, &seen);
-    s = runs ? tl_op_run(c) : TL_OK;
+    const tl_status s = runs ? tl_op_run(c) : TL_OK;
     /* A kernel that had no memory has not begun; any other failure may have come half way. */
     for (unsigned left = runs && s != TL_ENOMEM ? k->changes : 0; left != 0; left &= left - 1) {
         const int i = __builtin_ctz(left);
@@ -306,8 +312,8 @@ static tl_status run(making *k)
     }
     if (s != TL_OK)
         return tl_tape_fail(k->at, s, "%s", c->err->message);
-    if (watched && (s = tl_tell(t, &seen, true)) != TL_OK)
-        return s;
+    if (watched)
+        TL_TRY(tl_tell(t, &seen, true));
     for (int i = 0; i < c->n_in; i++)
         k->versions[i] = k->value[i] != NULL && k->value[i]->st != NULL ? k->value[i]->st->version
                                                                         : 0;
@@ -351,7 +357,7 @@ void tl_apply(tl_at at, const tl_op *op, const void *attrs, const tl_tensor *in,
     err.status = TL_OK;
     err.message[0] = '\0';
     memset(arrays, 0, (size_t)op->n_out * sizeof *arrays);
-    making k = {.at = t->now.place_depth > 0 ? tl_place(at) : at,
+    making k = {.at = tl_place(at),
                 .call = {.op = op,
                          .n_in = n_in,
                          .n_out = op->n_out,
@@ -361,6 +367,8 @@ void tl_apply(tl_at at, const tl_op *op, const void *attrs, const tl_tensor *in,
                          .arena = t->arena,
                          .err = &err}};
     const uint32_t first = t->values.count;
+    bool made = false;
+    t->inside = op->name;
     if (read_inputs(&k, in, attrs) == TL_OK) {
         tl_status s = op->shape(&k.call);
         s = s == TL_OK ? err.status : s;
@@ -368,14 +376,13 @@ void tl_apply(tl_at at, const tl_op *op, const void *attrs, const tl_tensor *in,
             tl_tape_fail(k.at, s, "%.60s%s", *err.message == '\0' ? op->name : "",
                          *err.message == '\0' ? ": its shape rule refuses the inputs"
                                               : err.message);
-        else if ((!k.operand || check_change(&k) == TL_OK) && allocate(&k, out) == TL_OK) {
-            t->inside = op->name;
-            s = run(&k);
-            t->inside = NULL;
-            if (s == TL_OK)
-                return;
-        }
+        else
+            made = (!k.operand || check_change(&k) == TL_OK) && allocate(&k, out) == TL_OK &&
+                   run(&k) == TL_OK;
     }
+    t->inside = NULL;
+    if (made)
+        return;
     tl_values_drop(&t->values, first);
     tl_changes_free(k.change);
     for (int i = 0; i < op->n_out; i++)

@@ -39,8 +39,8 @@ typedef tl_status tl_filler(void *ctx, void *data);
 tl_tensor tl_buffer_filled_at(tl_at at, tl_model *m, const char *name, tl_dtype dtype,
                               tl_shape shape, tl_filler *fill, void *ctx);
 /* A named tensor may be the state of one object, its owner. take: if it has no owner it becomes
- * `owner`'s (NULL: it is only looked up), and is set to zero. Returns its owner; NULL if there is
- * no tensor of that name. give: what `from` owns of that name (NULL: all) is `to`'s, as it is. */
+ * `owner`'s (NULL: it is only looked up), and is set to zero. Returns its owner, or NULL if it
+ * has none or is not there. give: what `from` owns of that name (NULL: all) is `to`'s, as it is. */
 const void *tl_buffer_take(tl_model *m, const char *name, const void *owner);
 void tl_buffer_give(tl_model *m, const char *name, const void *from, const void *to);
 /* rollback removes the tensors that the model has received since mark, to undo something half done,

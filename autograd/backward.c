@@ -158,8 +158,8 @@ static tl_status deliver(tl_walk *w, tl_edge *e, const tl_value *x, tl_tensor dx
      * of its own: dx may be in several inboxes, or be a tensor of the model. */
     dx = w->target != NULL ? dx : tl_hold(t, dx);
     tl_value *d = tl_peek(t, dx);
-    const bool own = d != NULL && dx.owner == t->values.owner;
-    if (own && w->target != NULL && dx.index >= w->made && tl_peek(t, w->y)->batch == TL_MIXED)
+    const bool own = d != NULL && dx.owner == t->values.owner && dx.index >= w->made;
+    if (own && w->target != NULL && tl_peek(t, w->y)->batch == TL_MIXED)
         tl_batch_set(d, TL_MIXED); /* as what it is the derivative of */
     else if (own && d->batch == TL_FREE && x->batch >= 0)
         tl_batch_like(d, x); /* for example ones, one for each sample */
@@ -253,8 +253,7 @@ static void free_visited(tl_walk *w, const tl_node *n)
                 tl_value_give_back(tl_peek(t, e->cotangent));
         const tl_tensor x = tl_tape_handle(t, v);
         bool wanted = tl_same_handle(x, w->y) || tl_same_handle(x, w->asked) ||
-                      tl_same_handle(x, w->opt.cotangent) ||
-                      (t->segments != NULL && tl_segment_awaits(t, v));
+                      tl_same_handle(x, w->opt.cotangent) || tl_segment_awaits(t, v);
         if (!w->opt.retain && !wanted)
             tl_value_give_back(tl_values_at(&t->values, v));
     }
@@ -275,16 +274,14 @@ static tl_status visit(tl_walk *w, uint32_t i)
     t->now.mode = (t->now.mode & ~(unsigned)TL_FAST) | (n->mode & TL_FAST);
     t->now.choice = n->choice;
     bool any = false;
-    tl_status s = t->segments == NULL ? TL_OK : tl_segment_restore(t, w->order[i]);
-    for (int j = 0; j < n->n_out && s == TL_OK; j++) {
+    TL_TRY(tl_segment_restore(t, w->order[i]));
+    for (int j = 0; j < n->n_out; j++) {
         dy[j] = collect(w, &w->box[n->out + (uint32_t)j - w->first_value]);
         any |= !tl_is_none(dy[j]);
     }
-    s = tl_error_status(t);
-    bool leads = w->target == NULL || w->leads[w->order[i] - w->first_node];
-    if (s == TL_OK && any && leads)
-        s = call_vjp(w, i, n, node_mark, dy);
-    TL_TRY(s);
+    TL_TRY(tl_error_status(t));
+    if (any && (w->target == NULL || w->leads[w->order[i] - w->first_node]))
+        TL_TRY(call_vjp(w, i, n, node_mark, dy));
     TL_TRY(tl_fold_visited(w, i, n));
     if (w->target == NULL)
         tl_walk_free_since(w, mark);
@@ -297,7 +294,6 @@ tl_status tl_walk_run(tl_walk *w)
     tl_tape *t = w->t;
     tl_status s = TL_OK;
     tl_fpenv saved = tl_fpenv_enter(); /* vjps compute constants outside ops */
-    w->made = atomic_load(&t->values.count);
     const tl_scope outer = tl_scope_open(w->at, w->target == NULL ? TL_NO_GRAD : 0,
                                          TL_PHASE_BACKWARD);
     t->now.place_base = outer.place_depth; /* each visit fills that frame with its node's place */
@@ -332,11 +328,12 @@ tl_status tl_backward_at(tl_at at, tl_tensor y, tl_backward_options o)
             free_unsaved(&w);
         s = tl_tape_stopped(t, tl_walk_run(&w));
     }
-    for (int i = t->first_grad; s == TL_OK && i < t->n_grads; i++)
-        t->grad[i].live |= t->grad[i].reached;
-    if (s == TL_OK)
+    if (s == TL_OK) {
+        for (int i = t->first_grad; i < t->n_grads; i++)
+            t->grad[i].live |= t->grad[i].reached;
         TL_TELL(t, backward_ends, t);
-    t->calls += s == TL_OK && w.lasts;
+        t->calls += w.lasts;
+    }
     tl_scope_end(t, outer);
     return s == TL_OK ? t->head.err.status : s; /* who is told may refuse it */
 }
@@ -367,7 +364,7 @@ tl_status tl_gradients_at(tl_at at, tl_tensor y, const tl_tensor *x, int n, tl_t
                  .y = y,
                  .asked = y,
                  .opt = {.cotangent = cotangent, .retain = true},
-                 .target = x,
+                 .target = x == NULL ? &y : x, /* NULL: tl_backward */
                  .n_targets = n};
     tl_status s = tl_walk_prepare(&w);
     if (s == TL_OK)

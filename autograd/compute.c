@@ -11,7 +11,7 @@
 #include "tensor/isa.h"
 #include "tensor/threads.h"
 
-/* What tl_op_check has seen of pointwise ops is true of c, whose op is none. */
+/* Checks of an op that is not pointwise what tl_op_check checks of those that are. */
 static tl_status check_other(tl_call *c)
 {
     bool fits = c->n_in > 0 && c->n_in <= TL_TILE_MAX_IN;
@@ -205,10 +205,9 @@ void tl_store_compute(tl_call *c, int i, const tl_array *out)
 
 tl_status tl_widened_run(tl_call *c)
 {
-    enum { MOST = TL_ROWS_MOST };
     const bool changes = c->op->traits & TL_MUTATES && c->in[c->op->mutates] != NULL;
-    const tl_array *in[MOST];
-    tl_array wide[MOST], out[MOST];
+    const tl_array *in[TL_ROWS_MOST];
+    tl_array wide[TL_ROWS_MOST], out[TL_OUTS];
     for (int i = 0; i < c->n_in; i++) {
         in[i] = c->in[i] == NULL ? NULL : &wide[i];
         if (in[i] != NULL)

@@ -91,6 +91,7 @@ tl_status tl_watch_at(tl_at at, tl_tensor x, double *to)
 {
     const tl_tape *t = at.tape;
     TL_TRY(TL_NEED_AT(at, to));
+    *to = (double)NAN;
     if (tl_traced(t))
         return tl_failed(t) ? tl_error_status(t) : t->recorder->watch(t->recorder_ctx, at, x, to);
     *to = tl_item_at((tl_at){at.tape, at.file, at.line, "tl_watch"}, x);
@@ -215,7 +216,10 @@ tl_status tl_print_at(tl_at at, FILE *f, tl_tensor x)
     if (v == NULL)
         return tl_error_status(t);
     TL_TRY(TL_NEED_AT(at, f));
-    return tl_array_print(f, &v->a, &t->head.err);
+    tl_err err = {.status = TL_OK};
+    if (tl_array_print(f, &v->a, &err) != TL_OK)
+        return tl_tape_fail(at, err.status, "tl_%s", err.message);
+    return TL_OK;
 }
 
 tl_status tl_sha256_at(tl_at at, tl_tensor x, char hex[65])
@@ -256,7 +260,7 @@ bool tl_array_of(tl_tape *t, tl_tensor x, tl_array *out)
     if (v == NULL || out == NULL)
         return false;
     const bool changed = v->st != NULL && v->st->arena == t->arena && v->st->version != v->born &&
-                         !v->restored && tl_storage_changed(v->st, v->born, &v->a, &by);
+                         tl_storage_changed(v->st, v->born, &v->a, &by);
     if (v->st != NULL)
         tl_storage_settle(v->st);
     *out = v->a;

@@ -189,7 +189,7 @@ void tl_free_objects(void *const *objects, size_t n)
         if (!tl_object_take(o)) {
             if (atomic_load(&warn))
                 fprintf(stderr,
-                        "tally: tl_free: argument %zu is nothing that lives; was it freed "
+                        "tally: tl_free: argument %zu is not a live object; was it freed "
                         "before?\n",
                         i + 1);
             continue;
@@ -254,10 +254,8 @@ bool tl_values_push(tl_values *v, uint32_t generation, int n, tl_value **made, t
 void tl_values_drop(tl_values *v, uint32_t first)
 {
     const uint32_t end = v->chunk == NULL ? first : atomic_load(&v->count);
-    for (uint32_t i = first; i < end; i++) {
-        const tl_value *x = tl_values_at(v, i);
-        tl_storage_release(x->st);
-    }
+    for (uint32_t i = first; i < end; i++)
+        tl_storage_release(tl_values_at(v, i)->st);
     atomic_store(&v->count, first);
 }
 
@@ -438,7 +436,8 @@ bool tl_look_up(tl_at at, const char *who, tl_look *l)
         tl_changer by;
         char text[TL_CHANGER_TEXT];
         const tl_tensor x = l->in[i];
-        if (l->optional & (i < 32 ? TL_BIT(i) : 0) && x.owner == 0) {
+        const unsigned bit = i < 32 ? TL_BIT(i) : 0;
+        if (l->optional & bit && x.owner == 0) {
             l->found[i] = NULL;
             continue;
         }
@@ -447,7 +446,7 @@ bool tl_look_up(tl_at at, const char *who, tl_look *l)
             return refuse(at, x, r, who);
         if (l->view || r->st == NULL)
             continue;
-        if (r->st->blank && !(l->begins & (i < 32 ? TL_BIT(i) : 0)))
+        if (r->st->blank && !(l->begins & bit))
             tl_storage_settle(r->st);
         if (r->st->version == r->born || r->st->arena != at.tape->arena ||
             !tl_storage_changed(r->st, r->born, &r->a, &by))

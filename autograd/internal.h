@@ -221,11 +221,11 @@ struct tl_tape {
     /* Gradients. */
     tl_leaf_grad *grad;
     int n_grads, cap_grads;
-    tl_key_map grad_at; /* leaf -> where its record is; one that is elsewhere is searched for */
+    tl_key_map grad_at; /* leaf -> the last record of one with its owner and index */
     uint32_t thaws;     /* of the model, when recording began */
-    const char *inside; /* the op whose call runs, or is shown to observers */
-    bool missed;        /* an error of the model has kept a backward from this batch */
     bool late;          /* since then a leaf has been marked that may have been used before */
+    bool missed;        /* an error of the model has kept a backward from this batch */
+    const char *inside; /* the op whose call is under way */
     int first_grad; /* records before it belong to gradients that a trace has already consumed */
     int calls;      /* tl_backward calls that reached a parameter, since the reset or a step */
     int waiting;    /* folds that wait for tl_accumulate, in all records */
@@ -283,11 +283,11 @@ struct tl_model {
     pthread_mutex_t lock;
     uint64_t seed;
     /* What traces take as constant. Parameters may be as frozen again as they were. */
-    uint32_t settings;       /* grows when anything else of it changes */
-    _Atomic uint32_t thaws;  /* grows when parameters are trained again */
-    _Atomic uint64_t frozen; /* a hash of the parameters frozen or thawed since they were made */
-    _Atomic uint32_t names;  /* grows when a parameter is made or frozen, or tensors are removed */
-    tl_entry *entry;         /* sorted by name */
+    _Atomic uint32_t settings; /* grows when anything else of it changes */
+    _Atomic uint32_t thaws;    /* grows when parameters are trained again */
+    _Atomic uint64_t frozen;   /* a hash of the parameters frozen or thawed since they were made */
+    _Atomic uint32_t names; /* grows when a parameter is made or frozen, or tensors are removed */
+    tl_entry *entry;        /* sorted by name */
     int n_entries, cap_entries;
     tl_freeze *freezes; /* newest first, which decides */
 };
@@ -299,7 +299,8 @@ tl_tensor tl_model_handle(const tl_model *m, uint32_t i);
 
 /* ---- handle.c: from handles to records ---- */
 
-/* The error for which a call that would add to gradients is refused: they lack it from then on. */
+/* The tape's status, for a call that would add to gradients. If it is an error, gradients lack that
+ * call from then on, and tl_error_clear drops them. */
 static inline tl_status tl_may_add(tl_tape *t)
 {
     const tl_status s = tl_error_status(t);
@@ -381,7 +382,8 @@ static inline bool tl_node_mutates(const tl_node *n)
 }
 
 /* The value whose memory x uses: a view's input, the operand that an in-place op changed, what a
- * detached leaf was detached from. TL_NONE if x has memory of its own. */
+ * vjp, or in a trace any call, detached x from. TL_NONE if x has memory of its own, or is unknown
+ * to share it (a tl_detach of the program). */
 tl_tensor tl_below(const tl_tape *t, tl_tensor x);
 /* The last of those below x; x itself if it has memory of its own. */
 tl_tensor tl_bottom(const tl_tape *t, tl_tensor x);
@@ -399,8 +401,8 @@ tl_tape *tl_tape_bare(tl_model *m);
 /* tl_mode_push without its special case for TL_INVARIANT. */
 int tl_mode_open(tl_tape *t, unsigned mode);
 
-/* Where a call has stopped half way through an error of the model, which may be cleared: the tape
- * has that error as its own from now on. Returns s. */
+/* s is the status of a call that an error of the model may have stopped half way: the tape then
+ * takes that error over, so that clearing the model's does not hide it. Returns s. */
 tl_status tl_tape_stopped(tl_tape *t, tl_status s);
 /* Adds modes and phases; calls belong to the place `at`. */
 tl_scope tl_scope_open(tl_at at, unsigned mode, unsigned phase);
@@ -413,14 +415,12 @@ tl_status tl_site_check(tl_at at, const char *name, uint32_t index);
 /* Counts n optimizer steps (tl_tape_steps), for a graph whose backwards are still to come. */
 tl_status tl_steps_count(tl_at at, int n);
 
-/* A new tape has no observers but the shipped ones. */
-void tl_observe_none(tl_tape *t);
 /* Attaches those of src that follow to dst. */
 tl_status tl_observe_like(tl_tape *dst, const tl_tape *src);
 
-/* The model of the program that this thread records, to run it later; NULL: none. tl_error_begin
- * refuses then what tl_error_renew, else the same, allows: to make tensors, and say what they are.
- */
+/* The model of the program that this thread records, to run it later; NULL: none. Meanwhile
+ * tl_error_begin refuses calls on that model. tl_error_renew is the same without that refusal: for
+ * calls that make tensors, or say what they are. */
 extern _Thread_local const void *tl_recording;
 tl_status tl_error_renew(void *object);
 

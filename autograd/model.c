@@ -442,10 +442,8 @@ static tl_freeze *freeze_put(tl_model *m, const char *prefix, bool frozen)
 int tl_model_freeze(tl_model *m, const char *prefix, bool frozen)
 {
     int n = 0;
-    if (!is_model(m))
+    if (!is_model(m) || tl_error_renew(m) != TL_OK || TL_NEED(&m->head.err, prefix) != TL_OK)
         return 0;
-    if (prefix == NULL)
-        return tl_error_begin(m), TL_NEED(&m->head.err, prefix), 0;
     pthread_mutex_lock(&m->lock);
     tl_freeze *f = freeze_put(m, prefix, frozen);
     for (int i = 0; f != NULL && i < m->n_entries; i++) {
@@ -475,11 +473,5 @@ void tl_model_changed(tl_model *m)
 
 uint64_t tl_model_state(const tl_model *m)
 {
-    if (!is_model(m))
-        return 0;
-    pthread_mutex_t *lock = (pthread_mutex_t *)&m->lock;
-    pthread_mutex_lock(lock);
-    const uint64_t now = ((uint64_t)m->names << 32 | m->settings) + 1;
-    pthread_mutex_unlock(lock);
-    return now;
+    return is_model(m) ? ((uint64_t)m->names << 32 | m->settings) + 1 : 0;
 }

@@ -21,7 +21,7 @@ enum {
 };
 
 #define TL_WATCHED_MODES 0xffff0000u /* the mode bits that belong to observers */
-#define TL_NO_NODE UINT32_MAX        /* for a call not on the tape: a step of a run, tl_assign */
+#define TL_NO_NODE UINT32_MAX        /* for a call not on the tape: a step of a run */
 
 /* One op, about to be recorded, about to run, or just run. */
 typedef struct {

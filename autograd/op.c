@@ -98,7 +98,7 @@ uint64_t tl_mix_attrs(uint64_t h, const tl_op *op, const void *attrs)
     return h;
 }
 
-/* What an op says of itself and cannot be; NULL: nothing. */
+/* How the op's declaration contradicts itself; NULL: it does not. */
 static const char *oddity(const tl_op *op, int n_in)
 {
     const bool mutates = op->traits & TL_MUTATES, tiles = op->traits & TL_POINTWISE;
@@ -115,8 +115,8 @@ static const char *oddity(const tl_op *op, int n_in)
     return NULL;
 }
 
-/* Nothing is missing. An op may be a user's: something computes it (of views nothing does, nor of
- * what a trace notes), and where that is a loop of the engine there are not too many operands. */
+/* Checks the op's declaration, which may be a user's, and the call. Something must compute the op,
+ * unless it is a view or a note in a trace; the engine's own loops limit the number of operands. */
 tl_status tl_op_check(tl_at at, const tl_op *op, const void *attrs, const tl_tensor *in, int n_in,
                       const tl_tensor *out)
 {

@@ -126,8 +126,8 @@ struct tl_op {
     int (*same_as)(const void *attrs, const double *const *constant);
     /* this(undoes(x)) is x, bit for bit. Both ops have one input and no attributes. */
     const tl_op *undoes;
-    /* Outputs that carry no gradient (a running total), inputs that take none (a count). To derive
-     * through one, or through a float output of a TL_NONDIFF op, is refused. */
+    /* Outputs that carry no gradient (a running total), inputs that take none (a count).
+     * Differentiating through one, or a float output of a TL_NONDIFF op, is refused. */
     unsigned nodiff_out, nodiff_in;
     /* How the outputs depend on the batch, given how the inputs do. Asked if some input depends on
      * it (or weights enter a TL_RANDOM op) and none is mixed. An output along axis a is a promise:
@@ -144,8 +144,8 @@ void tl_apply(tl_at at, const tl_op *op, const void *attrs, const tl_tensor *in,
               tl_tensor *out);
 tl_tensor tl_apply1(tl_at at, const tl_op *op, const void *attrs, const tl_tensor *in, int n_in);
 
-/* Makes room for that many calls of in-place ops with that many inputs each, so that a series of
- * them cannot fail half way for want of memory. */
+/* Makes room to record that many calls with that many inputs each. A series of ops without scratch
+ * that change tensors of the model in place then cannot fail half way for want of memory. */
 tl_status tl_tape_reserve(tl_tape *t, uint32_t calls, int inputs);
 
 /* Zeroed memory that lasts until the tape's reset; NULL when out of memory. */

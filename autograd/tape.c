@@ -32,6 +32,22 @@ static void tape_destroy(void *object)
     tl_object_release(t->model);
 }
 
+/* Notes which events anyone hears, so that calls nobody watches cost nothing. */
+static void note_watched(tl_tape *t)
+{
+    t->records_watched = t->run_watched = t->given_watched = t->values_watched = false;
+    t->heard_modes = 0;
+    for (const tl_observer *const *o = tl_observers_shipped; *o != NULL; o++)
+        t->heard_modes |= (*o)->mode;
+    for (int i = 0; i < t->n_watchers; i++) {
+        const tl_observer *o = t->watcher[i].o;
+        t->records_watched |= o->records != NULL;
+        t->run_watched |= o->runs != NULL || o->ran != NULL;
+        t->given_watched |= o->gave != NULL || o->delivered != NULL;
+        t->values_watched |= o->backward_begins != NULL;
+    }
+}
+
 tl_tape *tl_tape_bare(tl_model *m)
 {
     tl_tape *t = tl_calloc(1, sizeof *t);
@@ -43,7 +59,7 @@ tl_tape *tl_tape_bare(tl_model *m)
     tl_object_hold(m);
     t->generation = 1;
     t->limit = 3;
-    tl_observe_none(t);
+    note_watched(t);
     if (tl_values_init(&t->values) != TL_OK) {
         tl_object_end(t);
         return NULL;
@@ -145,7 +161,8 @@ tl_status tl_tape_reserve(tl_tape *t, uint32_t calls, int inputs)
 int tl_mode_push(tl_tape *t, unsigned mode)
 {
     const int depth = tl_mode_open(t, mode);
-    if (mode != TL_INVARIANT || !tl_lives(t) || t->now.mode_depth == depth || t->now.choice == NULL)
+    const bool opened = tl_lives(t) && t->now.mode_depth > depth;
+    if (!opened || mode != TL_INVARIANT || t->now.choice == NULL)
         return depth;
     if (!tl_choice_open(tl_nowhere(t), NULL, TL_ANY_DTYPE, "invariant"))
         tl_mode_pop(t, depth);
@@ -206,7 +223,7 @@ void tl_record_with(tl_tape *t, const tl_recorder *r, void *ctx)
     t->now.mode |= TL_TRACE;
 }
 
-/* The message begins with "NAME:" or "tl_NAME:". */
+/* The message begins with "NAME:", "NAME " or "tl_NAME:". */
 static bool begins_with_call(const char *message, const char *name)
 {
     const size_t n = strlen(name);
@@ -271,27 +288,6 @@ tl_tape_memory tl_memory_stats(const tl_tape *t)
 }
 
 /* ---- observers ---- */
-
-/* Notes which events anyone hears, so that calls nobody watches cost nothing. */
-static void note_watched(tl_tape *t)
-{
-    tl_observe_none(t);
-    for (int i = 0; i < t->n_watchers; i++) {
-        const tl_observer *o = t->watcher[i].o;
-        t->records_watched |= o->records != NULL;
-        t->run_watched |= o->runs != NULL || o->ran != NULL;
-        t->given_watched |= o->gave != NULL || o->delivered != NULL;
-        t->values_watched |= o->backward_begins != NULL;
-    }
-}
-
-void tl_observe_none(tl_tape *t)
-{
-    t->records_watched = t->run_watched = t->given_watched = t->values_watched = false;
-    t->heard_modes = 0;
-    for (const tl_observer *const *o = tl_observers_shipped; *o != NULL; o++)
-        t->heard_modes |= (*o)->mode;
-}
 
 tl_status tl_observe(tl_tape *t, const tl_observer *o, void *ctx)
 {
@@ -391,7 +387,7 @@ tl_scope tl_scope_open(tl_at at, unsigned mode, unsigned phase)
     const tl_scope outer = t->now;
     t->now.mode |= mode;
     t->now.phase |= (uint8_t)phase;
-    tl_share_push(at, false);
+    tl_place_push(at);
     return outer;
 }
 

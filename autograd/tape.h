@@ -76,7 +76,7 @@ enum {
 /* How x depends on it, by the rules of the ops that made it (op.h). Named tensors of the model,
  * tl_constant, 0-d data and results without inputs (tl_fill; tell tl_batch_axis, if they are of the
  * batch's size) are TL_FREE; other data (tl_data, tl_zeros, tl_bound) have samples along axis 0; an
- * input of a traced program is as the tensor passed for it. No x: TL_MIXED. */
+ * input of a traced program is as the tensor passed for it. TL_MIXED if x is no value. */
 tl_batch tl_batch_of(tl_tape *t, tl_tensor x);
 /* Declares something else: samples along that axis, TL_FREE or TL_MIXED. x must be data, a random
  * draw, the result of an op without inputs, or a view of one of these; or what tl_expand repeats
@@ -211,7 +211,7 @@ typedef struct {
                           * or the bits depend on the split (NUMERICS 10.3) */
     bool put_off;        /* leave what comes to parameters to tl_accumulate (or each run does) */
 } tl_backward_options;
-/* Adds the gradients of y by every parameter and marked leaf that it depends on to what earlier
+/* Adds the gradients of y with respect to every parameter and marked leaf to what earlier
  * micro-batches, each before a tl_tape_reset, have left there. Releases values as it passes them,
  * except y and views of leaves. If it fails no step is taken with half a gradient: a failed tape
  * refuses tl_step. A loss of parameters alone (L2 by hand) takes a call of its own in a step's last
@@ -233,8 +233,8 @@ tl_status tl_accumulate(tl_tape *t, const char *param);
 tl_tensor tl_grad_at(tl_at at, tl_tensor x);
 /* Drops all accumulated gradients. */
 void tl_grad_clear(tl_tape *t);
-/* The gradients of y by x[0 .. n), any values that take gradients, in dx[0 .. n); zeros if y does
- * not depend on x[i], TL_ENOGRAD if on nothing. They are recorded, to be differentiated again, and
+/* The gradients of y with respect to x[0 .. n), any values that take one, in dx[0 .. n); zeros if y
+ * does not depend on x[i], TL_ENOGRAD if on nothing. They are recorded, to be differentiated again;
  * nothing is released or accumulated. cotangent: of y's shape, or TL_NONE if y has one element. */
 #define tl_gradients(t, ...) tl_gradients_at(TL_AT(t), __VA_ARGS__) /* y, x, n, cotangent, dx */
 tl_status tl_gradients_at(tl_at at, tl_tensor y, const tl_tensor *x, int n, tl_tensor cotangent,
@@ -243,7 +243,7 @@ tl_status tl_gradients_at(tl_at at, tl_tensor y, const tl_tensor *x, int n, tl_t
 /* Checkpointing: of the values recorded between begin and end only the n in keep stay in memory.
  * The others are recomputed, with the same bits, when backward needs them; verify compares their
  * hashes with those of the first ones (TL_EINPLACE: something has changed in between). Segments do
- * not nest, and must contain no in-place ops. */
+ * not nest, end in the recording they began in, and must contain no in-place ops. */
 uint32_t tl_segment_begin(tl_tape *t);
 #define tl_segment_end(t, begin, keep, n, verify) \
     tl_segment_end_at(TL_AT(t), begin, keep, n, verify)

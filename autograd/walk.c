@@ -146,7 +146,8 @@ static tl_status check_start(const tl_walk *w)
     char a[TL_SHAPE_TEXT], b[TL_SHAPE_TEXT];
     if (y->st == NULL && t->recorder == NULL)
         return tl_tape_fail(w->at, TL_ETRACED,
-                            "tl_backward: the output was recorded as a trace and has no value");
+                            "tl_backward: the output has no value: it is of a trace, or was "
+                            "dropped by a segment (list it in keep)");
     if (!y->needs_grad || y->node < 0 || w->n == 0)
         return tl_tape_fail(w->at, TL_ENOGRAD,
                             "tl_backward: the output depends on no parameter or marked leaf "
@@ -164,7 +165,8 @@ static tl_status check_start(const tl_walk *w)
         return tl_error_status(t);
     if (c->st == NULL && t->recorder == NULL)
         return tl_tape_fail(w->at, TL_ETRACED,
-                            "tl_backward: the cotangent was recorded as a trace and has no value");
+                            "tl_backward: the cotangent has no value: it is of a trace, or was "
+                            "dropped by a segment (list it in keep)");
     if (!tl_array_same_shape(&c->a, &y->a) || c->a.dtype != y->a.dtype)
         return tl_tape_fail(w->at, TL_ESHAPE,
                             "tl_backward: the cotangent is %s %s, the output %s %s",
@@ -305,6 +307,7 @@ tl_status tl_walk_prepare(tl_walk *w)
 {
     tl_tape *t = w->t;
     TL_TRY(tl_walk_check(w));
+    w->made = atomic_load(&t->values.count);
     if (tl_is_none(w->opt.cotangent)) {
         const tl_array *y = &tl_peek(t, w->y)->a;
         w->opt.cotangent = tl_filled(w->at, y, y->dtype, 1);

@@ -193,7 +193,7 @@ static tl_opt_numbers *numbers(tl_opt *o, tl_tape *t)
 
 static bool reached(const tl_opt_param *p) { return !tl_is_none(p->grad); }
 
-/* Whether the gradients of parameters that other processes update are not here. */
+/* Whether other processes hold the gradients of the parameters that they update. */
 static bool away(const tl_opt *o, const tl_tape *t) { return o->away.t == t && !tl_traced(t); }
 
 /* The factor that brings the global norm down to the limit (NUMERICS 12.2). */
@@ -328,7 +328,9 @@ static __attribute__((noinline)) tl_status step(tl_opt *o, tl_at at)
 tl_status tl_step_at(tl_opt *o, tl_at at)
 {
     tl_fpenv saved = tl_fpenv_enter(); /* norms, powers and rates are computed outside of ops */
+    tl_object_hold(o);                 /* an observer may free it */
     tl_status s = step(o, at);
+    tl_object_release(o);
     tl_fpenv_leave(saved);
     return s;
 }

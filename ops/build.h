@@ -65,7 +65,8 @@ tl_status tl_need_indexed(tl_call *c, const char *x_name, const tl_array *x, con
  * unless it has out's shape and the accumulator's dtype. */
 tl_status tl_continue(tl_call *c, int acc, const tl_array *out, tl_dtype dtype);
 
-/* Options of a kernel in one dim name a second one, too (which may repeat the first). */
+/* Whether an option of a kernel in one dim has a second element that means anything: it may be 0,
+ * or repeat the first. */
 static inline bool tl_second(const int64_t v[2]) { return v[1] != 0 && v[1] != v[0]; }
 
 /* dim of ndim, counted from the end if negative. It may be out of range. */

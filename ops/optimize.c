@@ -95,27 +95,8 @@ static void update_range(void *ctx, int64_t from, int64_t end, int thread)
 
 enum { GRAIN = 4096 };
 
-/* The arrays that the update changes, which are contiguous and of one size, must lie apart. */
-static tl_status check_apart(tl_call *c)
-{
-    const unsigned changes = c->op->changes | TL_BIT(c->op->mutates);
-    const size_t bytes = tl_array_room(c->in[0]);
-    for (int i = 0; i < 4; i++)
-        for (int k = 0; k < i; k++) {
-            if (!(changes & TL_BIT(i) && changes & TL_BIT(k)) || c->in[i] == NULL ||
-                c->in[k] == NULL)
-                continue;
-            const uintptr_t a = (uintptr_t)c->in[i]->data, b = (uintptr_t)c->in[k]->data;
-            if ((a > b ? a - b : b - a) < bytes)
-                return tl_call_fail(c, TL_EINPLACE,
-                                    "inputs %d and %d are changed, and share memory", k, i);
-        }
-    return TL_OK;
-}
-
 static tl_status run(tl_call *c, const tl_adamw_step *adamw, const tl_sgd_step *sgd)
 {
-    TL_TRY(check_apart(c));
     job j = {c, adamw, sgd};
     tl_parallel_for(tl_array_count(c->in[0]), GRAIN, update_range, &j);
     return TL_OK;

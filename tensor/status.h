@@ -74,7 +74,7 @@ tl_status tl_vfail(tl_err *err, tl_status s, const char *fmt, va_list ap) TL_PRI
 void tl_err_clear(tl_err *err); /* forgets it; NULL is fine */
 
 /* TL_EDOMAIN if n is negative, or if the pointer `what` to n things is not there: "tl_concat: -1 is
- * no count", "tl_save: path is NULL". func: __func__ of the public function. */
+ * not a count", "tl_save: path is NULL". func: __func__ of the public function. */
 tl_status tl_need(tl_err *err, const char *func, const char *what, bool there, int64_t n);
 static inline bool tl_is_count(int64_t n) { return n >= 0; }
 #define TL_NEED(err, p) ((p) != NULL ? TL_OK : tl_need(err, __func__, #p, false, 1))

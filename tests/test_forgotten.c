@@ -841,7 +841,7 @@ static void freed_twice(void **unused)
     (void)unused;
     const char *text = said_by(free_twice, NULL);
     assert_int_equal(lines(text), 4); /* the optimizer, the program, the tape, the model */
-    assert_non_null(strstr(text, "argument 2 is nothing that lives"));
+    assert_non_null(strstr(text, "argument 2 is not a live object"));
     free_twice(NULL); /* and without a word, where warnings are off */
 }
 

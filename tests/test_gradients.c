@@ -127,6 +127,7 @@ static void by_parameters_whose_accumulators_stay(void **unused)
         assert_true(element_of(t, d[1], i) == element_of(t, gb, i));
     tl_sha256(t, gw, before);
     tl_gradients(t, z, params, 2, TL_NONE, again);
+    assert_int_equal(tl_gradients(t, z, NULL, 0, TL_NONE, NULL), TL_OK); /* by nothing at all */
     tl_sha256(t, tl_grad(t, w), after);
     assert_string_equal(before, after);
     for (int i = 0; i < 6; i++)

@@ -241,7 +241,9 @@ static void other_calls_name_it_too(void **unused)
     tl_opt *o = tl_sgd_new(m, .lr = 1);
     tl_tensor x = tl_data(t, six, TL_F32, TL_DIMS(2, 3));
     char out[4], hex[65];
+    FILE *closed = fopen("/dev/null", "r"); /* cannot be written */
     (void)unused;
+    assert_non_null(closed);
     PLACE(tl_item(t, x));
     PLACE(tl_keep(t, x, out, sizeof out));
     PLACE(tl_assign(t, x, x));
@@ -249,8 +251,10 @@ static void other_calls_name_it_too(void **unused)
     PLACE(tl_scalar(t, (tl_dtype)55, 1));
     PLACE(tl_sha256(t, TL_NONE, hex));
     PLACE(tl_print(t, stdout, TL_NONE));
+    PLACE(tl_print(t, closed, x));
     PLACE(tl_require_grad(t, TL_NONE));
     PLACE(tl_step(o, t));
+    fclose(closed);
     tl_free(o, t, m);
 }
 

@@ -566,6 +566,54 @@ static void test_shared_memory(void **unused)
     }
 }
 
+/* An op that changes inputs 1 and 2 beside its operand. */
+static tl_status changes_shape(tl_call *c)
+{
+    c->out[0] = *c->in[0];
+    return TL_OK;
+}
+
+static tl_status changes_run(tl_call *c)
+{
+    for (int i = 0; i < 3; i++)
+        for (int64_t k = 0; k < tl_array_count(c->in[i]); k++)
+            tl_array_put(c->in[i], k, 0);
+    return TL_OK;
+}
+
+static const tl_op changes_three = {.name = "changes_three",
+                                    .n_in = 3,
+                                    .n_out = 1,
+                                    .traits = TL_MUTATES | TL_NONDIFF,
+                                    .mutates = 0,
+                                    .changes = TL_BIT(1) | TL_BIT(2),
+                                    .shape = changes_shape,
+                                    .forward = changes_run};
+
+/* What an op changes beside its operand is refused what the operand is. */
+static void test_what_changes_beside_the_operand(void **unused)
+{
+    (void)unused;
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tape *t = tl_tape_new(m);
+    tl_tensor x = both_data(m, TL_F32, TL_DIMS(3), 1), a = tl_scale(t, x, 2), b = tl_scale(t, x, 3),
+              one = tl_zeros(t, TL_F32, TL_DIMS(1)),
+              w = tl_param(t, m, "w", TL_F32, TL_DIMS(3), .kind = TL_INIT_ONES);
+    tl_apply1(TL_AT(t), &changes_three, NULL, (tl_tensor[]){a, b, b}, 3);
+    expect_failure(t, TL_EINPLACE, "input 2 lies in memory of input 1");
+    tl_apply1(TL_AT(t), &changes_three, NULL, (tl_tensor[]){a, b, tl_expand(t, one, TL_DIMS(3))},
+              3);
+    expect_failure(t, TL_EINPLACE, "input 2, [3], shows elements more than once");
+    tl_tensor y = tl_matmul(t, tl_reshape(t, x, TL_DIMS(1, 3)), tl_reshape(t, w, TL_DIMS(3, 1)));
+    assert_int_equal(tl_backward(t, tl_sum(t, y, TL_ALL, false), .retain = true), TL_OK);
+    tl_apply1(TL_AT(t), &changes_three, NULL, (tl_tensor[]){a, tl_grad(t, w), b}, 3);
+    expect_failure(t, TL_EINPLACE, "tl_grad has lent");
+    tl_apply1(TL_AT(t), &changes_three, NULL,
+              (tl_tensor[]){tl_scale(t, x, 2), tl_scale(t, x, 2), tl_scale(t, x, 2)}, 3);
+    expect_no_error(t);
+    tl_free(t, m);
+}
+
 /* In the model's memory as in the tape's: no input lies below what changes, no element is shown
  * twice, and a gradient that tl_grad lends stays. */
 static void test_what_others_count_on(void **unused)
@@ -764,6 +812,7 @@ static void test_what_was_changed_is_named(void **unused)
 const struct CMUnitTest tl_tests_in_place[] = {
     cmocka_unit_test(test_what_was_changed_is_named),
     cmocka_unit_test(test_what_others_count_on),
+    cmocka_unit_test(test_what_changes_beside_the_operand),
     cmocka_unit_test(test_called_and_compiled_agree),
     cmocka_unit_test(test_a_view_of_what_was_removed),
     cmocka_unit_test(test_a_sum_that_goes_on),

@@ -318,6 +318,10 @@ static void freezing(void **unused)
     assert_int_equal(tl_model_freeze(m, "none", true), 0);
     assert_int_equal(tl_model_freeze(m, "buf", true), 0); /* buffers are not trained anyway */
     assert_int_equal(tl_model_freeze(m, "", false), 4);
+    tl_write(m, TL_NONE, &m, 1); /* an error that nobody has read */
+    assert_int_equal(tl_model_freeze(m, "", true), 0);
+    assert_false(tl_model_at(m, 1).frozen);
+    tl_error_clear(m);
     tl_free(m);
 }
 

@@ -309,6 +309,28 @@ static void callbacks_do_not_end_what_calls_them(void **unused)
     assert_true(met[0] == 2 * ALL && met[1] >= 2 * 5);
 }
 
+static void frees_the_optimizer(void *ctx, tl_tape *t)
+{
+    (void)t;
+    tl_free(ctx);
+}
+
+/* The step that is under way still has what it needs. */
+static void an_optimizer_freed_in_its_own_step(void **unused)
+{
+    static const tl_observer observer = {.update_begins = frees_the_optimizer};
+    (void)unused;
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tape *t = tl_tape_new(m);
+    tl_opt *o = tl_sgd_new(m, .lr = 0.5);
+    tl_tensor w = tl_param(t, m, "w", TL_F32, TL_DIMS(2), .kind = TL_INIT_ONES);
+    tl_observe(t, &observer, o);
+    tl_backward(t, tl_sum(t, w, TL_ALL, false));
+    assert_int_equal(tl_step(o, t), TL_OK);
+    assert_true(tl_item(t, tl_sum(t, w, TL_ALL, false)) == 1);
+    tl_free(t, m);
+}
+
 static void observers_come_and_go(void **unused)
 {
     (void)unused;
@@ -436,6 +458,7 @@ const struct CMUnitTest tl_tests_observer[] = {
     cmocka_unit_test(a_training_run_is_heard_in_order),
     cmocka_unit_test(replaced_gradients_are_in_graphs),
     cmocka_unit_test(callbacks_do_not_end_what_calls_them),
+    cmocka_unit_test(an_optimizer_freed_in_its_own_step),
     cmocka_unit_test(observers_come_and_go),
     cmocka_unit_test(what_is_refused_before_it_is_recorded),
     cmocka_unit_test(what_has_its_dtype_already_is_not_cast),

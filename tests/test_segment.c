@@ -193,6 +193,25 @@ static void verifying_catches_what_no_version_shows(void **unused)
     }
 }
 
+/* What was recomputed and then changed is not shown as it was. */
+static void a_recomputed_value_that_was_changed(void **unused)
+{
+    tl_array a;
+    (void)unused;
+    tl_tensor x = leaf(1);
+    uint32_t at = tl_segment_begin(t);
+    tl_tensor y = tl_exp(t, x), loss = tl_sum(t, tl_square(t, y), TL_ALL, false);
+    assert_int_equal(tl_segment_end(t, at, &loss, 1, false), TL_OK);
+    assert_int_equal(tl_backward(t, loss, .retain = true), TL_OK);
+    assert_true(tl_array_of(t, y, &a) && a.data != NULL);
+    const int mode = tl_mode_push(t, TL_NO_GRAD);
+    tl_tensor c = tl_zeros(t, TL_F64, TL_DIMS(2));
+    tl_rotary_(t, y, c, c, TL_ROTARY_HALF);
+    tl_mode_pop(t, mode);
+    no_error("turned in place");
+    assert_true(tl_array_of(t, y, &a) && a.data == NULL);
+}
+
 static void nested_segments_are_refused(void **unused)
 {
     (void)unused;
@@ -238,6 +257,8 @@ static void a_dropped_value_cannot_be_read(void **unused)
     expect_failure(t, TL_ESTALE, "dropped by a segment");
     tl_sha256(t, y, hex);
     expect_failure(t, TL_ESTALE, "dropped by a segment");
+    tl_backward(t, item);
+    expect_failure(t, TL_ETRACED, "dropped by a segment (list it in keep)");
     tl_detach(t, y);
     expect_failure(t, TL_ESTALE, "dropped by a segment");
     assert_int_equal(tl_keep(t, z, buf, sizeof buf), TL_OK);
@@ -374,6 +395,7 @@ const struct CMUnitTest tl_tests_segment[] = {
     TEST(peak_memory_falls_as_theory_says),
     TEST(verifying_catches_a_changed_input),
     TEST(verifying_catches_what_no_version_shows),
+    TEST(a_recomputed_value_that_was_changed),
     TEST(nested_segments_are_refused),
     TEST(an_empty_segment_is_nothing),
     TEST(a_dropped_value_cannot_be_read),

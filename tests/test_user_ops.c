@@ -412,6 +412,27 @@ static void calls(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int n_
     out[0] = tl_apply1(TL_AT(t), op, NULL, in, n);
 }
 
+static tl_status shape_records_inside(tl_call *c)
+{
+    tl_square(outer, tl_scalar(outer, TL_F32, 2));
+    return tl_call_fail(c, TL_ESHAPE, "no");
+}
+
+/* Nor may a shape rule: its call would get the place of the values to come. */
+static void a_shape_rule_that_uses_its_tape(void **unused)
+{
+    static const tl_op busy = {
+        .name = "busy", .n_in = 1, .n_out = 1, .shape = shape_records_inside, .forward = copies};
+    (void)unused;
+    tl_tape *t = outer = tl_tape_new(NULL);
+    tl_tensor x = row(t);
+    const size_t values = tl_memory_stats(t).values;
+    assert_true(tl_is_none(tl_apply1(TL_AT(t), &busy, NULL, &x, 1)));
+    expect_failure(t, TL_EUSAGE, "fill: called inside busy");
+    assert_true(tl_memory_stats(t).nodes == 0 && tl_memory_stats(t).values == values);
+    tl_free(t);
+}
+
 /* The call's own record is not overwritten, nor dropped. */
 static void a_forward_that_uses_its_tape(void **unused)
 {
@@ -821,6 +842,7 @@ const struct CMUnitTest tl_tests_user_ops[] = {
     cmocka_unit_test(a_kernel_that_fails_half_way_spoils_its_operand),
     cmocka_unit_test(observers_that_break_their_promise),
     cmocka_unit_test(a_forward_that_uses_its_tape),
+    cmocka_unit_test(a_shape_rule_that_uses_its_tape),
     cmocka_unit_test(a_vjp_that_sums_over_samples),
     cmocka_unit_test(shapes_that_do_not_fit),
     cmocka_unit_test(a_vjp_that_returns_what_it_may_not),
