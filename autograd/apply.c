@@ -112,65 +112,62 @@ static tl_status read_inputs(making *k, const tl_tensor *in, const void *attrs)
 
 /* ---- what changes in place ---- */
 
-/* The call may change input m: nothing reads that as it was, neither a gradient nor the call
- * itself, and nothing else counts on its memory. */
-static tl_status may_change(const making *k, int m)
-{
-    const tl_op *op = k->call.op;
-    const tl_tape *t = k->at.tape;
-    const tl_array *x = &k->value[m]->a;
-    const bool follows = k->needs_grad && !(op->traits & TL_NONDIFF);
-    char a[TL_SHAPE_TEXT];
-    if (tl_array_repeats(x))
-        return tl_tape_fail(k->at, TL_EINPLACE,
-                            "%s: input %d, %s, shows elements more than once; it cannot be changed "
-                            "in place",
-                            op->name, m, tl_array_shape_text(a, x));
-    const tl_value *base = tl_peek(t, tl_behind(t, k->in[m], TL_VIEW, 0));
-    if (base == NULL)
-        return tl_tape_fail(k->at, TL_ESTALE, "%s: what input %d shows was removed from the model",
-                            op->name, m);
-    if (follows && base->node < 0 && base->needs_grad)
-        return tl_tape_fail(k->at, TL_EINPLACE,
-                            "%s: cannot change a leaf that needs a gradient in place", op->name);
-    if (follows && tl_op_reads(op, k->wanted) & TL_BIT(m))
-        return tl_tape_fail(k->at, TL_EINPLACE,
-                            "%s: a gradient that is wanted reads input %d as it was before this "
-                            "call changes it",
-                            op->name, m);
-    const tl_value *lent = t->now.phase == 0 ? tl_peek(t, tl_bottom(t, k->in[m])) : NULL;
-    for (int i = 0; i < k->call.n_in && op != &tl_op_assign; i++) /* that copies before it writes */
-        if (k->value[i] != NULL && i != m && tl_same_memory(t, k->in[i], k->in[m]) &&
-            tl_arrays_overlap(&k->value[i]->a, x))
-            return tl_tape_fail(k->at, TL_EINPLACE,
-                                "%s: input %d lies in memory of input %d, which the call changes",
-                                op->name, i, m);
-    return lent == NULL || !lent->lent
-               ? TL_OK
-               : tl_tape_fail(k->at, TL_EINPLACE,
-                              "%s: cannot change the gradient that tl_grad has lent in place",
-                              op->name);
-}
-
-/* The call may change its operand, and what it changes beside that. Notes of the changes to come
- * are made: once the kernel has begun it must not fail for want of memory. */
+/* The call may change its operand, and the inputs that it changes beside that: nothing reads them
+ * as they were, neither a gradient nor the call itself, and nothing else counts on their memory.
+ * Notes of the changes to come are made: once the kernel has begun it must not fail for want of
+ * memory. */
 static tl_status check_change(making *k)
 {
     const tl_op *op = k->call.op;
     const tl_tape *t = k->at.tape;
-    const tl_value *x = k->value[op->mutates];
+    const tl_array *x = &k->value[op->mutates]->a;
+    const tl_storage *st = k->value[op->mutates]->st;
+    const bool follows = k->needs_grad && !(op->traits & TL_NONDIFF);
+    const unsigned reads = follows ? tl_op_reads(op, k->wanted) : 0;
     char a[TL_SHAPE_TEXT], b[TL_SHAPE_TEXT];
     /* What the op's own kernel overwrites whole, and nobody watches, can stay blank. */
-    k->call.begins = x->st != NULL && x->st->blank && k->mutates && t->now.choice == NULL &&
-                     !t->run_watched && !(k->call.mode & TL_TRACE) &&
-                     tl_op_begins(op, &x->a, x->st);
-    if (!tl_array_same_shape(&k->call.out[0], &x->a))
+    k->call.begins = st != NULL && st->blank && k->mutates && t->now.choice == NULL &&
+                     !t->run_watched && !(k->call.mode & TL_TRACE) && tl_op_begins(op, x, st);
+    if (!tl_array_same_shape(&k->call.out[0], x))
         return tl_tape_fail(k->at, TL_ESHAPE,
                             "%s: changes input %d of shape %s, and its shape rule makes %s of it",
-                            op->name, op->mutates, tl_array_shape_text(a, &x->a),
+                            op->name, op->mutates, tl_array_shape_text(a, x),
                             tl_array_shape_text(b, &k->call.out[0]));
-    for (unsigned left = k->changes; left != 0; left &= left - 1)
-        TL_TRY(may_change(k, __builtin_ctz(left)));
+    for (unsigned left = k->changes; left != 0; left &= left - 1) {
+        const int m = __builtin_ctz(left);
+        x = &k->value[m]->a;
+        if (tl_array_repeats(x))
+            return tl_tape_fail(k->at, TL_EINPLACE,
+                                "%s: input %d, %s, shows elements more than once; it cannot be "
+                                "changed in place",
+                                op->name, m, tl_array_shape_text(a, x));
+        const tl_value *base = tl_peek(t, tl_behind(t, k->in[m], TL_VIEW, 0));
+        if (base == NULL)
+            return tl_tape_fail(k->at, TL_ESTALE,
+                                "%s: what input %d shows was removed from the model", op->name, m);
+        if (follows && base->node < 0 && base->needs_grad)
+            return tl_tape_fail(k->at, TL_EINPLACE,
+                                "%s: cannot change a leaf that needs a gradient in place",
+                                op->name);
+        if (reads & TL_BIT(m))
+            return tl_tape_fail(k->at, TL_EINPLACE,
+                                "%s: a gradient that is wanted reads input %d as it was before "
+                                "this call changes it",
+                                op->name, m);
+        const tl_tensor under = tl_bottom(t, k->in[m]);
+        const tl_value *lent = t->now.phase == 0 ? tl_peek(t, under) : NULL;
+        if (lent != NULL && lent->lent)
+            return tl_tape_fail(k->at, TL_EINPLACE,
+                                "%s: cannot change the gradient that tl_grad has lent in place",
+                                op->name);
+        for (int i = 0; i < k->call.n_in && op != &tl_op_assign; i++) /* copies before it writes */
+            if (k->value[i] != NULL && i != m && tl_same_memory(t, k->in[i], k->in[m]) &&
+                tl_arrays_overlap(&k->value[i]->a, x))
+                return tl_tape_fail(
+                    k->at, TL_EINPLACE,
+                    "%s: input %d lies in memory of input %d, which the call changes", op->name, i,
+                    m);
+    }
     for (unsigned left = k->call.mode & TL_TRACE ? 0 : k->regions; left != 0; left &= left - 1) {
         tl_change *c = tl_calloc(1, sizeof *c);
         if (c == NULL)
@@ -293,11 +290,12 @@ static tl_status run(making *k)
     const bool heard = c->mode & t->heard_modes;
     const bool watched = runs && (t->run_watched || heard);
     const tl_seen seen = {c, k->at.file, k->at.line, t->now.phase, t->n_nodes, 1, k->at.call};
-    if (t->records_watched || heard)
-        TL_TRY(tl_tell(t, &seen, false));
+    tl_status s = t->records_watched || heard ? tl_tell(t, &seen, false) : TL_OK;
+    if (s != TL_OK)
+        return s;
     if (watched)
         tl_tell_runs(t, &seen);
-    const tl_status s = runs ? tl_op_run(c) : TL_OK;
+    s = runs ? tl_op_run(c) : TL_OK;
     /* A kernel that had no memory has not begun; any other failure may have come half way. */
     for (unsigned left = runs && s != TL_ENOMEM ? k->changes : 0; left != 0; left &= left - 1) {
         const int i = __builtin_ctz(left);
@@ -312,8 +310,8 @@ static tl_status run(making *k)
     }
     if (s != TL_OK)
         return tl_tape_fail(k->at, s, "%s", c->err->message);
-    if (watched)
-        TL_TRY(tl_tell(t, &seen, true));
+    if (watched && (s = tl_tell(t, &seen, true)) != TL_OK)
+        return s;
     for (int i = 0; i < c->n_in; i++)
         k->versions[i] = k->value[i] != NULL && k->value[i]->st != NULL ? k->value[i]->st->version
                                                                         : 0;

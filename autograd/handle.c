@@ -254,8 +254,10 @@ bool tl_values_push(tl_values *v, uint32_t generation, int n, tl_value **made, t
 void tl_values_drop(tl_values *v, uint32_t first)
 {
     const uint32_t end = v->chunk == NULL ? first : atomic_load(&v->count);
-    for (uint32_t i = first; i < end; i++)
-        tl_storage_release(tl_values_at(v, i)->st);
+    for (uint32_t i = first; i < end; i++) {
+        const tl_value *x = tl_values_at(v, i);
+        tl_storage_release(x->st);
+    }
     atomic_store(&v->count, first);
 }
 
