@@ -365,6 +365,40 @@ static void gradients_are_right(void **unused)
         }
 }
 
+/* Two layers of the same weights, of which one has what the other has not: a last state that the
+ * loss reads, ends. */
+static tl_tensor two_uses(tl_tape *t, const tl_tensor *in, int n, void *ctx)
+{
+    const int way = *(int *)ctx;
+    tl_model *m = tl_tape_model(t);
+    tl_tensor last[2], y[2];
+    (void)n;
+    for (int i = 0; i < 2; i++) {
+        const bool more = i == (way & 1);
+        y[i] = tl_gru(t, m, "r", in[0], HIDDEN, .last_h = &last[i], .shared = true,
+                      .end = way >= 2 && more ? in[1] : TL_NONE);
+        y[i] = tl_sum(t, tl_square(t, y[i]), TL_ALL, false);
+        if (way < 2 && more)
+            y[i] = tl_add(t, y[i], tl_sum(t, last[i], TL_ALL, false));
+    }
+    return tl_add(t, tl_scale(t, y[0], 2), y[1]);
+}
+
+static void uses_that_differ_have_their_gradients(void **unused)
+{
+    static const int64_t end[2] = {2, 1};
+    (void)unused;
+    for (int way = 0; way < 4; way++) {
+        tl_model *m = tl_model_new(.seed = 5);
+        tl_tape *t = tl_tape_new(m);
+        const tl_tensor in[2] = {both_data(m, TL_F64, TL_DIMS(2, 3, IN), 3),
+                                 tl_data(m, end, TL_I64, TL_DIMS(2))};
+        if (tl_gradcheck(t, two_uses, in, 2, &way) != TL_RIGHT)
+            fail_msg("%d: %s", way, tl_error(t));
+        tl_free(t, m);
+    }
+}
+
 static void what_does_not_fit_is_said(void **unused)
 {
     static const double x[2 * 3 * IN];
@@ -469,9 +503,14 @@ static void second_derivatives_have_one_hash(void **unused)
 }
 
 const struct CMUnitTest tl_tests_recurrent[] = {
-    cmocka_unit_test(they_are_their_formulas), cmocka_unit_test(samples_are_as_alone),
-    cmocka_unit_test(pieces_are_the_whole),    cmocka_unit_test(they_compile),
-    cmocka_unit_test(gradients_are_right),     cmocka_unit_test(what_does_not_fit_is_said),
-    cmocka_unit_test(no_units_have_gradients), cmocka_unit_test(second_derivatives_have_one_hash),
+    cmocka_unit_test(they_are_their_formulas),
+    cmocka_unit_test(samples_are_as_alone),
+    cmocka_unit_test(pieces_are_the_whole),
+    cmocka_unit_test(they_compile),
+    cmocka_unit_test(gradients_are_right),
+    cmocka_unit_test(what_does_not_fit_is_said),
+    cmocka_unit_test(no_units_have_gradients),
+    cmocka_unit_test(second_derivatives_have_one_hash),
+    cmocka_unit_test(uses_that_differ_have_their_gradients),
 };
 const size_t tl_tests_recurrent_count = sizeof tl_tests_recurrent / sizeof tl_tests_recurrent[0];
