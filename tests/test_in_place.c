@@ -659,7 +659,7 @@ static void twists(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int n
     const twisting *how = ctx;
     tl_tensor c = tl_constant(t, ((float[]){.5, .25}), TL_F32, TL_DIMS(2));
     (void)n, (void)n_out;
-    if (how->what == 0 || how->what > 2) { /* a gradient that was lent */
+    if (how->what == 0 || how->what == 3 || how->what == 4) { /* a gradient that was lent */
         tl_tensor w = tl_param(t, how->m, "w", TL_F32, TL_DIMS(2, 2), .kind = TL_INIT_ONES), g;
         tl_backward(t, tl_sum(t, tl_matmul(t, in[0], w), TL_ALL, false));
         g = how->what == 3 ? tl_detach(t, tl_grad(t, w)) : tl_grad(t, w);
@@ -667,7 +667,11 @@ static void twists(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int n
         return;
     }
     tl_tensor b = tl_buffer(t, how->m, "b", TL_F32, TL_DIMS(2, 2));
-    if (how->what == 1) /* memory of another input */
+    if (how->what == 5) { /* a view of -0 throughout, which is added once it is that no more */
+        tl_tensor z = tl_fill(t, TL_F32, TL_DIMS(2, 2), -0.0), v = tl_transpose(t, z, 0, 1);
+        tl_rotary_(t, z, c, c, TL_ROTARY_HALF);
+        out[0] = tl_abs(t, tl_add(t, in[0], v));
+    } else if (how->what == 1) /* memory of another input */
         out[0] = tl_rotary_(t, b, tl_select(t, b, 0, 1), c, TL_ROTARY_HALF);
     else /* the model's, detached */
         out[0] = tl_rotary_(t, tl_detach(t, b), c, c, TL_ROTARY_HALF);
@@ -676,7 +680,7 @@ static void twists(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int n
 static void test_called_and_compiled_agree(void **unused)
 {
     (void)unused;
-    for (int what = 0; what < 5; what++)
+    for (int what = 0; what < 6; what++)
         for (int compiled = 0; compiled < 2; compiled++) {
             tl_model *m = tl_model_new(.seed = 1);
             tl_tape *t = tl_tape_new(m);
@@ -695,7 +699,10 @@ static void test_called_and_compiled_agree(void **unused)
             if (what == 2)
                 expect_no_error(t);
             else
-                expect_failure(t, TL_EINPLACE, what != 1 ? "lent" : "input 1 lies in memory");
+                expect_failure(t, TL_EINPLACE,
+                               what == 5   ? "changed in place"
+                               : what == 1 ? "input 1 lies in memory"
+                                           : "lent");
             tl_free(g, t, m);
         }
 }
