@@ -7,6 +7,7 @@
 #include <cmocka.h>
 
 #include <math.h>
+#include <stdio.h>
 
 #include <tally.h>
 
@@ -147,6 +148,17 @@ static void nothing_is_freed(void **unused)
     tl_backward(t, y);
     expect_ok(t, "and backward still goes");
     assert_true(element_of(t, tl_grad(t, x), 1) == element_of(t, d, 1));
+}
+
+static void the_next_call_has_its_own_place(void **unused)
+{
+    char place[64];
+    tl_tensor d, x = LEAF(1, 2), y = sum(tl_square(t, x));
+    (void)unused;
+    tl_gradients(t, y, &x, 1, TL_NONE, &d);
+    snprintf(place, sizeof place, "test_gradients.c:%d", __LINE__ + 1);
+    tl_reshape(t, d, TL_DIMS(3));
+    expect_failure(t, TL_ESHAPE, place);
 }
 
 static void refusals(void **unused)
@@ -305,6 +317,7 @@ const struct CMUnitTest tl_tests_gradients[] = {
     TEST(a_target_not_reached_gets_zeros),
     TEST(by_parameters_whose_accumulators_stay),
     TEST(nothing_is_freed),
+    TEST(the_next_call_has_its_own_place),
     TEST(refusals),
     TEST(derivatives_of_a_cube),
     TEST(derivatives_of_a_sine),

@@ -255,6 +255,57 @@ static void a_joint_pattern_is_found_in_the_expanded_graph(void **state)
     tl_free(m);
 }
 
+PROGRAM(search_add_norm_plus_one)
+{
+    const tl_pattern_values *v = ctx;
+    (void)n_in, (void)n_out;
+    out[1] = tl_add(t, in[0], in[1]);
+    out[0] = tl_rms_norm_plus_one(t, out[1], in[2], v->scalar[0]);
+}
+
+PROGRAM(put_add_norm_plus_one)
+{
+    const tl_pattern_values *v = ctx;
+    (void)n_in, (void)n_out;
+    out[1] = tl_add(t, in[0], in[1]);
+    out[0] = tl_rms_norm(t, out[1], tl_shift(t, in[2], 1), v->scalar[0]);
+}
+
+PROGRAM(add_norm_plus_one)
+{
+    UNUSED;
+    out[0] = tl_rms_norm_plus_one(t, tl_add(t, in[0], in[1]), in[2], 1e-6);
+}
+
+/* Two rules of the same ops, which differ in an attribute behind the one that may be any number. */
+static void rules_may_differ_in_one_attribute(void **state)
+{
+    (void)state;
+    static const tl_pattern_arg args[] = {TL_ARG("x1", TL_F32, TL_DIMS(2, 40)),
+                                          TL_ARG("x2", TL_F32, TL_DIMS(2, 40)),
+                                          TL_ARG("gamma", TL_F32, TL_DIMS(40))};
+    static const tl_pattern_scalar scalars[] = {{"eps", 0x1.3p-11}};
+    static const tl_replacement rule = {.name = "my_add_norm_plus_one",
+                                        .search = search_add_norm_plus_one,
+                                        .replace = put_add_norm_plus_one,
+                                        .example_inputs = args,
+                                        .n_in = 3,
+                                        .n_out = 2,
+                                        .scalars = scalars,
+                                        .n_scalars = 1};
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tensor in[3] = {both_data(m, TL_F32, TL_DIMS(2, 8), 1),
+                       both_data(m, TL_F32, TL_DIMS(2, 8), 2), both_data(m, TL_F32, TL_DIMS(8), 3)};
+    rule_on(&rule);
+    both_result r = both_ways(m, add_norm_plus_one, in, 3, 1, m,
+                              (tl_graph_options){.rounds = true});
+    expect_text(r.replaced, "my_add_norm_plus_one: replaced 1 time");
+    r = both_ways(m, add_norm, in, 3, 1, m, (tl_graph_options){.rounds = true});
+    expect_text(r.replaced, "add_rms_norm: replaced 1 time");
+    rule_off(&rule);
+    tl_free(m);
+}
+
 PROGRAM(scaled_exp)
 {
     const tl_pattern_values *v = ctx;
@@ -357,6 +408,7 @@ const struct CMUnitTest tl_tests_pattern_rules[] = {
     cmocka_unit_test(modes_agree),
     cmocka_unit_test(what_is_switched_off_is_absent),
     cmocka_unit_test(a_fusion_for_7168_fires_there_and_only_there),
+    cmocka_unit_test(rules_may_differ_in_one_attribute),
     cmocka_unit_test(replacing_comes_to_an_end),
     cmocka_unit_test(a_joint_pattern_is_found_in_the_expanded_graph),
     cmocka_unit_test(a_scalar_differs_from_match_to_match),
