@@ -70,6 +70,24 @@ static void logging_changes_no_bit(void **unused)
     assert_string_equal(logged_weights, bare);
 }
 
+/* What a result is stands where it comes first, and again only where it has changed. */
+static void a_log_says_once_what_a_result_is(void **unused)
+{
+    char line[1024];
+    int defined = 0, results = 0;
+    (void)unused;
+    logged_train(logged_file("plain"), (logged_run){0});
+    FILE *f = fopen(logged_file("plain"), "r");
+    assert_non_null(f);
+    while (fgets(line, sizeof line, f) != NULL) {
+        defined += strncmp(line, "d\tf1\t", 5) == 0;
+        results += strncmp(line, "f1\t", 3) == 0;
+    }
+    fclose(f);
+    assert_int_equal(defined, 1);
+    assert_true(results > 1);
+}
+
 static void a_log_holds_the_hash_of_the_bytes(void **unused)
 {
     tl_model *m = tl_model_new(.seed = 1);
@@ -391,6 +409,7 @@ static void keys_round_trip(void **unused)
 const struct CMUnitTest tl_tests_log[] = {
     cmocka_unit_test(keys_round_trip),
     cmocka_unit_test_setup_teardown(a_log_holds_the_hash_of_the_bytes, logged_begin, logged_end),
+    cmocka_unit_test_setup_teardown(a_log_says_once_what_a_result_is, logged_begin, logged_end),
     cmocka_unit_test_setup_teardown(logging_changes_no_bit, logged_begin, logged_end),
     cmocka_unit_test_setup_teardown(one_run_has_one_log, logged_begin, logged_end),
     cmocka_unit_test_setup_teardown(a_graph_logs_what_the_called_program_does, logged_begin,
