@@ -312,6 +312,65 @@ static void tapes_and_models_leak_nothing(void **unused)
 #endif
 }
 
+#if COUNTED
+static void nothing(tl_tape *t, void *ctx) { (void)t, (void)ctx; }
+
+/* All that a trace keeps; and, if `bad`, what no graph can hold. */
+static void keeps_much(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int m, void *ctx)
+{
+    static const float ones[4] = {1, 1, 1, 1};
+    static double seen;
+    const bool bad = *(bool *)ctx;
+    (void)n, (void)m;
+    tl_tensor w = tl_param(t, tl_tape_model(t), "w", TL_F32, TL_DIMS(4), .kind = TL_INIT_ONES),
+              x = tl_mul(t, tl_constant(t, ones, TL_F32, TL_DIMS(4)),
+                         tl_bound(t, ones, TL_F32, TL_DIMS(4))),
+              z = tl_fill(t, TL_F32, TL_DIMS(2, 2), 0), old = tl_reshape(t, z, TL_DIMS(4));
+    tl_rotary_(t, z, tl_slice(t, in[0], 0, 0, 2, 1), tl_slice(t, in[0], 0, 2, 4, 1),
+               TL_ROTARY_HALF);
+    tl_grad(t, w);
+    tl_host(t, TL_AFTER, nothing, NULL);
+    out[0] = tl_sum(t, tl_mul(t, tl_mul(t, w, x), in[0]), TL_ALL, false);
+    tl_watch(t, out[0], &seen);
+    tl_backward(t, out[0]);
+    if (bad)
+        out[0] = tl_exp(t, old);
+}
+#endif
+
+static void graphs_leak_nothing(void **unused)
+{
+    (void)unused;
+#if COUNTED
+    size_t was = 0;
+    tl_threads_set(1);
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tape *t = tl_tape_new(m);
+    for (int i = 0; i < 1200; i++) {
+        bool bad = i % 2;
+        tl_tensor x = tl_fill(t, TL_F32, TL_DIMS(4), 0.5), y;
+        tl_graph *g = tl_trace(t, keeps_much, &x, 1, 1, &bad);
+        if (tl_error_status(t) != (bad ? TL_EINPLACE : TL_OK))
+            fail_msg("%s", tl_error(t));
+        if (g != NULL)
+            assert_int_equal(tl_graph_run(g, &x, 1, &y, 1), TL_OK);
+        tl_free(g);
+        tl_error_clear(t);
+        tl_grad_clear(t);
+        tl_tape_reset(t);
+        if (i == 200)
+            was = allocated();
+    }
+    size_t now = allocated();
+    tl_free(t, m);
+    tl_threads_set(0);
+    if (now > was + 4096)
+        fail_msg("%zu bytes more after 1000 graphs", now - was);
+#else
+    TL_SKIP();
+#endif
+}
+
 /* ---- what backward gives back ---- */
 
 /* The peak of a chain of n nodes of which each value is saved, during backward. */
@@ -402,6 +461,7 @@ const struct CMUnitTest tl_tests_memory[] = {
     cmocka_unit_test(the_system_is_asked_for_nothing),
     cmocka_unit_test(ten_thousand_steps_leak_nothing),
     cmocka_unit_test(tapes_and_models_leak_nothing),
+    cmocka_unit_test(graphs_leak_nothing),
     cmocka_unit_test(backward_gives_back_as_it_goes),
     cmocka_unit_test(retaining_costs_what_it_says),
     cmocka_unit_test(gradients_take_the_same_room_every_step),
