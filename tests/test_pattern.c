@@ -223,6 +223,55 @@ PROGRAM(weight_times_its_double)
     rule_trained(t, m, tl_mul(t, tl_matmul(t, in[0], rule_weight(t, m)), tl_mul(t, twice, g)), out);
 }
 
+PROGRAM(search_difference)
+{
+    UNUSED;
+    out[0] = tl_sub(t, in[0], in[1]);
+}
+
+PROGRAM(put_turned_difference)
+{
+    UNUSED;
+    out[0] = tl_add(t, tl_neg(t, in[1]), in[0]);
+}
+
+/* Behind x are one use and two, in one order or the other. */
+PROGRAM(difference_of_three)
+{
+    tl_model *m = ctx;
+    const bool turned = n_in == 2;
+    (void)n_out;
+    tl_tensor x = tl_matmul(t, in[0], rule_weight(t, m)),
+              two = tl_add(t, tl_exp(t, x), tl_cos(t, x)), one = tl_tanh(t, x);
+    rule_trained(t, m,
+                 tl_mul(t, tl_sub(t, turned ? one : two, turned ? two : one),
+                        rule_gamma(t, m, "gamma")),
+                 out);
+}
+
+/* Of three terms the order counts, whatever the order of the first two. */
+static void three_terms_keep_their_order(void **state)
+{
+    (void)state;
+    static const tl_pattern_arg args[] = {TL_ARG("x", TL_F32, TL_DIMS(3, 8)),
+                                          TL_ARG("y", TL_F32, TL_DIMS(3, 8))};
+    static const tl_replacement rule = {.name = "test_turned_difference",
+                                        .search = search_difference,
+                                        .replace = put_turned_difference,
+                                        .example_inputs = args,
+                                        .n_in = 2,
+                                        .n_out = 1,
+                                        .extra_check = rule_yes, /* of its own */
+                                        .exact = TL_ALL_FLOATS};
+    tl_model *m = tl_model_new(.seed = 1);
+    const tl_tensor x = both_data(m, TL_F32, TL_DIMS(3, 8), 1), in[] = {x, x};
+    rule_on(&rule);
+    for (int n = 1; n <= 2; n++)
+        expect_refused(m, difference_of_three, in, n, 3, "would be added in another order");
+    rule_off(&rule);
+    tl_free(m);
+}
+
 static void constants_agree_and_leaves_keep_their_uses(void **state)
 {
     (void)state;
@@ -301,6 +350,7 @@ const struct CMUnitTest tl_tests_pattern[] = {
     cmocka_unit_test(commutative_operands_match_in_both_orders),
     cmocka_unit_test(one_name_is_one_value),
     cmocka_unit_test(constants_agree_and_leaves_keep_their_uses),
+    cmocka_unit_test(three_terms_keep_their_order),
     cmocka_unit_test(unnamed_attributes_and_random_draws_are_refused),
     cmocka_unit_test(a_broadcasting_add_is_no_add_of_equals),
 };
