@@ -161,6 +161,9 @@ static void what_is_repeated_or_drawn_is_told(void **unused)
     IS(tl_add(t, x, tl_matmul(t, all, u)), TL_MIXED);
     assert_int_equal(tl_batch_axis(t, all, 1), TL_EUSAGE);
     tl_error_clear(t);
+    assert_int_equal(tl_batch_axis(t, told, 1), TL_EUSAGE); /* which shows each of h's once */
+    assert_non_null(strstr(tl_error(t), "along what expand repeats"));
+    tl_error_clear(t);
     assert_int_equal(tl_batch_axis(t, told, 0), TL_OK);
     IS(tl_add(t, x, tl_matmul(t, told, u)), 0);
     IS(tl_uniform(t, TL_F32, TL_DIMS(6, 4), "s"), TL_FREE);
