@@ -85,7 +85,8 @@ static expression *expression_of(const fuser *s, tl_tensor x)
     return n == NULL || n->out != x.index ? NULL : &s->of[n - s->g->t->node];
 }
 
-/* Node i reads, or changes, its input k. */
+/* Node i reads its input k, or changes it: then it does not walk it, as nothing that changes memory
+ * is fusable. */
 static void note_use(const fuser *s, uint32_t i, int k)
 {
     tl_graph *g = s->g;
@@ -94,7 +95,6 @@ static void note_use(const fuser *s, uint32_t i, int k)
     expression *e = expression_of(s, x);
     if (e == NULL)
         return;
-    e->pinned |= tl_node_writes(n, k); /* it is changed where it lies */
     if (n->op->traits & TL_VIEW) {
         /* The users of a plain view read x. Any other view hides what happens to x's memory. */
         e->pinned |= !tl_same_handle(x, tl_fuse_whole(g, tl_node_out(g->t, n, 0)));
