@@ -125,6 +125,28 @@ static void a_log_holds_the_hash_of_the_bytes(void **unused)
     tl_free(t, m);
 }
 
+/* A value of an earlier recording leads to nothing, and is no pass of the step. */
+static void what_is_stale_is_not_reached(void **unused)
+{
+    tl_tape *t = tl_tape_new(NULL);
+    tl_log_file *f;
+    tl_err err = {.status = TL_OK};
+    tl_tensor y = tl_exp(t, tl_data(t, ((float[]){1, 2}), TL_F32, TL_DIMS(2)));
+    (void)unused;
+    assert_int_equal(tl_log_open(t, logged_file("stale")), TL_OK);
+    tl_tape_reset(t);
+    tl_tensor now = tl_exp(t, tl_exp(t, tl_data(t, ((float[]){1, 2}), TL_F32, TL_DIMS(2))));
+    tl_log_reached(t, y);
+    tl_log_reached(t, now);
+    tl_log_step(t);
+    assert_int_equal(tl_log_close(t), TL_OK);
+    assert_int_equal(tl_log_read(&f, logged_file("stale"), &err), TL_OK);
+    assert_non_null(tl_log_find(tl_log_step_at(f, 0), tl_log_key_parse("f3", 2)));
+    assert_null(tl_log_find(tl_log_step_at(f, 0), tl_log_key_parse("1:f3", 4)));
+    tl_log_file_close(f);
+    tl_free(t);
+}
+
 /* ---- graphs ---- */
 
 static void a_graph_logs_what_the_called_program_does(void **unused)
@@ -410,6 +432,7 @@ const struct CMUnitTest tl_tests_log[] = {
     cmocka_unit_test(keys_round_trip),
     cmocka_unit_test_setup_teardown(a_log_holds_the_hash_of_the_bytes, logged_begin, logged_end),
     cmocka_unit_test_setup_teardown(a_log_says_once_what_a_result_is, logged_begin, logged_end),
+    cmocka_unit_test_setup_teardown(what_is_stale_is_not_reached, logged_begin, logged_end),
     cmocka_unit_test_setup_teardown(logging_changes_no_bit, logged_begin, logged_end),
     cmocka_unit_test_setup_teardown(one_run_has_one_log, logged_begin, logged_end),
     cmocka_unit_test_setup_teardown(a_graph_logs_what_the_called_program_does, logged_begin,
