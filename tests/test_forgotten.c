@@ -618,6 +618,8 @@ static void names_that_meet_within(void **unused)
     assert_false(tl_is_none(plain(t, m, x)));
     tl_param(t, m, "w", TL_F32, TL_DIMS(2), TL_INIT_ONES, 1); /* no layer: anyone may look it up */
     assert_false(tl_is_none(tl_param(t, m, "w", TL_F32, TL_DIMS(2), TL_INIT_ONES, 1)));
+    tl_param(t, m, "late.weight", TL_F32, TL_DIMS(8, 8), TL_INIT_ONES, 1); /* and then a layer */
+    assert_false(tl_is_none(tl_linear(t, m, "late", x, 8, .no_bias = true)));
     assert_string_equal(tl_error(t), "");
     tl_free(t, m);
 }
