@@ -66,7 +66,7 @@ static bool may_be_cut(const tl_call *c, cut how)
 static bool find_cut(const tl_call *c, cut *how)
 {
     const int acc = c->op->mutates;
-    if (c->op->batch == NULL || c->n_in > MOST || c->n_out != 1 || c->in[acc] == NULL)
+    if (c->op->batch == NULL || c->n_in > MOST || c->in[acc] == NULL)
         return false;
     tl_call without = *c;
     const tl_array *in[MOST];
