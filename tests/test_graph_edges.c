@@ -220,6 +220,35 @@ static void gradients_may_be_dropped_first(void **state)
     tl_free(c, t, m);
 }
 
+static void reads_its_own(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int m, void *ctx)
+{
+    (void)n, (void)m, (void)ctx;
+    tl_backward(t, tl_sum(t, tl_mul(t, parameter(t), in[0]), TL_ALL, false), .ragged = true);
+    out[0] = tl_scale(t, tl_grad(t, parameter(t)), 1);
+}
+
+/* A program that has a gradient of its own when it asks finds what waits as well, and needs nothing
+ * to wait. */
+static void what_has_waited_need_not_wait_again(void **state)
+{
+    (void)state;
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tape *t = tl_tape_new(m);
+    tl_backward(t, tl_sum(t, parameter(t), TL_ALL, false), .ragged = true);
+    tl_tape_reset(t);
+    tl_tensor x = four(t, 1), out;
+    tl_graph *g = tl_trace(t, reads_its_own, &x, 1, 1, NULL);
+    for (int i = 0; i < 2; i++) {
+        x = four(t, 2);
+        if (tl_graph_run(g, &x, 1, &out, 1) != TL_OK)
+            fail_msg("%s", tl_error(t));
+        assert_first(t, out, 3 - i);
+        tl_grad_clear(t);
+        tl_tape_reset(t);
+    }
+    tl_free(g, t, m);
+}
+
 /* ---- environment, and the end ---- */
 
 static void train(tl_model *m, bool compiled, double *norm)
@@ -431,6 +460,7 @@ const struct CMUnitTest tl_tests_graph_edges[] = {
     cmocka_unit_test(inputs_that_the_graph_changes_are_refused),
     cmocka_unit_test(what_a_graph_cannot_hold_is_refused),
     cmocka_unit_test(gradients_may_be_dropped_first),
+    cmocka_unit_test(what_has_waited_need_not_wait_again),
     cmocka_unit_test(host_work_has_the_environment_of_the_contract),
     cmocka_unit_test(a_failed_hook_leaves_no_output),
     cmocka_unit_test(a_tape_may_go_before_its_graphs),
