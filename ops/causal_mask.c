@@ -33,9 +33,6 @@ static tl_status mask_shape(tl_call *c)
 {
     const causal_mask_attrs *a = c->attrs;
     tl_shape s = TL_DIMS(a->queries, a->keys);
-    if (a->queries < 0 || a->keys < 0)
-        return tl_call_fail(c, TL_ESHAPE, "%lld queries, %lld keys", (long long)a->queries,
-                            (long long)a->keys);
     for (int i = 0; i < 2; i++) {
         const tl_array *x = c->in[i], *first = c->in[0] != NULL ? c->in[0] : x;
         if (x == NULL)

@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <errno.h>
 #include <float.h>
 #include <stdio.h>
 #include <string.h>
@@ -250,6 +251,33 @@ static void a_rate_that_was_set(void **unused)
     }
     end(&a);
     end(&b);
+}
+
+/* Draws go on with the seed of the file, which must be one. */
+static void seeds_that_are_none(void **unused)
+{
+    static const char *const bad[] = {"", "x", "-1", "+1", " 1", "1x", "18446744073709551616"};
+    (void)unused;
+    tl_model *m = tl_model_new(.seed = 1);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        assert_int_equal(tl_st_write(path, NULL, 0, &(tl_st_meta){"tally.seed", bad[i]}, 1, NULL),
+                         TL_OK);
+        assert_int_equal(tl_checkpoint_load(m, NULL, path, NULL, NULL, 0), TL_EFORMAT);
+        assert_non_null(strstr(tl_error(m), "is not a seed"));
+        assert_true(tl_model_seed(m) == 1);
+        tl_error_clear(m);
+    }
+    const tl_st_meta most = {"tally.seed", "18446744073709551615"};
+    assert_int_equal(tl_st_write(path, NULL, 0, &most, 1, NULL), TL_OK);
+    errno = ERANGE; /* of something before */
+    assert_int_equal(tl_checkpoint_load(m, NULL, path, NULL, NULL, 0), TL_OK);
+    assert_true(tl_model_seed(m) == UINT64_MAX);
+    tl_free(m);
+    run a = begin(1, true);
+    assert_int_equal(tl_checkpoint_save(a.m, a.o, path, NULL, 0), TL_OK);
+    errno = ERANGE;
+    assert_int_equal(tl_checkpoint_load(a.m, a.o, path, NULL, NULL, 0), TL_OK);
+    end(&a);
 }
 
 static void notes_that_cannot_be_kept(void **unused)
@@ -695,6 +723,7 @@ const struct CMUnitTest tl_tests_checkpoint[] = {
     TEST(without_an_optimizer),
     TEST(state_that_is_cleared_has_changed),
     TEST(a_rate_that_was_set),
+    TEST(seeds_that_are_none),
     TEST(notes_that_cannot_be_kept),
     TEST(a_checkpoint_cut_anywhere),
     TEST(a_header_that_lies),

@@ -478,6 +478,46 @@ static void indices_and_targets(void **unused)
     REFUSES(EDTYPE, "cross_entropy", "total", tl_cross_entropy(t, a23, many, TL_MEAN, .total = v3));
 }
 
+static void sizes_and_numbers(void **unused)
+{
+    (void)unused;
+    tl_tensor out[3], wide = tl_zeros(t, TL_BOOL, TL_DIMS(L(1) << 62, 0)),
+                      column = tl_zeros(t, TL_BOOL, TL_DIMS(L(1) << 62, 1, 0)),
+                      row = tl_zeros(t, TL_BOOL, TL_DIMS(0, FAR)),
+                      classes = tl_data(t, ((int64_t[]){0, 1}), TL_I64, TL_DIMS(2));
+    before = tl_memory_stats(t);
+    REFUSES(ESHAPE, "causal_mask", "dim 0 has size -1", tl_causal_mask(t, -1, 3));
+    REFUSES(ESHAPE, "causal_mask", "dim 1 has size -1", tl_causal_mask(t, 3, -1));
+    REFUSES(ESHAPE, "concat", "sizes of dim 0 add up beyond 64 bits",
+            tl_concat(t, ((tl_tensor[]){wide, wide, wide, wide}), 4, 0)); /* to 0 */
+    REFUSES(ESHAPE, "diagonal", "no room for a diagonal", tl_diagonal(t, column, 0, 0, 1));
+    REFUSES(ESHAPE, "diagonal", "no room for a diagonal", tl_diagonal(t, row, 0, 0, 1));
+    REFUSES(EDOMAIN, "rotary_widen", "pairing 0 for a table of 2 dims",
+            tl_rotary_widen(t, a24, (tl_rotary_pairing)0));
+    REFUSES(EDOMAIN, "rotary_widen", "0 dims", tl_rotary_widen(t, scalar, TL_ROTARY_INTERLEAVED));
+    REFUSES(EDOMAIN, "cross_entropy", "label smoothing is 1.5",
+            tl_cross_entropy(t, a23, classes, TL_SUM, .smoothing = 1.5));
+    REFUSES(EDOMAIN, "cross_entropy", "label smoothing is -0.5",
+            tl_cross_entropy(t, a23, classes, TL_SUM, .smoothing = -0.5));
+    REFUSES(EDOMAIN, "cross_entropy", "label smoothing is 1.5",
+            tl_cross_entropy(t, a23, classes, TL_SUM, .smoothing = 1.5, .weight = v3));
+    REFUSES(EDOMAIN, "cross_entropy", "label smoothing is nan",
+            tl_cross_entropy(t, a23, classes, TL_SUM, .smoothing = (double)NAN, .weight = v3));
+    REFUSES(EDOMAIN, "nll", "label smoothing is 0.5",
+            tl_nll(t, a23, classes, TL_SUM, .smoothing = 0.5));
+    REFUSES(ESHAPE, "argsort", "a 0-d tensor", tl_argsort(t, scalar, 0, false));
+    REFUSES(ESHAPE, "cumsum", "a 0-d tensor", tl_cumsum(t, scalar, 0, false));
+    assert_int_equal(tl_chunk(t, a23, 0, 0, out), TL_ESHAPE);
+    assert_non_null(strstr(tl_error(t), "chunk: 0 pieces"));
+    tl_error_clear(t);
+    assert_int_equal(tl_split_sizes(t, a23, ((int64_t[]){1, 1}), 2, 1, out), TL_ESHAPE);
+    assert_non_null(strstr(tl_error(t), "split_sizes: the sizes add up to 2, dim 1 has 3"));
+    tl_error_clear(t);
+    assert_int_equal(tl_split(t, a23, 0, 1, out, 3), TL_ESHAPE);
+    assert_non_null(strstr(tl_error(t), "split: pieces of 0"));
+    tl_error_clear(t);
+}
+
 static void optimizer_ops(void **unused)
 {
     (void)unused;
@@ -597,6 +637,7 @@ const struct CMUnitTest tl_tests_errors[] = {
     TEST(reductions_and_rows),
     TEST(products),
     TEST(indices_and_targets),
+    TEST(sizes_and_numbers),
     TEST(optimizer_ops),
     TEST(wrong_numbers_of_inputs),
     cmocka_unit_test(windows_far_apart),

@@ -505,9 +505,20 @@ static void lies_in_a_config_are_told(void **unused)
         free(now);
         tl_free(o);
     }
+    /* The older name of the type says the same. */
+    tl_model *o = tl_model_new(.seed = 4);
+    json_object_del(tied, "original_max_position_embeddings");
+    json_object_set_new(tied, "rope_parameters",
+                        json_pack("{ss sf}", "rope_type", "linear", "factor", 2.));
+    json_object_set_new(tied, "rope_scaling", json_pack("{ss sf}", "type", "linear", "factor", 2.));
+    now = json_dumps(tied, 0);
+    assert_true(temp_file_write(folder, "config.json", now, strlen(now)));
+    FINE(o, tl_hf_load(o, folder, &back));
+    assert_true(back.llama.scaling.factor == 2);
+    free(now);
     json_decref(tied);
     tl_free_raw(text);
-    tl_free(m, n);
+    tl_free(m, n, o);
 }
 
 /* Where transformers has two names for a number, or obeys what our decoder cannot. */
@@ -1187,6 +1198,20 @@ static void what_a_tokenizer_may_not_ask_for(void **unused)
         {"pre_tokenizer/pretokenizers/0/invert", "1", TL_EFORMAT, "\"invert\" is a number"},
         {"pre_tokenizer/pretokenizers/1/use_regex", "\"no\"", TL_EFORMAT, "\"use_regex\""},
         {"pre_tokenizer/pretokenizers/1/add_prefix_space", "1", TL_EFORMAT, "\"add_prefix_space\""},
+        {"pre_tokenizer/pretokenizers/1/add_prefix_space", "true", TL_EDOMAIN, "add_prefix_space"},
+        {"pre_tokenizer/pretokenizers/1/type", "\"Metaspace\"", TL_EDOMAIN, "not ByteLevel"},
+        {"pre_tokenizer/pretokenizers/1/use_regex", NULL, TL_EDOMAIN, "by another pattern"},
+        {"pre_tokenizer/pretokenizers/0/type", "\"Digits\"", TL_EDOMAIN, "by another pattern"},
+        {"pre_tokenizer/pretokenizers/0/behavior", "\"Removed\"", TL_EDOMAIN, "another pattern"},
+        {"pre_tokenizer/pretokenizers/0/invert", "true", TL_EDOMAIN, "by another pattern"},
+        {"pre_tokenizer/pretokenizers/0/pattern/Regex", "\" +\"", TL_EDOMAIN, "another pattern"},
+        {"pre_tokenizer", "{\"type\": \"ByteLevel\", \"use_regex\": false}", TL_EDOMAIN,
+         "by another pattern"},
+        {"pre_tokenizer", "{\"type\": \"ByteLevel\"}", TL_OK, ""},
+        {"post_processor", "{\"type\": \"RobertaProcessing\"}", TL_EDOMAIN, "of another type"},
+        {"post_processor", "null", TL_OK, ""},
+        {"model/type", "\"WordPiece\"", TL_EDOMAIN, "its model is of another type"},
+        {"model/type", NULL, TL_OK, ""},
     };
     (void)unused;
     for (size_t i = 0; i < sizeof other / sizeof *other; i++) {
@@ -1200,6 +1225,25 @@ static void what_a_tokenizer_may_not_ask_for(void **unused)
         if (err.status != other[i].status || strstr(err.message, other[i].says) == NULL)
             fail_msg("%s as %s is status %d: '%s'", other[i].path, other[i].value, (int)err.status,
                      err.message);
+        tl_tokenizer_close(k);
+        free(text);
+        json_decref(j);
+    }
+    /* A template's tokens stand on their sides of the text. */
+    static const struct {
+        const char *single;
+        int64_t n, want[5];
+    } side[] = {{"[" PIECE("A") ", " TOKEN "]", 2, {0, 401}},
+                {"[" TOKEN ", " PIECE("A") ", " TOKEN ", " TOKEN "]", 4, {401, 0, 401, 401}}};
+    for (int i = 0; i < 2; i++) {
+        json_t *j = json_load_file(TL_ROOT "/tests/corpus/llama3.tokenizer.json", 0, NULL);
+        put(j, TEMPLATE "/single", side[i].single);
+        char *text = json_dumps(j, 0);
+        tl_tokenizer *k;
+        int64_t ids[5];
+        assert_int_equal(tl_tokenizer_open_memory(&k, text, strlen(text), "it", NULL), TL_OK);
+        assert_int_equal(tl_tokenizer_encode(k, "!", 1, true, ids, 5, NULL), side[i].n);
+        assert_memory_equal(ids, side[i].want, (size_t)side[i].n * sizeof *ids);
         tl_tokenizer_close(k);
         free(text);
         json_decref(j);
