@@ -671,6 +671,28 @@ static void names_alike_are_refused(void **unused)
     free(b);
 }
 
+/* The sizes of Zip64 that a directory's entry points to are within its extra field. */
+static void numbers_beyond_their_field_are_refused(void **unused)
+{
+    static const unsigned char length[] = {8, 23, 200};
+    char path[1024], *b;
+    size_t n, entry = 0;
+    const tl_array a = tl_array_make(TL_F64, &TL_DIMS(1), (double[]){1});
+    (void)unused;
+    temp_dir_file(path, &dir, "wide.npz");
+    assert_int_equal(tl_arrays_save(path, (const char *[]){"x"}, &a, 1, NULL), TL_OK);
+    assert_int_equal(tl_file_read(path, 4096, &b, &n, NULL), TL_OK);
+    while (memcmp(b + entry, "PK\1\2", 4) != 0)
+        entry++;
+    char *field = b + entry + 46 + strlen("x.npy");
+    assert_true(field[0] == 1 && field[2] == 24);
+    for (size_t i = 0; i < sizeof length; i++) {
+        field[2] = (char)length[i];
+        refuses(b, n, TL_EFORMAT, "the entry at byte");
+    }
+    tl_free_raw(b);
+}
+
 /* .most: what is inflated, and what smaller elements become, is counted before it is asked for. */
 static void memory_can_be_limited(void **unused)
 {
@@ -721,6 +743,7 @@ const struct CMUnitTest tl_tests_arrays[] = {
     cmocka_unit_test_setup_teardown(what_numpy_wrote_is_written_alike, begin_dir, end_dir),
     cmocka_unit_test_setup_teardown(arrays_come_back, begin_dir, end_dir),
     cmocka_unit_test_setup_teardown(names_alike_are_refused, begin_dir, end_dir),
+    cmocka_unit_test_setup_teardown(numbers_beyond_their_field_are_refused, begin_dir, end_dir),
     cmocka_unit_test_setup_teardown(what_no_file_can_hold_is_refused, begin_dir, end_dir),
     cmocka_unit_test_setup_teardown(names_alike_are_found_among_many, begin_dir, end_dir),
 };

@@ -241,6 +241,52 @@ static void checkpoints_of_llmc_come_back(void **unused)
                          1024 + (tl_model_parameters(m) + (128 - VOCAB) * 12) * (k ? 2 : 4));
         tl_free(m, n);
     }
+    /* Numbers that the header has no room for are llm.c's, said or not. */
+    static const struct {
+        int64_t hidden;
+        double eps;
+        tl_dtype dtype;
+        tl_status s;
+        const char *says;
+    } of[] = {{48, 1e-5, TL_F32, TL_OK, ""},
+              {47, 0, TL_F32, TL_EDOMAIN, "a hidden width of 47; llm.c's is four times"},
+              {0, 1e-6, TL_F32, TL_EDOMAIN, "an eps of 1e-06"},
+              {0, 0, TL_F16, TL_EDTYPE, "F32 or BF16, not F16"}};
+    for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
+        tl_decoder_config c = small(TL_FAMILY_GPT2, 0, TL_F32);
+        tl_model *m = tl_model_new(.seed = 3);
+        c.gpt2.hidden = of[i].hidden;
+        c.gpt2.eps = of[i].eps;
+        logits_of(m, &c, want);
+        tl_error_clear(m);
+        if (tl_llmc_save(m, path, &c, .dtype = of[i].dtype) != of[i].s ||
+            strstr(tl_error(m), of[i].says) == NULL)
+            fail_msg("%zu: %s", i, tl_error(m));
+        tl_error_clear(m);
+        tl_free(m);
+    }
+}
+
+/* A config of zeros is of no family. */
+static void a_decoder_of_no_family_is_refused(void **unused)
+{
+    const tl_decoder_config c = {.stops = 0};
+    tl_model *m = tl_model_new(.seed = 3);
+    tl_tape *t = tl_tape_new(m);
+    (void)unused;
+    assert_true(tl_is_none(tl_decoder(t, m, &c, tl_zeros(t, TL_I64, TL_DIMS(1, 1)))));
+    assert_int_equal(tl_error_status(t), TL_EDOMAIN);
+    assert_non_null(strstr(tl_error(t), "tl_decoder: the config's family is 0"));
+    tl_error_clear(t);
+    assert_int_equal(tl_decoder_cache(m, &c, 1, 4).n, 0);
+    assert_non_null(strstr(tl_error(m), "tl_decoder_cache: the config's family is 0"));
+    tl_error_clear(m);
+    tl_decoder_config deep = small(TL_FAMILY_GPT2, 0, TL_F32);
+    deep.gpt2.layers = INT64_C(1) << 32;
+    assert_true(tl_is_none(tl_decoder(t, m, &deep, tl_zeros(t, TL_I64, TL_DIMS(1, 1)))));
+    assert_non_null(strstr(tl_error(t), "layers is 4294967296; 2147483647 is the most"));
+    tl_error_clear(t);
+    tl_free(t, m);
 }
 
 static void tokens_of_llmc_come_back(void **unused)
@@ -1540,6 +1586,7 @@ const struct CMUnitTest tl_tests_models[] = {
     TEST(interleaved_pairs_are_saved_as_halves),
     TEST(dtypes_may_differ_in_a_folder),
     TEST(checkpoints_of_llmc_come_back),
+    TEST(a_decoder_of_no_family_is_refused),
     TEST(tokens_of_llmc_come_back),
     TEST(tokens_are_those_that_are_written_down),
     TEST(any_bytes_come_back),

@@ -393,6 +393,27 @@ static void numbers_that_make_no_sense_are_refused(void **unused)
     refuses(tl_sgd_new(m, .lr = 1,
                        .schedule = {TL_WARMUP_STABLE_DECAY, .warmup = 6, .total = 9, .decay = 4}),
             "schedule.warmup 6 and decay 4 are more than the total of 9 steps");
+    refuses(tl_sgd_new(m, .lr = 1, .schedule = {(tl_schedule_kind)7, .total = 9}),
+            "schedule.kind 7, warmup 0");
+    refuses(tl_sgd_new(m, .lr = 1, .schedule = {TL_COSINE, .warmup = -1, .total = 9}),
+            "warmup -1, decay 0");
+    refuses(tl_sgd_new(m, .lr = 1, .schedule = {TL_WARMUP_STABLE_DECAY, .total = 9, .decay = -1}),
+            "decay -1");
+    refuses(tl_sgd_new(m, .lr = 1, .schedule.decay = 3), "decay 3 without a schedule.kind");
+    refuses(tl_sgd_new(m, .lr = 1, .schedule = {TL_COSINE, .total = 9, .min_ratio = -0.5}),
+            "schedule.min_ratio is -0.5");
+    refuses(tl_sgd_new(m, .lr = 1, .parts = -1), "part 0 of -1");
+    refuses(tl_sgd_new(m, .lr = 1, .part = -1, .parts = 2), "part -1 of 2");
+    tl_model *gone = tl_model_new(.seed = 1);
+    tl_free(gone);
+    tl_opt *none = tl_sgd_new(gone, .lr = 1);
+    assert_int_equal(tl_error_status(none), TL_ESTALE);
+    assert_non_null(strstr(tl_error(none), "tl_sgd_new: the model has been freed"));
+    tl_error_clear(none);
+    tl_opt_group(none, "*", 1, 0);
+    tl_opt_lr_set(none, 2);
+    tl_error_clear(none);
+    tl_free(none);
     tl_opt *o = tl_adamw_new(m, .lr = 1);
     assert_false(tl_failed(o));
     assert_int_equal(tl_opt_group(o, "*norm*", -1, 0), TL_EDOMAIN);

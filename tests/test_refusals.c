@@ -73,6 +73,18 @@ static void a_step_without_gradients(void **unused)
     assert_int_equal(tl_step(o, t), TL_EUSAGE); /* the first consumed them */
     expect_failure_both(t, TL_EUSAGE, "tl_step", "gradient");
     tl_tape_reset(t);
+    tl_backward(t, tl_square(t, a)); /* in scopes that could leave half a step, or have no numbers */
+    int mode = tl_mode_push(t, TL_ANOMALY);
+    assert_int_equal(tl_step(o, t), TL_EUSAGE);
+    tl_mode_pop(t, mode);
+    expect_failure_both(t, TL_EUSAGE, "a TL_ANOMALY scope is open", "tl_mode_pop");
+    mode = tl_mode_push(t, TL_TRACE);
+    assert_int_equal(tl_step(o, t), TL_ETRACED);
+    tl_mode_pop(t, mode);
+    expect_failure_both(t, TL_ETRACED, "a TL_TRACE scope is open", "contents");
+    assert_int_equal(tl_opt_steps(o), 1);
+    tl_grad_clear(t);
+    tl_tape_reset(t);
     tl_backward(t, tl_add(t, tl_square(t, a), tl_scalar(t, TL_F32, 1)));
     assert_int_not_equal(tl_step(theirs, t), TL_OK); /* an optimizer of another model */
     assert_true(tl_item(t, a) == 0 || tl_failed(t));

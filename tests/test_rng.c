@@ -315,6 +315,9 @@ static void bernoulli_and_permutation(void **state)
     tl_normal(t, TL_I64, TL_DIMS(2), "u");
     assert_non_null(strstr(tl_error(t), "draw: I64"));
     tl_error_clear(t);
+    tl_bernoulli(t, tl_data(t, number, TL_I64, TL_DIMS(2)), "b");
+    assert_non_null(strstr(tl_error(t), "I64"));
+    tl_error_clear(t);
     tl_free(bare, t, m);
 }
 
@@ -326,11 +329,13 @@ static void noisy(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int
     tl_tensor h = tl_tanh(t, tl_linear(t, m, "in", in[0], 6)), mean = tl_linear(t, m, "mean", h, 3),
               v = tl_linear(t, m, "v", h, 3);
     tl_tensor noise = tl_normal(t, TL_F32, tl_shape_of(t, mean), "z", .sample = in[1]);
+    tl_tensor coins = tl_bernoulli(t, tl_sigmoid(t, mean), "b", .sample = in[1]);
     tl_tensor z = tl_add(t, mean, tl_mul(t, tl_exp(t, tl_scale(t, v, 0.5)), noise));
     out[0] = tl_bce_with_logits(t, tl_linear(t, m, "out", z, 5), tl_sigmoid(t, in[0]), TL_SUM);
     tl_backward(t, out[0]);
     out[1] = tl_grad(t, tl_param(t, m, "in.weight", TL_F32, TL_DIMS(6, 5), TL_INIT_ONES, 0));
     out[2] = noise;
+    out[3] = coins;
 }
 
 static void noise_compiles(void **state)
@@ -340,7 +345,7 @@ static void noise_compiles(void **state)
     tl_model *m = tl_model_new(.seed = 3);
     tl_tensor in[2] = {both_data(m, TL_F32, TL_DIMS(4, 5), 1),
                        tl_data(m, number, TL_I64, TL_DIMS(4))};
-    both_result r = both_ways(m, noisy, in, 2, 3, m, (tl_graph_options){0});
+    both_result r = both_ways(m, noisy, in, 2, 4, m, (tl_graph_options){0});
     assert_true(r.same);
     tl_free(m);
 }
