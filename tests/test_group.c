@@ -393,6 +393,31 @@ static void a_group_that_cannot_be_is_an_error(void **unused)
     tl_free(t, m);
 }
 
+static void note_end(void *ctx, bool failed) { ((int *)ctx)[failed]++; }
+
+static void a_link_is_told_of_its_end(void **unused)
+{
+    (void)unused;
+    for (int failed = 0; failed < 2; failed++) {
+        int ends[2] = {0, 0};
+        tl_model *m = tl_model_new(.seed = 1);
+        tl_tape *t = tl_tape_new(m);
+        tl_link link = grouped_alone();
+        link.ctx = ends;
+        link.end = note_end;
+        tl_group *g = tl_group_new(t, link);
+        if (failed)
+            tl_group_parts(g, 0);
+        tl_group_free(g);
+        assert_true(ends[failed] == 1 && ends[!failed] == 0);
+        tl_error_clear(t);
+        tl_free(t, m);
+    }
+    assert_int_equal(tl_group_parts(NULL, 0), TL_OK); /* without a group */
+    assert_int_equal(tl_group_begin(NULL, (tl_group_part){0, 1, 1}), TL_OK);
+    tl_group_free(NULL);
+}
+
 /* A second group's totals and early folds would not be heard of. */
 static void a_tape_has_one_group(void *ctx, tl_link link, char out[GROUPED_HASH])
 {
@@ -921,6 +946,7 @@ const struct CMUnitTest tl_tests_group[] = {
     cmocka_unit_test(folds_begin_while_backward_is_under_way),
     cmocka_unit_test(a_rank_without_sums_is_passed_in_parts),
     cmocka_unit_test(a_group_that_cannot_be_is_an_error),
+    cmocka_unit_test(a_link_is_told_of_its_end),
     cmocka_unit_test(a_second_group_is_refused),
     cmocka_unit_test(calls_between_backward_and_fold_are_refused),
     cmocka_unit_test(what_would_part_ranks_is_refused),

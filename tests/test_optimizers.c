@@ -416,6 +416,7 @@ static void numbers_that_make_no_sense_are_refused(void **unused)
     tl_free(none);
     tl_opt *o = tl_adamw_new(m, .lr = 1);
     assert_false(tl_failed(o));
+    assert_true(isnan(tl_opt_grad_norm(o))); /* before a step */
     assert_int_equal(tl_opt_group(o, "*norm*", -1, 0), TL_EDOMAIN);
     refuses(o, "tl_opt_group: '*norm*' with lr_scale -1");
     tl_free(m);

@@ -395,7 +395,85 @@ static void what_a_cut_cannot_have_is_refused(void **unused)
         }
 }
 
+/* One rank's optimizer differs in one number. */
+typedef struct {
+    const char *says;
+    int kind; /* 0: SGD, 1: AdamW; 2: that and Adam */
+    tl_opt_options all, one;
+    double scale, decay; /* of the one's group; the others' has 1 and 0 */
+} other_number;
+#define LR .lr = 0.1
+
+static void train_by_other_numbers(void *ctx, tl_link link, char out[GROUPED_HASH])
+{
+    const other_number *n = ctx;
+    const bool one = link.rank == 1;
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tape *t = tl_tape_new(m);
+    tl_opt_options with = one ? n->one : n->all;
+    with.part = link.rank;
+    with.parts = link.size;
+    tl_opt *o = n->kind == 0          ? tl_sgd_new_at(m, with, NULL, 0)
+                : n->kind == 2 && one ? tl_adam_new_at(m, with, NULL, 0)
+                                      : tl_adamw_new_at(m, with, NULL, 0);
+    tl_opt_group(o, one && n->scale == 0 ? "w*" : "w", one && n->scale != 0 ? n->scale : 1,
+                 one ? n->decay : 0);
+    tl_param(t, m, "w", TL_F32, TL_DIMS(2), TL_INIT_ONES, 0);
+    tl_group *g = tl_group_new(t, link);
+    tl_group_cut(g, o);
+    tl_group_weights(g);
+    snprintf(out, GROUPED_HASH, "%s", tl_error(t));
+    tl_error_clear(t);
+    tl_group_free(g); /* what has been read and cleared is not said again */
+    if (tl_failed(t))
+        snprintf(out, GROUPED_HASH, "again: %s", tl_error(t));
+    tl_error_clear(t);
+    tl_free(o, t, m);
+}
+
+static void each_number_of_an_optimizer_is_compared(void **unused)
+{
+    static const other_number other[] = {
+        {"the optimizer", 2, {LR}, {LR}, 1, 0},
+        {"lr", 1, {LR}, {.lr = 0.2}, 1, 0},
+        {"momentum", 0, {LR, .momentum = 0.9}, {LR, .momentum = 0.8}, 1, 0},
+        {"weight_decay", 1, {LR}, {LR, .weight_decay = 0.5}, 1, 0},
+        {"beta1", 1, {LR}, {LR, .beta1 = 0.5}, 1, 0},
+        {"beta2", 1, {LR}, {LR, .beta2 = 0.5}, 1, 0},
+        {"eps", 1, {LR}, {LR, .eps = 0.5}, 1, 0},
+        {"clip", 1, {LR}, {LR, .clip = 0.5}, 1, 0},
+        {"nesterov", 0, {LR, .momentum = 0.5}, {LR, .momentum = 0.5, .nesterov = true}, 1, 0},
+        {"decoupled", 0, {LR}, {LR, .decoupled = true}, 1, 0},
+        {"schedule.kind", 1, {LR, .schedule = {TL_COSINE, .total = 9}},
+         {LR, .schedule = {TL_LINEAR, .total = 9}}, 1, 0},
+        {"schedule.warmup", 1, {LR}, {LR, .schedule.warmup = 3}, 1, 0},
+        {"schedule.total", 1, {LR, .schedule = {TL_COSINE, .total = 9}},
+         {LR, .schedule = {TL_COSINE, .total = 8}}, 1, 0},
+        {"schedule.min_ratio", 1, {LR, .schedule = {TL_COSINE, .total = 9}},
+         {LR, .schedule = {TL_COSINE, .total = 9, .min_ratio = 0.5}}, 1, 0},
+        {"schedule.decay", 1, {LR, .schedule = {TL_WARMUP_STABLE_DECAY, .total = 9, .decay = 2}},
+         {LR, .schedule = {TL_WARMUP_STABLE_DECAY, .total = 9, .decay = 3}}, 1, 0},
+        {"tl_opt_group of", 1, {LR}, {LR}, 0, 0},
+        {"its lr_scale", 1, {LR}, {LR}, 0.5, 0},
+        {"its weight_decay", 1, {LR}, {LR}, 1, 0.5},
+    };
+    static ring g;
+    (void)unused;
+    for (size_t i = 0; i < sizeof other / sizeof *other; i++) {
+        other_number n = other[i];
+        char says[64];
+        snprintf(says, sizeof says, " has %s ", n.says);
+        train_all(&g, 2, train_by_other_numbers, &n);
+        for (int r = 0; r < 2; r++)
+            if (strstr(g.r[r].out, "tl_group_weights: ") == NULL ||
+                strstr(g.r[r].out, says) == NULL || strstr(g.r[r].out, "again") != NULL)
+                fail_msg("%s: rank %d: %s", n.says, r, g.r[r].out);
+    }
+}
+#undef LR
+
 const struct CMUnitTest tl_tests_shard[] = {
+    cmocka_unit_test(each_number_of_an_optimizer_is_compared),
     cmocka_unit_test(gradients_go_to_one_rank),
     cmocka_unit_test(what_a_cut_cannot_have_is_refused),
     cmocka_unit_test_setup_teardown(state_is_cut_over_ranks_and_saved_whole, logged_begin,
