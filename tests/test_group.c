@@ -363,6 +363,59 @@ static void misplace(void *ctx, tl_link link, char out[GROUPED_HASH])
 }
 
 /* Without a group every call counts as one of a process that trains alone. */
+/* Sums of 7 MB, which are sent in pieces of one: of a matrix, or with a number of elements in *ctx
+ * of a table, in parts of so many, which are columns. */
+enum { WIDE = 1000, OUT = 900 };
+static float wide_x[3][WIDE];
+static const int64_t row_of[3][2] = {{0, 2999}, {7, 7}, {2999, 1500}};
+
+static void train_wide(void *ctx, tl_link link, char out[GROUPED_HASH])
+{
+    const int64_t parts = *(const int64_t *)ctx;
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tape *t = tl_tape_new(m);
+    tl_opt *o = tl_sgd_new(m, .lr = 1e-3);
+    tl_group *g = tl_group_new(t, link);
+    if (parts > 0)
+        tl_group_parts(g, parts);
+    for (int step = 0; step < 2; step++) {
+        const tl_group_part p = tl_group_take(g, 3);
+        tl_tensor in = tl_data(t, wide_x[p.first], TL_F32, TL_DIMS(p.n, WIDE)),
+                  ids = tl_data(t, row_of[p.first], TL_I64, TL_DIMS(p.n, 2)),
+                  w = tl_param(t, m, "w", TL_F32,
+                               parts > 0 ? TL_DIMS(3000, 300) : TL_DIMS(WIDE, OUT),
+                               .kind = TL_INIT_NORMAL, .scale = 0.01),
+                  y = parts > 0 ? tl_embedding(t, w, ids) : tl_matmul(t, in, w);
+        tl_group_backward(g, t, tl_sum(t, tl_square(t, y), TL_ALL, false));
+        tl_group_fold(g);
+        tl_tape_reset(t);
+        tl_group_share(g);
+        tl_step(o, t);
+    }
+    snprintf(out, GROUPED_HASH, "%s", tl_error(t));
+    if (!tl_failed(t))
+        tl_model_sha256(m, out);
+    tl_error_clear(t);
+    tl_group_free(g);
+    tl_free(o, t, m);
+}
+
+static void sums_larger_than_a_message(void **unused)
+{
+    static ring g;
+    char want[GROUPED_HASH];
+    (void)unused;
+    for (int i = 0; i < 3 * WIDE; i++)
+        wide_x[i / WIDE][i % WIDE] = (float)(i * 37 % 101 - 50) / 64;
+    for (int64_t parts = 0; parts <= 400000; parts += 400000) {
+        train_wide(&parts, grouped_alone(), want);
+        assert_int_equal(strlen(want), 64);
+        train_all(&g, 3, train_wide, &parts);
+        for (int r = 0; r < 3; r++)
+            assert_string_equal(g.r[r].out, want);
+    }
+}
+
 static void a_group_that_cannot_be_is_an_error(void **unused)
 {
     tl_tape *t = tl_tape_new(NULL);
@@ -946,6 +999,7 @@ const struct CMUnitTest tl_tests_group[] = {
     cmocka_unit_test(folds_begin_while_backward_is_under_way),
     cmocka_unit_test(a_rank_without_sums_is_passed_in_parts),
     cmocka_unit_test(a_group_that_cannot_be_is_an_error),
+    cmocka_unit_test(sums_larger_than_a_message),
     cmocka_unit_test(a_link_is_told_of_its_end),
     cmocka_unit_test(a_second_group_is_refused),
     cmocka_unit_test(calls_between_backward_and_fold_are_refused),
