@@ -115,9 +115,8 @@ static tl_status positions_shape(tl_call *c)
                             "starts of shape %s, %s, for %lld offsets; as many I64 are needed",
                             TL_TEXT(c->in[1]), tl_dtype_name(c->in[1]->dtype),
                             (long long)tl_array_count(offset));
-    if (offset->ndim != 1 || n < 0)
-        return tl_call_fail(c, TL_ESHAPE, "offsets of shape %s for %lld positions; (b) is needed",
-                            TL_TEXT(offset), (long long)n);
+    if (offset->ndim != 1)
+        return tl_call_fail(c, TL_ESHAPE, "offsets of shape %s; (b) is needed", TL_TEXT(offset));
     c->out[0] = *offset;
     c->out[0].dim[c->out[0].ndim++] = n;
     return TL_OK;

@@ -488,6 +488,8 @@ static void sizes_and_numbers(void **unused)
     before = tl_memory_stats(t);
     REFUSES(ESHAPE, "causal_mask", "dim 0 has size -1", tl_causal_mask(t, -1, 3));
     REFUSES(ESHAPE, "causal_mask", "dim 1 has size -1", tl_causal_mask(t, 3, -1));
+    REFUSES(ESHAPE, "positions", "dim 1 has size -1", tl_positions(t, classes, -1));
+    REFUSES(ESHAPE, "positions", "offsets of shape [2, 3]", tl_positions(t, i23, 2));
     REFUSES(ESHAPE, "concat", "sizes of dim 0 add up beyond 64 bits",
             tl_concat(t, ((tl_tensor[]){wide, wide, wide, wide}), 4, 0)); /* to 0 */
     REFUSES(ESHAPE, "diagonal", "no room for a diagonal", tl_diagonal(t, column, 0, 0, 1));

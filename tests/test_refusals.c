@@ -73,7 +73,8 @@ static void a_step_without_gradients(void **unused)
     assert_int_equal(tl_step(o, t), TL_EUSAGE); /* the first consumed them */
     expect_failure_both(t, TL_EUSAGE, "tl_step", "gradient");
     tl_tape_reset(t);
-    tl_backward(t, tl_square(t, a)); /* in scopes that could leave half a step, or have no numbers */
+    tl_backward(t,
+                tl_square(t, a)); /* in scopes that could leave half a step, or have no numbers */
     int mode = tl_mode_push(t, TL_ANOMALY);
     assert_int_equal(tl_step(o, t), TL_EUSAGE);
     tl_mode_pop(t, mode);

@@ -69,6 +69,7 @@ static void narrow(int64_t n, tl_dtype dst, const void *x, void *y, int64_t stri
     for (int64_t i = 0; i < n; i++) \
     ((type *)y)[i] = (type)(value)
 
+/* To another dtype. */
 static void cast_from_i64(int64_t n, const int64_t *x, tl_dtype to, void *y)
 {
     switch (to) {
@@ -76,7 +77,6 @@ static void cast_from_i64(int64_t n, const int64_t *x, tl_dtype to, void *y)
     case TL_F32: EACH(float, x[i]); break;
     case TL_F16: EACH(uint16_t, tl_f64_to_f16(tl_i64_to_f64_odd(x[i]))); break;
     case TL_BF16: EACH(uint16_t, tl_f64_to_bf16(tl_i64_to_f64_odd(x[i]))); break;
-    case TL_I64: EACH(int64_t, x[i]); break;
     default: EACH(unsigned char, x[i] != 0); break;
     }
 }
