@@ -60,7 +60,7 @@ static tl_status check_keys(tl_tape *t, const tl_columns *c, int64_t layer, tl_t
     const tl_shape have = tl_shape_of(t, c->cache->k), s = tl_shape_of(t, x);
     char a[TL_SHAPE_TEXT], b[TL_SHAPE_TEXT];
     TL_TRY(check_cache(t, c, s.dim[2]));
-    if (layer >= have.dim[0] || have.dim[1] != s.dim[0] || have.dim[2] != s.dim[1] ||
+    if (layer < 0 || layer >= have.dim[0] || have.dim[1] != s.dim[0] || have.dim[2] != s.dim[1] ||
         have.dim[4] != s.dim[3])
         return tl_tape_fail(TL_AT(t), TL_ESHAPE,
                             "keys of shape %s for layer %lld of a cache of shape %s",

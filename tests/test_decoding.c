@@ -357,7 +357,30 @@ static void test_dropout_mode(void **unused)
     tl_free(t, m);
 }
 
+/* One below 0 would be counted from the last. */
+static void layers_that_a_cache_lacks(void **unused)
+{
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tape *t = tl_tape_new(m);
+    tl_kv_cache cache = tl_kv_cache_new(m, TL_F32, 2, 1, 2, 4, 4);
+    const int mode = tl_mode_push(t, TL_NO_GRAD);
+    (void)unused;
+    for (int64_t layer = -1; layer <= 2; layer++) {
+        const bool there = layer == 0 || layer == 1;
+        tl_tensor y = tl_self_attention(t, m, "a", tl_zeros(t, TL_F32, TL_DIMS(1, 1, 8)),
+                                        .heads = 2, .columns.cache = &cache, .layer = layer);
+        assert_true(tl_is_none(y) != there);
+        assert_int_equal(tl_error_status(t), there ? TL_OK : TL_ESHAPE);
+        assert_true(there || strstr(tl_error(t), "of a cache of shape [2, 1, 2, 4, 4]") != NULL);
+        tl_error_clear(t);
+        tl_tape_reset(t);
+    }
+    tl_mode_pop(t, mode);
+    tl_free(t, m);
+}
+
 const struct CMUnitTest tl_tests_decoding[] = {cmocka_unit_test(test_decoding),
+                                               cmocka_unit_test(layers_that_a_cache_lacks),
                                                cmocka_unit_test(test_refusals),
                                                cmocka_unit_test(test_padding_beyond_the_positions),
                                                cmocka_unit_test(test_dropout_mode)};
