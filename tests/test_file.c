@@ -754,7 +754,21 @@ static void no_memory_leaves_the_old_file(void **state)
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+/* What is read from memory ends where that does. */
+static void memory_ends_as_a_file_does(void **unused)
+{
+    char b[8];
+    tl_err err = {.status = TL_OK};
+    tl_reader r = tl_reader_of_memory("abcd", 4, NULL);
+    (void)unused;
+    assert_int_equal(tl_reader_read(&r, b, 3, &err), TL_OK);
+    assert_memory_equal(b, "abc", 3);
+    assert_int_equal(tl_reader_read(&r, b, 2, &err), TL_EIO);
+    assert_non_null(strstr(err.message, "memory: ends at byte 4, 1 bytes early"));
+}
+
 const struct CMUnitTest tl_tests_file[] = {
+    cmocka_unit_test(memory_ends_as_a_file_does),
     TEST(reads_say_what_is_wrong),
     TEST(a_file_that_shrinks_is_said),
     TEST(a_write_replaces_at_commit),
