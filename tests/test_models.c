@@ -267,6 +267,25 @@ static void checkpoints_of_llmc_come_back(void **unused)
     }
 }
 
+/* 128 tokens need no padding. */
+static void a_vocabulary_that_is_whole_is_not_padded(void **unused)
+{
+    tl_decoder_config c = small(TL_FAMILY_GPT2, 0, TL_F32);
+    tl_model *m = tl_model_new(.seed = 3);
+    tl_tape *t = tl_tape_new(m);
+    char path[1024], *bytes;
+    size_t n;
+    (void)unused;
+    c.gpt2.vocab = 128;
+    temp_dir_file(path, &dir, "whole.bin");
+    tl_decoder(t, m, &c, tl_zeros(t, TL_I64, TL_DIMS(1, 1)));
+    FINE(m, tl_llmc_save(m, path, &c));
+    assert_int_equal(tl_file_read(path, 1 << 20, &bytes, &n, NULL), TL_OK);
+    assert_int_equal(n, 1024 + tl_model_parameters(m) * 4);
+    tl_free_raw(bytes);
+    tl_free(t, m);
+}
+
 /* A config of zeros is of no family. */
 static void a_decoder_of_no_family_is_refused(void **unused)
 {
@@ -1586,6 +1605,7 @@ const struct CMUnitTest tl_tests_models[] = {
     TEST(interleaved_pairs_are_saved_as_halves),
     TEST(dtypes_may_differ_in_a_folder),
     TEST(checkpoints_of_llmc_come_back),
+    TEST(a_vocabulary_that_is_whole_is_not_padded),
     TEST(a_decoder_of_no_family_is_refused),
     TEST(tokens_of_llmc_come_back),
     TEST(tokens_are_those_that_are_written_down),
