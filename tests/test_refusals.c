@@ -126,6 +126,53 @@ static void a_saved_value_changed_in_place(void **unused)
     tl_free(t, m);
 }
 
+/* An op of a table, rows of logits and the like (3, 2), by whole numbers (3), or by BOOL. */
+enum { BY_BOOL = 10 };
+static tl_tensor by_ids(tl_tape *t, int kind, tl_tensor x, tl_tensor ids)
+{
+    const tl_tensor column = tl_reshape(t, ids, TL_DIMS(3, 1));
+    switch (kind) {
+    case 0: return tl_embedding(t, x, ids);
+    case 1: return tl_index_select(t, x, 0, ids);
+    case 2: return tl_gather(t, x, column, 1);
+    case 3: return tl_scatter_add_dim(t, tl_slice(t, x, 1, 0, 1, 1), column, 0, TL_DIMS(2, 1));
+    case 4: return tl_cross_entropy(t, x, ids, TL_SUM);
+    case 5: return tl_nll(t, x, ids, TL_SUM);
+    case 6: return tl_embedding_padded(t, x, ids, 2);
+    case 7: return tl_embedding_acc64(t, x, ids);
+    case 8:
+        x = tl_reshape(t, x, TL_DIMS(1, 1, 3, 2));
+        return tl_attention(t, x, x, x, .full = true, .key_start = tl_slice(t, ids, 0, 0, 1, 1));
+    case 9:
+        x = tl_reshape(t, x, TL_DIMS(1, 1, 3, 2));
+        return tl_attention(t, x, x, x, .full = true, .key_end = tl_slice(t, ids, 0, 0, 1, 1));
+    default: return tl_where(t, column, x, tl_scalar(t, TL_F32, 0));
+    }
+}
+
+static void ids_changed_in_place(void **unused)
+{
+    static const int64_t first[3] = {1, 0, 1}, then[3] = {0, 1, 0};
+    static const bool first_bool[3] = {true, false, true}, then_bool[3] = {false, true, false};
+    (void)unused;
+    for (int kind = 0; kind <= BY_BOOL; kind++) {
+        const bool is = kind == BY_BOOL;
+        tl_model *m = tl_model_new(.seed = 1);
+        tl_tape *t = tl_tape_new(m);
+        tl_tensor x = tl_data(t, ((float[]){1, 2, 3, 4, 5, 6}), TL_F32, TL_DIMS(3, 2)),
+                  ids = tl_buffer(t, m, "ids", is ? TL_BOOL : TL_I64, TL_DIMS(3));
+        const size_t bytes = is ? sizeof first_bool : sizeof first;
+        tl_require_grad(t, x);
+        tl_write(m, ids, is ? (const void *)first_bool : first, bytes);
+        tl_tensor y = total(t, by_ids(t, kind, x, ids));
+        assert_int_equal(tl_write(m, ids, is ? (const void *)then_bool : then, bytes), TL_OK);
+        if (tl_backward(t, y) != TL_EINPLACE)
+            fail_msg("kind %d: %s", kind, tl_error(t));
+        expect_failure_both(t, TL_EINPLACE, "changed in place", "");
+        tl_free(t, m);
+    }
+}
+
 /* ---- a user's op ---- */
 
 static tl_status like_first(tl_call *c)
@@ -493,6 +540,7 @@ const struct CMUnitTest tl_tests_refusals[] = {
     cmocka_unit_test(an_unreached_parameter_is_named),
     cmocka_unit_test(a_step_without_gradients),
     cmocka_unit_test(a_saved_value_changed_in_place),
+    cmocka_unit_test(ids_changed_in_place),
     cmocka_unit_test(an_op_without_derivative_refuses),
     cmocka_unit_test(nothing_goes_in_silence_through_an_output_without_gradient),
     cmocka_unit_test(an_output_without_gradient_as_a_target),
