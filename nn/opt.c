@@ -132,11 +132,12 @@ static void check_options(tl_opt *o)
 static tl_opt *opt_new(const char *name, tl_model *m, tl_opt_options options, const char *file,
                        int line)
 {
+    const bool lives = tl_lives(m); /* before o is, which may lie where a freed model lay */
     tl_opt *o = m == NULL ? NULL : tl_calloc(1, sizeof *o);
     if (o == NULL)
         return NULL;
     tl_object_begin(&o->head, TL_KIND_OPT, opt_destroy);
-    if (!tl_lives(m))
+    if (!lives)
         tl_fail(&o->head.err, TL_ESTALE, "tl_%s_new: the model has been freed", name);
     else
         tl_object_hold(o->model = m);
