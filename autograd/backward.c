@@ -33,6 +33,8 @@ tl_tensor tl_hold(tl_tape *t, tl_tensor x)
     return y;
 }
 
+unsigned tl_saves_other(unsigned wanted) { return (wanted & 1 ? 2u : 0) | (wanted & 2 ? 1u : 0); }
+
 /* Releases the values that no vjp will read. The others are released as the walk passes them. A vjp
  * that reads what its op does not declare to save finds it gone. */
 static void free_unsaved(tl_walk *w)

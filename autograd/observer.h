@@ -82,7 +82,7 @@ typedef struct {
 
 /* Attaches o, which must outlive the tape. TL_EUSAGE if it is attached already. */
 tl_status tl_observe(tl_tape *t, const tl_observer *o, void *ctx);
-/* Detaches o, in a callback too, without calling freed(); does nothing if it is not attached. */
+/* Detaches o without calling freed(); does nothing if it is not attached. */
 void tl_observe_end(tl_tape *t, const tl_observer *o);
 /* The context with which o is attached; NULL if it is not. */
 void *tl_observed(const tl_tape *t, const tl_observer *o);

@@ -188,7 +188,7 @@ const tl_op *tl_op_at(int i);
 const tl_op *tl_op_find(const char *name);
 
 /* A saves_for for products: the gradient of each operand reads the other one. */
-static inline unsigned tl_saves_other(unsigned w) { return (w & 1 ? 2u : 0) | (w & 2 ? 1u : 0); }
+unsigned tl_saves_other(unsigned wanted);
 
 /* The engine's six: add cotangents, fill, write into the model, sum down, stack samples, slice. */
 extern const tl_op tl_op_add;           /* (a, b) */

@@ -118,7 +118,8 @@ tl_status tl_segment_end_at(tl_at at, uint32_t begin, const tl_tensor *keep, int
     return TL_OK;
 }
 
-/* n has a dropped output to recompute, and its inputs are there (else nobody needs it). */
+/* n has a dropped output to recompute. If an input is gone as well, n is not on the way of this
+ * backward, and nobody needs it. */
 static bool missing(const tl_tape *t, const tl_node *n)
 {
     bool any = false;

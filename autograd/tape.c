@@ -32,12 +32,9 @@ static void tape_destroy(void *object)
     tl_object_release(t->model);
 }
 
-static const tl_observer nobody; /* takes the place of one that leaves in a callback */
-
 /* Notes which events anyone hears, so that calls nobody watches cost nothing. */
 static void note_watched(tl_tape *t)
 {
-    int kept = 0;
     t->records_watched = t->run_watched = t->given_watched = t->values_watched = false;
     t->heard_modes = 0;
     for (const tl_observer *const *o = tl_observers_shipped; *o != NULL; o++)
@@ -48,10 +45,7 @@ static void note_watched(tl_tape *t)
         t->run_watched |= o->runs != NULL || o->ran != NULL;
         t->given_watched |= o->gave != NULL || o->delivered != NULL;
         t->values_watched |= o->backward_begins != NULL;
-        if (o != &nobody || t->telling > 0 || t->inside != NULL)
-            t->watcher[kept++] = t->watcher[i];
     }
-    t->n_watchers = kept;
 }
 
 tl_tape *tl_tape_bare(tl_model *m)
@@ -318,9 +312,11 @@ void tl_observe_end(tl_tape *t, const tl_observer *o)
 {
     if (!tl_lives(t))
         return;
+    int kept = 0;
     for (int i = 0; i < t->n_watchers; i++)
-        if (t->watcher[i].o == o)
-            t->watcher[i] = (tl_watcher){&nobody, NULL};
+        if (t->watcher[i].o != o)
+            t->watcher[kept++] = t->watcher[i];
+    t->n_watchers = kept;
     note_watched(t);
 }
 

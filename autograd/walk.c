@@ -146,7 +146,8 @@ static tl_status check_start(const tl_walk *w)
     char a[TL_SHAPE_TEXT], b[TL_SHAPE_TEXT];
     if (y->st == NULL && t->recorder == NULL)
         return tl_tape_fail(w->at, TL_ETRACED,
-                            "tl_backward: no output: it is traced, or a segment dropped it");
+                            "tl_backward: the output has no value: it is of a trace, or was "
+                            "dropped by a segment (list it in keep)");
     if (!y->needs_grad || y->node < 0 || w->n == 0)
         return tl_tape_fail(w->at, TL_ENOGRAD,
                             "tl_backward: the output depends on no parameter or marked leaf "
@@ -164,7 +165,8 @@ static tl_status check_start(const tl_walk *w)
         return tl_error_status(t);
     if (c->st == NULL && t->recorder == NULL)
         return tl_tape_fail(w->at, TL_ETRACED,
-                            "tl_backward: no cotangent: it is traced, or a segment dropped it");
+                            "tl_backward: the cotangent has no value: it is of a trace, or was "
+                            "dropped by a segment (list it in keep)");
     if (!tl_array_same_shape(&c->a, &y->a) || c->a.dtype != y->a.dtype)
         return tl_tape_fail(w->at, TL_ESHAPE,
                             "tl_backward: the cotangent is %s %s, the output %s %s",

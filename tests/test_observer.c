@@ -309,39 +309,6 @@ static void callbacks_do_not_end_what_calls_them(void **unused)
     assert_true(met[0] == 2 * ALL && met[1] >= 2 * 5);
 }
 
-static int begun;
-static void leaves_again(void *ctx, tl_tape *t, tl_tensor y)
-{
-    (void)y;
-    tl_observe_end(t, ctx);
-}
-static void counts_begun(void *ctx, tl_tape *t, tl_tensor y)
-{
-    (void)ctx, (void)t, (void)y, begun++;
-}
-
-/* The others hear what an observer leaves at, and its place is given up. */
-static void an_observer_that_leaves_in_its_callback(void **unused)
-{
-    static const tl_observer leaves = {.backward_begins = leaves_again},
-                             stays = {.backward_begins = counts_begun};
-    (void)unused;
-    begun = 0;
-    tl_tape *t = tl_tape_new(NULL);
-    for (int i = 0; i < 3; i++) {
-        tl_tensor x = tl_zeros(t, TL_F32, TL_DIMS(1));
-        tl_require_grad(t, x);
-        assert_int_equal(tl_observe(t, &leaves, (void *)(uintptr_t)&leaves), TL_OK);
-        if (i == 0)
-            assert_int_equal(tl_observe(t, &stays, NULL), TL_OK);
-        assert_int_equal(tl_backward(t, tl_square(t, x)), TL_OK);
-        assert_int_equal(begun, i + 1);
-        assert_null(tl_observed(t, &leaves));
-        tl_tape_reset(t);
-    }
-    tl_free(t);
-}
-
 static void frees_the_optimizer(void *ctx, tl_tape *t)
 {
     (void)t;
@@ -491,7 +458,6 @@ const struct CMUnitTest tl_tests_observer[] = {
     cmocka_unit_test(a_training_run_is_heard_in_order),
     cmocka_unit_test(replaced_gradients_are_in_graphs),
     cmocka_unit_test(callbacks_do_not_end_what_calls_them),
-    cmocka_unit_test(an_observer_that_leaves_in_its_callback),
     cmocka_unit_test(an_optimizer_freed_in_its_own_step),
     cmocka_unit_test(observers_come_and_go),
     cmocka_unit_test(what_is_refused_before_it_is_recorded),
