@@ -1,6 +1,6 @@
 /* apply.c: one op call. tl_apply, at the end of the file, goes through its phases in order: check
  * the call, read its inputs, ask the op's shape rule, check what changes in place, allocate the
- * outputs, ask observers, run the kernel and record the node. If a phase fails, none is. */
+ * outputs, ask observers, run the kernel and record the node. If one fails, nothing is recorded. */
 #include <string.h>
 
 #include "autograd/batch.h"

@@ -158,8 +158,8 @@ static tl_status deliver(tl_walk *w, tl_edge *e, const tl_value *x, tl_tensor dx
      * of its own: dx may be in several inboxes, or be a tensor of the model. */
     dx = w->target != NULL ? dx : tl_hold(t, dx);
     tl_value *d = tl_peek(t, dx);
-    const bool own = d != NULL && dx.owner == t->values.owner && dx.index >= w->made;
-    if (own && w->target != NULL && tl_peek(t, w->y)->batch == TL_MIXED)
+    const bool own = d != NULL && dx.owner == t->values.owner;
+    if (own && w->target != NULL && dx.index >= w->made && tl_peek(t, w->y)->batch == TL_MIXED)
         tl_batch_set(d, TL_MIXED); /* as what it is the derivative of */
     else if (own && d->batch == TL_FREE && x->batch >= 0)
         tl_batch_like(d, x); /* for example ones, one for each sample */
@@ -294,6 +294,7 @@ tl_status tl_walk_run(tl_walk *w)
     tl_tape *t = w->t;
     tl_status s = TL_OK;
     tl_fpenv saved = tl_fpenv_enter(); /* vjps compute constants outside ops */
+    w->made = atomic_load(&t->values.count);
     const tl_scope outer = tl_scope_open(w->at, w->target == NULL ? TL_NO_GRAD : 0,
                                          TL_PHASE_BACKWARD);
     t->now.place_base = outer.place_depth; /* each visit fills that frame with its node's place */

@@ -91,7 +91,6 @@ tl_status tl_watch_at(tl_at at, tl_tensor x, double *to)
 {
     const tl_tape *t = at.tape;
     TL_TRY(TL_NEED_AT(at, to));
-    *to = (double)NAN;
     if (tl_traced(t))
         return tl_failed(t) ? tl_error_status(t) : t->recorder->watch(t->recorder_ctx, at, x, to);
     *to = tl_item_at((tl_at){at.tape, at.file, at.line, "tl_watch"}, x);

@@ -109,8 +109,9 @@ static const char *oddity(const tl_op *op, int n_in)
         return "all inputs of a pointwise op are there, and it has one kernel";
     if (op->traits & TL_STORES && op->forward != NULL && op->tile != NULL)
         return "an op of TL_STORES has a forward or a tile, and not both";
-    if (op->changes != 0 && (!mutates || tiles || op->traits & (TL_WIDENED | TL_ROWS) ||
-                             (n_in < 32 && op->changes >> n_in != 0)))
+    if (op->changes != 0 &&
+        (!mutates || op->optional & TL_BIT(op->mutates) || tiles ||
+         op->traits & (TL_WIDENED | TL_ROWS) || (n_in < 32 && op->changes >> n_in != 0)))
         return "further inputs are changed by an op that changes one, has them, and converts none";
     return NULL;
 }

@@ -307,7 +307,6 @@ tl_status tl_walk_prepare(tl_walk *w)
 {
     tl_tape *t = w->t;
     TL_TRY(tl_walk_check(w));
-    w->made = atomic_load(&t->values.count);
     if (tl_is_none(w->opt.cotangent)) {
         const tl_array *y = &tl_peek(t, w->y)->a;
         w->opt.cotangent = tl_filled(w->at, y, y->dtype, 1);

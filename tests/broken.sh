@@ -280,6 +280,7 @@ breaks 10.5 "what an op in place makes of a parameter is one of its values" in_p
 breaks 10.5 "a change of what a gradient reads" in_place autograd/apply.c 'if (reads & TL_BIT(m))' 'if (reads & 0)'
 breaks 10.5 "a change of another input" in_place autograd/apply.c 'tl_same_memory(t, k->in[i], k->in[m]) &&' 'k->call.n_out > 8 &&'
 breaks 10.5 "a change of an element shown twice" in_place autograd/apply.c 'if (tl_array_repeats(x))' 'if (tl_array_repeats(x) && x == NULL)'
+breaks 10.5 "a change beside the operand" in_place autograd/apply.c 'left = k->changes; left != 0' 'left = k->changes & TL_BIT(op->mutates); left != 0'
 breaks 10.5 "a change of the gradient that is lent" in_place autograd/apply.c 't->now.phase == 0 ? tl_peek(t, under)' 't->now.phase != 0 ? tl_peek(t, under)'
 breaks 10.5 "a change of the gradient that is lent, in a trace" in_place autograd/graph/trace.c 'tl_peek(t, x)->lent = true;' 'tl_peek(t, x)->lent = false;'
 breaks 10.4 "where one sample lies is not told to a vjp" split_programs ops/views.c 'if (axis >= 0 && told >= 0 && told != axis)' 'if (axis >= 0 && told >= 0 && told != axis && told < 0)'

@@ -246,16 +246,6 @@ static void draws_by_the_first_number(void **unused)
     tl_mode_pop(t, mode);
 }
 
-/* A cotangent that tl_gradients hands out again is not of the samples for that. */
-static void a_cotangent_stays_what_it_is(void **unused)
-{
-    (void)unused;
-    tl_tensor x = zeros(TL_DIMS(4)), dy = tl_fill(t, TL_F32, TL_DIMS(4), 1), dx;
-    assert_int_equal(tl_require_grad(t, x), TL_OK);
-    assert_int_equal(tl_gradients(t, tl_add(t, x, zeros(TL_DIMS(4))), &x, 1, dy, &dx), TL_OK);
-    IS(dy, TL_FREE);
-}
-
 /* ---- micro-batches that run different programs ---- */
 
 static tl_tensor program(tl_tape *on, const tl_tensor *in, int steps, void (*more)(tl_tensor *))
@@ -505,7 +495,6 @@ const struct CMUnitTest tl_tests_batch[] = {
     TEST(draws_without_samples_are_named),
     TEST(draws_that_are_told_an_axis_are_named),
     TEST(draws_by_the_first_number),
-    TEST(a_cotangent_stays_what_it_is),
     TEST(other_programs_are_noticed),
     TEST(fewer_backwards_are_noticed),
     TEST(calls_that_reach_no_parameter_do_not_count),

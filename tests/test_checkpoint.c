@@ -254,7 +254,7 @@ static void a_rate_that_was_set(void **unused)
 }
 
 /* Draws go on with the seed of the file, which must be one. */
-static void seeds_that_are_none(void **unused)
+static void bad_seeds(void **unused)
 {
     static const char *const bad[] = {"", "x", "-1", "+1", " 1", "1x", "18446744073709551616"};
     (void)unused;
@@ -723,7 +723,7 @@ const struct CMUnitTest tl_tests_checkpoint[] = {
     TEST(without_an_optimizer),
     TEST(state_that_is_cleared_has_changed),
     TEST(a_rate_that_was_set),
-    TEST(seeds_that_are_none),
+    TEST(bad_seeds),
     TEST(notes_that_cannot_be_kept),
     TEST(a_checkpoint_cut_anywhere),
     TEST(a_header_that_lies),

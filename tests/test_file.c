@@ -753,7 +753,6 @@ static void no_memory_leaves_the_old_file(void **state)
     }
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 /* What is read from memory ends where that does. */
 static void memory_ends_as_a_file_does(void **unused)
 {
@@ -767,6 +766,7 @@ static void memory_ends_as_a_file_does(void **unused)
     assert_non_null(strstr(err.message, "memory: ends at byte 4, 1 bytes early"));
 }
 
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 const struct CMUnitTest tl_tests_file[] = {
     cmocka_unit_test(memory_ends_as_a_file_does),
     TEST(reads_say_what_is_wrong),

@@ -229,7 +229,7 @@ static void reads_its_own(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out
 
 /* A program that has a gradient of its own when it asks finds what waits as well, and needs nothing
  * to wait. */
-static void what_has_waited_need_not_wait_again(void **state)
+static void gradients_that_wait_are_optional(void **state)
 {
     (void)state;
     tl_model *m = tl_model_new(.seed = 1);
@@ -460,7 +460,7 @@ const struct CMUnitTest tl_tests_graph_edges[] = {
     cmocka_unit_test(inputs_that_the_graph_changes_are_refused),
     cmocka_unit_test(what_a_graph_cannot_hold_is_refused),
     cmocka_unit_test(gradients_may_be_dropped_first),
-    cmocka_unit_test(what_has_waited_need_not_wait_again),
+    cmocka_unit_test(gradients_that_wait_are_optional),
     cmocka_unit_test(host_work_has_the_environment_of_the_contract),
     cmocka_unit_test(a_failed_hook_leaves_no_output),
     cmocka_unit_test(a_tape_may_go_before_its_graphs),

@@ -362,7 +362,6 @@ static void misplace(void *ctx, tl_link link, char out[GROUPED_HASH])
     grouped_end(&r, out);
 }
 
-/* Without a group every call counts as one of a process that trains alone. */
 /* Sums of 7 MB, which are sent in pieces of one: of a matrix, or with a number of elements in *ctx
  * of a table, in parts of so many, which are columns. */
 enum { WIDE = 1000, OUT = 900 };
@@ -416,6 +415,7 @@ static void sums_larger_than_a_message(void **unused)
     }
 }
 
+/* Without a group every call counts as one of a process that trains alone. */
 static void a_group_that_cannot_be_is_an_error(void **unused)
 {
     tl_tape *t = tl_tape_new(NULL);

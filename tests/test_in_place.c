@@ -667,7 +667,7 @@ static void twists(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int n
         return;
     }
     tl_tensor b = tl_buffer(t, how->m, "b", TL_F32, TL_DIMS(2, 2));
-    if (how->what == 5) { /* a view of -0 throughout, which is added once it is that no more */
+    if (how->what == 5) { /* a view of all -0, added after it has been changed */
         tl_tensor z = tl_fill(t, TL_F32, TL_DIMS(2, 2), -0.0), v = tl_transpose(t, z, 0, 1);
         tl_rotary_(t, z, c, c, TL_ROTARY_HALF);
         out[0] = tl_abs(t, tl_add(t, in[0], v));

@@ -85,8 +85,8 @@ static expression *expression_of(const fuser *s, tl_tensor x)
     return n == NULL || n->out != x.index ? NULL : &s->of[n - s->g->t->node];
 }
 
-/* Node i reads its input k, or changes it: then it does not walk it, as nothing that changes memory
- * is fusable. */
+/* Node i reads its input k, or changes it. A node that changes memory is not fusable, so it never
+ * walks what it changes. */
 static void note_use(const fuser *s, uint32_t i, int k)
 {
     tl_graph *g = s->g;

@@ -69,7 +69,7 @@ static void narrow(int64_t n, tl_dtype dst, const void *x, void *y, int64_t stri
     for (int64_t i = 0; i < n; i++) \
     ((type *)y)[i] = (type)(value)
 
-/* To another dtype. */
+/* `to` is not I64: then nothing is cast. */
 static void cast_from_i64(int64_t n, const int64_t *x, tl_dtype to, void *y)
 {
     switch (to) {

@@ -135,7 +135,7 @@ static void G(pack_b)(const tl_gemm_mat *b, int64_t n, int64_t k, int64_t strip,
     }
 }
 
-/* Copies n elements, no more than a strip has, as two pieces of constant size that may overlap. */
+/* Copies n elements, as two pieces of constant size that may overlap. */
 static inline void G(copy_run)(G(elem) *restrict to, const G(elem) *restrict from, int64_t n)
 {
 #define PIECES(size)                                                               \
@@ -143,7 +143,6 @@ static inline void G(copy_run)(G(elem) *restrict to, const G(elem) *restrict fro
         __builtin_memcpy(to, from, (size) * sizeof *to);                           \
         __builtin_memcpy(to + n - (size), from + n - (size), (size) * sizeof *to); \
     } while (0)
-    _Static_assert(4 * G(LANES) <= 64, "strips of four vectors, or half of eight");
     if (n < 4)
         for (int64_t i = 0; i < n; i++)
             to[i] = from[i];
@@ -153,8 +152,10 @@ static inline void G(copy_run)(G(elem) *restrict to, const G(elem) *restrict fro
         PIECES(8);
     else if (n < 32)
         PIECES(16);
-    else
+    else if (n <= 64)
         PIECES(32);
+    else
+        memcpy(to, from, (size_t)n * sizeof *to);
 #undef PIECES
 }
 
