@@ -246,6 +246,18 @@ static void draws_by_the_first_number(void **unused)
     tl_mode_pop(t, mode);
 }
 
+/* A cotangent without a batch of its own, handed on by a vjp, is of the samples it goes to. */
+static void gradients_by_a_given_cotangent(void **unused)
+{
+    (void)unused;
+    tl_tensor b = tl_param(t, m, "b", TL_F32, TL_DIMS(4), TL_INIT_ONES, 0),
+              x = tl_add(t, tl_mul(t, zeros(TL_DIMS(6, 4)), b), b),
+              dy = tl_fill(t, TL_F32, TL_DIMS(6, 4), 1), by[2] = {x, b}, dx[2];
+    assert_int_equal(tl_gradients(t, tl_add(t, x, b), by, 2, dy, dx), TL_OK);
+    IS(dx[0], 0);
+    IS(dx[1], TL_TOTAL);
+}
+
 /* ---- micro-batches that run different programs ---- */
 
 static tl_tensor program(tl_tape *on, const tl_tensor *in, int steps, void (*more)(tl_tensor *))
@@ -495,6 +507,7 @@ const struct CMUnitTest tl_tests_batch[] = {
     TEST(draws_without_samples_are_named),
     TEST(draws_that_are_told_an_axis_are_named),
     TEST(draws_by_the_first_number),
+    TEST(gradients_by_a_given_cotangent),
     TEST(other_programs_are_noticed),
     TEST(fewer_backwards_are_noticed),
     TEST(calls_that_reach_no_parameter_do_not_count),
