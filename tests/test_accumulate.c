@@ -495,6 +495,51 @@ static void what_is_put_off_is_told(void **unused)
     }
 }
 
+static float seen;
+
+static void counts(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int n_out, void *model)
+{
+    (void)n, (void)n_out;
+    tl_tensor w = tl_param(t, model, "w", TL_F32, TL_DIMS(4), TL_INIT_NORMAL, 1),
+              steps = tl_buffer(t, model, "steps", TL_F32, TL_SCALAR);
+    out[0] = tl_sum(t, tl_mul(t, w, in[0]), TL_ALL, false);
+    tl_backward(t, out[0], .put_off = true);
+    tl_assign(t, steps, tl_add(t, steps, tl_fill(t, TL_F32, TL_SCALAR, 1)));
+}
+
+static void read_steps(void *steps, tl_tape *t, const char *param)
+{
+    (void)t;
+    assert_string_equal(param, "w");
+    seen = *(const float *)steps;
+}
+
+/* Whoever hears, in a run, of what is put off finds all that the run changes of the model. */
+static void the_model_has_changed_when_that_is_told(void **unused)
+{
+    static const float x[4] = {1, 2, 3, 4};
+    static const tl_observer o = {.put_off = read_steps};
+    (void)unused;
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tape *t = tl_tape_new(m);
+    tl_compiled *c = tl_compile(t, counts, 1, m);
+    for (int run = 1; run <= 3; run++) {
+        tl_tensor y, in = tl_data(t, x, TL_F32, TL_DIMS(4));
+        if (run == 2) {
+            tl_array steps;
+            assert_true(tl_array_of(t, tl_model_find(m, "steps"), &steps));
+            tl_observe(t, &o, steps.data);
+        }
+        seen = 0;
+        assert_int_equal(tl_run(c, &in, 1, &y), TL_OK);
+        assert_true(seen == (float)(run > 1 ? run : 0));
+        assert_int_equal(tl_accumulate(t, "w"), TL_OK);
+        tl_grad_clear(t);
+        tl_tape_reset(t);
+    }
+    tl_free(c, t, m);
+}
+
 /* A traced program puts off all or nothing, and reads no gradient. */
 static void strays(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int n_out, void *how)
 {
@@ -828,6 +873,7 @@ const struct CMUnitTest tl_tests_accumulate[] = {
     cmocka_unit_test(batches_of_a_product_are_cut_together),
     cmocka_unit_test(kernels_are_asked_of_each_part),
     cmocka_unit_test(what_is_put_off_is_told),
+    cmocka_unit_test(the_model_has_changed_when_that_is_told),
     cmocka_unit_test(a_trace_puts_off_all_or_nothing),
     cmocka_unit_test(no_accumulator_is_opened_in_a_trace_or_out_of_range),
 };

@@ -362,6 +362,12 @@ static void ops_by_their_own_words(void **unused)
     refused(&l, tl_gather(t, square, all, 1), TL_EINDEX, "id 7 at position 3; dim 1");
     refused(&l, tl_gather(t, square, tl_transpose(t, all, 0, 1), 0), TL_EINDEX,
             "id 7 at position 3; dim 0");
+    refused(&l, tl_gather(t, tl_slice(t, square, 0, 0, 1, 1), all, 1), TL_ESHAPE,
+            "ids have shape [2, 2] for values of [1, 2] along dim 1");
+    refused(&l,
+            tl_gather(t, tl_fill(t, TL_F32, TL_DIMS(1, 2, 2), 1),
+                      tl_fill(t, TL_I64, TL_DIMS(2, 1, 2), 0), 1),
+            TL_ESHAPE, "ids have shape [2, 1, 2] for values of [1, 2, 2] along dim 1");
     refused(&l, tl_max_pool2d(t, l.image), TL_EDOMAIN, "max_pool2d: .kernel must be given (");
     refused(&l, tl_max_pool1d(t, l.x), TL_EDOMAIN, "max_pool1d: .kernel must be given (");
     refused(&l, tl_avg_pool1d(t, l.x), TL_EDOMAIN, "avg_pool1d: .kernel must be given (");

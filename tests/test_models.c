@@ -1277,6 +1277,10 @@ static void what_a_tokenizer_may_not_ask_for(void **unused)
         {"post_processor", "null", TL_OK, ""},
         {"model/type", "\"WordPiece\"", TL_EDOMAIN, "its model is of another type"},
         {"model/type", NULL, TL_OK, ""},
+        {"model/vocab", "[]", TL_EFORMAT, "the model has no vocab, or no merges"},
+        {"model/merges", NULL, TL_EFORMAT, "the model has no vocab, or no merges"},
+        {"model/vocab/Q", NULL, TL_EDOMAIN, "has no token for the byte 81"},
+        {"model/merges", "{}", TL_EFORMAT, "the model has no vocab, or no merges"},
     };
     (void)unused;
     for (size_t i = 0; i < sizeof other / sizeof *other; i++) {
