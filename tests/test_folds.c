@@ -7,6 +7,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -300,6 +301,40 @@ static void uses_of_any_shape_fold_by_sample(void **unused)
     assert_int_equal(wrong, 0);
 }
 
+/* ---- views that have elements in common ---- */
+
+/* Rows 0 to 3 and 2 to 5 of w: elements of rows 2 and 3 have two uses a sample, and get both before
+ * those of the next one. */
+static void views_in_common(int64_t part, char hex[65])
+{
+    float x[8 * 4];
+    for (int i = 0; i < 8 * 4; i++)
+        x[i] = sinf((float)(i * i + 1)) * (i % 3 == 0 ? 100 : 1);
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tape *t = tl_tape_new(m);
+    for (int64_t at = 0; at < 8; at += part, tl_tape_reset(t)) {
+        tl_tensor w = tl_param(t, m, "w", TL_F32, TL_DIMS(6, 3), TL_INIT_NORMAL, 1),
+                  in = tl_data(t, x + 4 * at, TL_F32, TL_DIMS(part, 4)),
+                  first = tl_matmul(t, in, tl_slice(t, w, 0, 0, 4, 1)),
+                  last = tl_matmul(t, tl_tanh(t, in), tl_slice(t, w, 0, 2, 6, 1));
+        tl_backward(t, tl_sum(t, tl_mul(t, first, tl_sin(t, last)), TL_ALL, false));
+    }
+    tl_sha256(t, tl_grad(t, tl_model_find(m, "w")), hex);
+    assert_string_equal(tl_error(t), "");
+    tl_free(t, m);
+}
+
+static void views_in_common_fold_by_sample(void **unused)
+{
+    char whole[65], parts[65];
+    (void)unused;
+    views_in_common(8, whole);
+    for (int64_t part = 1; part < 8; part *= 2) {
+        views_in_common(part, parts);
+        assert_string_equal(parts, whole);
+    }
+}
+
 /* ---- cost ---- */
 
 typedef struct {
@@ -346,6 +381,7 @@ static void a_recurrent_weight_has_one_accumulator(void **unused)
 const struct CMUnitTest tl_tests_folds[] = {
     cmocka_unit_test(the_fold_is_the_one_stated),
     cmocka_unit_test(a_large_sum_over_rows_is_the_one_stated),
+    cmocka_unit_test(views_in_common_fold_by_sample),
     cmocka_unit_test(uses_of_any_shape_fold_by_sample),
     cmocka_unit_test(a_recurrent_weight_has_one_accumulator),
 };

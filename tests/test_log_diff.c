@@ -59,9 +59,9 @@ static void a_flipped_bit_is_found(void **unused)
         logged_says("They agree up to step 36 and part in step 37, at b");
         logged_says("    flip in the backward of pass (f");
         logged_says("They still agreed, so this op is to blame.");
-        logged_says("The path that led there:");
-        logged_says("more\n"); /* it goes down to where the program began: */
-        logged_says("    same         f1       [11, 16]           parameter embed\n");
+        logged_says("more\n"); /* the path goes down to where the program began: */
+        logged_says("The path that led there:\n"
+                    "    same         f1       [11, 16]           parameter embed\n");
         if (n == LOGGED_BATCH) {
             is_as_in_readme();
             logged_says("1 of 1536 elements differ, the first at [0, 2, 5]");
