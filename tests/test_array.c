@@ -12,6 +12,7 @@
 
 #include "tensor/array.h"
 #include "tensor/operands.h"
+#include "tensor/storage.h"
 
 extern const struct CMUnitTest tl_tests_array[];
 extern const size_t tl_tests_array_count;
@@ -376,7 +377,33 @@ static void contiguity(void **unused)
     assert_true(tl_array_contiguous(&a));
 }
 
+/* Bits count, but for those of a NaN. */
+static void where_arrays_differ(void **unused)
+{
+    const uint32_t one = 0x3f800000, nan = 0x7fc00000, other = 0xffc00001, zero = 0,
+                   minus = 0x80000000;
+    const struct {
+        uint32_t a, b;
+        int64_t at;
+    } floats[] = {{one, one, -1}, {nan, other, -1}, {nan, one, 1}, {one, nan, 1}, {zero, minus, 1}};
+    (void)unused;
+    for (size_t i = 0; i < sizeof floats / sizeof *floats; i++) {
+        uint32_t x[2] = {one, floats[i].a}, y[2] = {one, floats[i].b};
+        const tl_array a = tl_array_make(TL_F32, &TL_DIMS(2), x),
+                       b = tl_array_make(TL_F32, &TL_DIMS(2), y);
+        assert_int_equal(tl_arrays_differ(&a, &b), floats[i].at);
+    }
+    int64_t x[2] = {1, 2}, y[2] = {1, 3};
+    const tl_array a = tl_array_make(TL_I64, &TL_DIMS(2), x),
+                   b = tl_array_make(TL_I64, &TL_DIMS(2), y),
+                   f = tl_array_make(TL_F64, &TL_DIMS(2), x);
+    assert_int_equal(tl_arrays_differ(&a, &b), 1);
+    assert_int_equal(tl_arrays_differ(&a, &f), 0);
+    assert_int_equal(tl_arrays_differ(&a, &a), -1);
+}
+
 const struct CMUnitTest tl_tests_array[] = {
+    cmocka_unit_test(where_arrays_differ),
     cmocka_unit_test(sizes_are_checked),
     cmocka_unit_test(dtypes_have_names_and_sizes),
     cmocka_unit_test(text_of_shapes),
