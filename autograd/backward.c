@@ -95,9 +95,9 @@ static tl_status fail_freed(tl_walk *w, const tl_node *n, const char *what)
     int base = w->t->now.place_base;
     w->t->now.place_base = w->t->now.place_depth;
     tl_tape_fail(w->at, TL_ESTALE,
-                 "tl_backward: %s of %s (%.90s:%d) was freed by an earlier backward; pass .retain "
+                 "%s: %s of %s (%.90s:%d) was freed by an earlier backward; pass .retain "
                  "= true to the first",
-                 what, n->op->name, n->file == NULL ? "?" : n->file, n->line);
+                 w->who, what, n->op->name, n->file == NULL ? "?" : n->file, n->line);
     w->t->now.place_base = base;
     return TL_ESTALE;
 }
@@ -122,9 +122,9 @@ static tl_status check_saved(tl_walk *w, uint32_t i, unsigned reads)
         if (!tl_changed_since(t, i, k, &by))
             continue;
         return tl_tape_fail(w->at, TL_EINPLACE,
-                            "tl_backward: %s %d of %s%s, saved for its gradient, was changed in "
+                            "%s: %s %d of %s%s, saved for its gradient, was changed in "
                             "place by %s",
-                            in ? "input" : "output", bit, n->op->name,
+                            w->who, in ? "input" : "output", bit, n->op->name,
                             in ? tl_shown_text(name, t, n->in[k]) : "", tl_changer_text(text, by));
     }
     return TL_OK;
@@ -205,7 +205,7 @@ static tl_status call_vjp(tl_walk *w, uint32_t i, const tl_node *n, uint32_t fir
     tl_tensor *dx = tl_bump_get(&t->bump, (3 * n_in + (size_t)n->n_out + 1) * sizeof *dx);
     bool *wants = tl_bump_get(&t->bump, n_in + 1), any = false;
     if (dx == NULL || wants == NULL)
-        return tl_tape_fail(w->at, TL_ENOMEM, "tl_backward: no memory for the vjp of %s",
+        return tl_tape_fail(w->at, TL_ENOMEM, "%s: no memory for the vjp of %s", w->who,
                             n->op->name);
     tl_tensor *acc = dx + n_in, *waits = acc + n_in, *out = waits + n_in;
     TL_TRY(check_saved(w, w->order[i], w->reads[i]));
@@ -225,7 +225,7 @@ static tl_status call_vjp(tl_walk *w, uint32_t i, const tl_node *n, uint32_t fir
             return tl_error_status(t);
         if (wants[k] && d == NULL)
             return tl_tape_fail(w->at, TL_ENOGRAD,
-                                "tl_backward: the vjp of %s gives no gradient for its input %d",
+                                "%s: the vjp of %s gives no gradient for its input %d", w->who,
                                 n->op->name, k);
         if (e[k].wanted)
             TL_TRY(e[k].fold == NULL ? deliver(w, &e[k], tl_peek(t, n->in[k]), dx[k])
@@ -270,7 +270,7 @@ static tl_status visit(tl_walk *w, uint32_t i)
         t->places[t->now.place_base].at = (tl_at){t, n->file, n->line, n->op->name};
     tl_tensor *dy = tl_bump_get(&t->bump, (size_t)(n->n_out + 1) * sizeof *dy);
     if (dy == NULL)
-        return tl_tape_fail(w->at, TL_ENOMEM, "tl_backward: no memory to visit %s", n->op->name);
+        return tl_tape_fail(w->at, TL_ENOMEM, "%s: no memory to visit %s", w->who, n->op->name);
     t->now.mode = (t->now.mode & ~(unsigned)TL_FAST) | (n->mode & TL_FAST);
     t->now.choice = n->choice;
     bool any = false;
@@ -317,7 +317,7 @@ tl_status tl_backward_at(tl_at at, tl_tensor y, tl_backward_options o)
     if (t->now.mode & TL_TRACE && t->recorder == NULL)
         return tl_tape_fail(at, TL_ETRACED, "tl_backward: this tape is being traced");
     const tl_scope outer = tl_scope_open(at, TL_NO_GRAD, 0);
-    tl_walk w = {.t = t, .at = at, .y = y, .asked = y, .opt = o};
+    tl_walk w = {.t = t, .at = at, .who = "tl_backward", .y = y, .asked = y, .opt = o};
     s = tl_walk_prepare(&w);
     if (s == TL_OK && t->recorder == NULL)
         s = tl_prints_check(&w);
@@ -360,13 +360,9 @@ tl_status tl_gradients_at(tl_at at, tl_tensor y, const tl_tensor *x, int n, tl_t
                 "tl_gradients: target %d takes no gradient (mark a leaf with tl_require_grad)", i);
     }
     const tl_scope outer = tl_scope_open(at, 0, 0);
-    tl_walk w = {.t = t,
-                 .at = at,
-                 .y = y,
-                 .asked = y,
-                 .opt = {.cotangent = cotangent, .retain = true},
-                 .target = x == NULL ? &y : x, /* NULL: tl_backward */
-                 .n_targets = n};
+    tl_walk w = {.t = t, .at = at, .who = "tl_gradients", .y = y, .asked = y, .n_targets = n};
+    w.opt = (tl_backward_options){.cotangent = cotangent, .retain = true};
+    w.target = x == NULL ? &y : x; /* NULL: tl_backward */
     tl_status s = tl_walk_prepare(&w);
     if (s == TL_OK)
         s = tl_walk_run(&w);

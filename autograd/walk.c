@@ -81,9 +81,9 @@ static tl_status refuse_cut(const tl_walk *w, tl_tensor x)
         (w->target != NULL && !leads(w, (int32_t)(n - t->node))))
         return TL_OK;
     return tl_tape_fail(w->at, TL_ENOGRAD,
-                        "tl_backward: the result depends on output %d of %s (%.90s:%d), which "
+                        "%s: the result depends on output %d of %s (%.90s:%d), which "
                         "carries no gradient, though its inputs need one; tl_detach it",
-                        out, n->op->name, n->file == NULL ? "?" : n->file, n->line);
+                        w->who, out, n->op->name, n->file == NULL ? "?" : n->file, n->line);
 }
 
 /* Decides for each input of each node where its gradient goes - to a leaf's record, or into the
@@ -104,8 +104,8 @@ static tl_status make_edges(tl_walk *w)
         for (int k = 0; k < n->n_in; k++) {
             tl_tensor leaf = tl_accumulates(t, n, k);
             if (!tl_is_none(leaf) && tl_peek(t, leaf) == NULL)
-                return tl_tape_fail(w->at, TL_ESTALE,
-                                    "tl_backward: a parameter of %s has been removed", n->op->name);
+                return tl_tape_fail(w->at, TL_ESTALE, "%s: a parameter of %s has been removed",
+                                    w->who, n->op->name);
             if (!(e[k].wanted = wanted(w, n->in[k])))
                 continue;
             takes |= k < 32 ? TL_BIT(k) : 0;
@@ -146,31 +146,33 @@ static tl_status check_start(const tl_walk *w)
     char a[TL_SHAPE_TEXT], b[TL_SHAPE_TEXT];
     if (y->st == NULL && t->recorder == NULL)
         return tl_tape_fail(w->at, TL_ETRACED,
-                            "tl_backward: the output has no value: it is of a trace, or was "
-                            "dropped by a segment (list it in keep)");
+                            "%s: the output has no value: it is of a trace, or was "
+                            "dropped by a segment (list it in keep)",
+                            w->who);
     if (!y->needs_grad || y->node < 0 || w->n == 0)
         return tl_tape_fail(w->at, TL_ENOGRAD,
-                            "tl_backward: the output depends on no parameter or marked leaf "
-                            "(detached, or recorded without gradients)");
+                            "%s: the output depends on no parameter or marked leaf "
+                            "(detached, or recorded without gradients)",
+                            w->who);
     TL_TRY(refuse_cut(w, w->y));
     if (tl_is_none(w->opt.cotangent))
         return tl_array_count(&y->a) == 1
                    ? TL_OK
                    : tl_tape_fail(w->at, TL_ESHAPE,
-                                  "tl_backward: the output has shape %s; without a cotangent it "
+                                  "%s: the output has shape %s; without a cotangent it "
                                   "must have one element",
-                                  tl_array_shape_text(a, &y->a));
-    const tl_value *c = tl_deref(w->at, w->opt.cotangent, "tl_backward");
+                                  w->who, tl_array_shape_text(a, &y->a));
+    const tl_value *c = tl_deref(w->at, w->opt.cotangent, w->who);
     if (c == NULL)
         return tl_error_status(t);
     if (c->st == NULL && t->recorder == NULL)
         return tl_tape_fail(w->at, TL_ETRACED,
-                            "tl_backward: the cotangent has no value: it is of a trace, or was "
-                            "dropped by a segment (list it in keep)");
+                            "%s: the cotangent has no value: it is of a trace, or was "
+                            "dropped by a segment (list it in keep)",
+                            w->who);
     if (!tl_array_same_shape(&c->a, &y->a) || c->a.dtype != y->a.dtype)
-        return tl_tape_fail(w->at, TL_ESHAPE,
-                            "tl_backward: the cotangent is %s %s, the output %s %s",
-                            tl_array_shape_text(a, &c->a), tl_dtype_name(c->a.dtype),
+        return tl_tape_fail(w->at, TL_ESHAPE, "%s: the cotangent is %s %s, the output %s %s",
+                            w->who, tl_array_shape_text(a, &c->a), tl_dtype_name(c->a.dtype),
                             tl_array_shape_text(b, &y->a), tl_dtype_name(y->a.dtype));
     return TL_OK;
 }
@@ -180,7 +182,7 @@ static tl_status check_start(const tl_walk *w)
 static tl_status find_root(tl_walk *w)
 {
     tl_tape *t = w->t;
-    const tl_value *y = tl_deref(w->at, w->y, "tl_backward");
+    const tl_value *y = tl_deref(w->at, w->y, w->who);
     if (y == NULL)
         return tl_error_status(t);
     if (!y->needs_grad || (y->node >= 0 && !tl_walk_skips(w, &t->node[y->node])))
@@ -269,7 +271,7 @@ tl_status tl_walk_check(tl_walk *w)
 {
     tl_tape *t = w->t;
     if (t->inside != NULL)
-        return tl_tape_fail(w->at, TL_EUSAGE, "tl_backward: called inside %s", t->inside);
+        return tl_tape_fail(w->at, TL_EUSAGE, "%s: called inside %s", w->who, t->inside);
     TL_TRY(find_root(w));
     const tl_order_end end = w->target == NULL ? TL_TO_LEAVES : TL_TO_GRAD;
     TL_TRY(tl_canonical_order(t, w->y, end, &w->order, &w->n));
@@ -305,14 +307,15 @@ tl_status tl_walk_check(tl_walk *w)
 
 tl_status tl_walk_prepare(tl_walk *w)
 {
-    tl_tape *t = w->t;
     TL_TRY(tl_walk_check(w));
-    if (tl_is_none(w->opt.cotangent)) {
-        const tl_array *y = &tl_peek(t, w->y)->a;
-        w->opt.cotangent = tl_filled(w->at, y, y->dtype, 1);
-        TL_TRY(tl_error_status(t));
-    }
-    w->start.cotangent = w->opt.cotangent;
+    const tl_value *y = tl_peek(w->t, w->y);
+    if (tl_is_none(w->opt.cotangent))
+        w->opt.cotangent = tl_filled(w->at, &y->a, y->a.dtype, 1);
+    TL_TRY(tl_error_status(w->t));
+    const tl_tensor dy = w->start.cotangent = w->opt.cotangent;
+    tl_value *c = w->target != NULL && dy.owner == w->t->values.owner ? tl_peek(w->t, dy) : NULL;
+    if (c != NULL && c->batch == TL_FREE && y->batch >= 0)
+        tl_batch_like(c, y); /* a row for each sample */
     tl_walk_box(w, w->y)->first = &w->start;
     return w->target == NULL ? tl_fold_deal(w) : TL_OK;
 }

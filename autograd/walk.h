@@ -90,6 +90,7 @@ typedef struct {
 typedef struct {
     tl_tape *t;
     tl_at at;
+    const char *who; /* tl_backward or tl_gradients, for errors */
     tl_tensor y;
     tl_tensor asked; /* y as the caller named it, before a node that sums it (find_root) */
     tl_backward_options opt;

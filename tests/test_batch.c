@@ -256,6 +256,15 @@ static void gradients_by_a_given_cotangent(void **unused)
     assert_int_equal(tl_gradients(t, tl_add(t, x, b), by, 2, dy, dx), TL_OK);
     IS(dx[0], 0);
     IS(dx[1], TL_TOTAL);
+    for (int i = 0; i < 2; i++) { /* the sum over the samples may be delivered before their own */
+        x = zeros(TL_DIMS(6, 4));
+        tl_require_grad(t, x);
+        tl_tensor y = i == 0 ? tl_add(t, b, x) : tl_add(t, x, b), of[2] = {x, b};
+        dy = tl_fill(t, TL_F32, TL_DIMS(6, 4), 1);
+        assert_int_equal(tl_gradients(t, y, of, 2, dy, dx), TL_OK);
+        IS(dx[0], 0);
+        IS(dx[1], TL_TOTAL);
+    }
 }
 
 /* ---- micro-batches that run different programs ---- */

@@ -177,7 +177,8 @@ static tl_status send_back(tl_at at, tl_tensor of)
     t->now.mode &= ~(unsigned)(TL_NO_GRAD | TL_FAST);
     tl_tensor y = tl_rerun(t, t->lasting, leaf, leaf_again, NULL, t);
     t->now.mode = mode;
-    tl_walk w = {.t = t, .at = at, .y = y, .asked = y, .opt = {.cotangent = dy, .partial = true}};
+    tl_walk w = {.t = t, .at = at, .who = "tl_backward", .y = y, .asked = y};
+    w.opt = (tl_backward_options){.cotangent = dy, .partial = true};
     TL_TRY(tl_error_status(t));
     if (!tl_peek(t, y)->needs_grad) /* frozen since: what came to it goes nowhere */
         return TL_OK;

@@ -40,7 +40,7 @@ const tl_op tl_op_mark_clear = {.name = "grad_clear",
 static tl_status mark_backward(tl_at at, tl_tensor y, const tl_backward_options *o)
 {
     tl_tape *t = at.tape;
-    tl_walk w = {.t = t, .at = at, .y = y, .asked = y, .opt = *o};
+    tl_walk w = {.t = t, .at = at, .who = "tl_backward", .y = y, .asked = y, .opt = *o};
     tl_tracing *s = tl_tracing_of(t);
     if (s->has_backward && s->put_off != o->put_off)
         return tl_tape_fail(at, TL_ETRACED,
