@@ -146,9 +146,9 @@ static tl_status check_change(making *k)
             return tl_tape_fail(k->at, TL_ESTALE,
                                 "%s: what input %d shows was removed from the model", op->name, m);
         if (follows && base->node < 0 && base->needs_grad)
-            return tl_tape_fail(k->at, TL_EINPLACE,
-                                "%s: cannot change a leaf that needs a gradient in place",
-                                op->name);
+            return tl_tape_fail(
+                k->at, TL_EINPLACE,
+                "%s: cannot change a leaf that needs a gradient in place (input %d)", op->name, m);
         if (reads & TL_BIT(m))
             return tl_tape_fail(k->at, TL_EINPLACE,
                                 "%s: a gradient that is wanted reads input %d as it was before "
@@ -158,8 +158,8 @@ static tl_status check_change(making *k)
         const tl_value *lent = t->now.phase == 0 ? tl_peek(t, under) : NULL;
         if (lent != NULL && lent->lent)
             return tl_tape_fail(k->at, TL_EINPLACE,
-                                "%s: cannot change the gradient that tl_grad has lent in place",
-                                op->name);
+                                "%s: cannot change the gradient that tl_grad has lent (input %d)",
+                                op->name, m);
         for (int i = 0; i < k->call.n_in && op != &tl_op_assign; i++) /* copies before it writes */
             if (k->value[i] != NULL && i != m && tl_same_memory(t, k->in[i], k->in[m]) &&
                 tl_arrays_overlap(&k->value[i]->a, x))

@@ -590,6 +590,22 @@ static const tl_op changes_three = {.name = "changes_three",
                                     .shape = changes_shape,
                                     .forward = changes_run};
 
+/* The same with a gradient, which reads inputs 1 and 2 if it is asked for. */
+static void changes_vjp(tl_vjp *g)
+{
+    g->dx[0] = tl_mul(g->t, g->dy[0], tl_mul(g->t, g->in[1], g->in[2]));
+}
+static const tl_op changes_followed = {.name = "changes_followed",
+                                       .n_in = 3,
+                                       .n_out = 1,
+                                       .traits = TL_MUTATES,
+                                       .mutates = 0,
+                                       .changes = TL_BIT(1) | TL_BIT(2),
+                                       .saves_in = TL_BIT(1) | TL_BIT(2),
+                                       .shape = changes_shape,
+                                       .forward = changes_run,
+                                       .vjp = changes_vjp};
+
 /* What an op changes beside its operand is refused what the operand is. */
 static void test_what_changes_beside_the_operand(void **unused)
 {
@@ -607,7 +623,18 @@ static void test_what_changes_beside_the_operand(void **unused)
     tl_tensor y = tl_matmul(t, tl_reshape(t, x, TL_DIMS(1, 3)), tl_reshape(t, w, TL_DIMS(3, 1)));
     assert_int_equal(tl_backward(t, tl_sum(t, y, TL_ALL, false), .retain = true), TL_OK);
     tl_apply1(TL_AT(t), &changes_three, NULL, (tl_tensor[]){a, tl_grad(t, w), b}, 3);
-    expect_failure(t, TL_EINPLACE, "tl_grad has lent");
+    expect_failure(t, TL_EINPLACE, "tl_grad has lent (input 1)");
+    tl_tensor leaf = tl_zeros(t, TL_F32, TL_DIMS(3)), follows = tl_scale(t, w, 2);
+    tl_require_grad(t, leaf);
+    tl_apply1(TL_AT(t), &changes_followed, NULL, (tl_tensor[]){a, leaf, b}, 3);
+    expect_failure(t, TL_EINPLACE, "a leaf that needs a gradient in place (input 1)");
+    tl_apply1(TL_AT(t), &changes_followed, NULL, (tl_tensor[]){follows, b, a}, 3);
+    expect_failure(t, TL_EINPLACE, "a gradient that is wanted reads input 1 as it was");
+    const uint32_t mark = tl_model_mark(m);
+    tl_tensor s = tl_buffer(t, m, "s", TL_F32, TL_DIMS(3)), all = tl_slice(t, s, 0, 0, 3, 1);
+    tl_model_rollback(m, mark);
+    tl_apply1(TL_AT(t), &changes_three, NULL, (tl_tensor[]){a, b, all}, 3);
+    expect_failure(t, TL_ESTALE, "what input 2 shows was removed from the model");
     tl_apply1(TL_AT(t), &changes_three, NULL,
               (tl_tensor[]){tl_scale(t, x, 2), tl_scale(t, x, 2), tl_scale(t, x, 2)}, 3);
     expect_no_error(t);
