@@ -300,6 +300,15 @@ static tl_tensor by_group(const frame *f, tl_tensor x)
                          TL_DIMS(dim[0], heads ? f->hkv : 1, heads ? f->g : 1, dim[2], dim[3]));
 }
 
+/* A bias that can be added to the scores. It is cast only if it must be: the cast of a view of a
+ * parameter would be a value of its own for each length. */
+static tl_tensor meets_scores(const frame *f, tl_tensor bias)
+{
+    const tl_dtype d = tl_dtype_of(f->at.tape, bias);
+    const bool meets = tl_dtype_is_float(d) && (d == TL_F64) == (f->c == TL_F64);
+    return meets ? bias : tl_cast_at(f->at, bias, f->c);
+}
+
 /* True where a key is allowed; TL_NONE if all are. */
 static tl_tensor allowed(const frame *f, tl_attention_options o)
 {
@@ -332,7 +341,7 @@ static tl_tensor probabilities(const frame *f, tl_tensor q, tl_tensor k, tl_atte
     if (o.softcap != 0)
         s = tl_scale_at(at, tl_tanh_at(at, tl_scale_at(at, s, f->uncap)), o.softcap);
     if (!tl_is_none(o.bias))
-        s = tl_add_at(at, s, by_group(f, tl_cast_at(at, o.bias, f->c)));
+        s = tl_add_at(at, s, by_group(f, meets_scores(f, o.bias)));
     tl_tensor mask = allowed(f, o);
     if (!tl_is_none(mask))
         s = tl_where_at(at, mask, s, tl_scalar_at(at, f->c, -0x1p100));
