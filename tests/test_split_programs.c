@@ -313,10 +313,80 @@ static void stopped_between_micro_batches(void **unused)
     assert_string_equal(hex[0], hex[1]);
 }
 
+/* Samples of four steps and of one, padded to the longest of all or of their micro-batch. */
+typedef tl_tensor by_length(tl_tape *t, tl_model *m, tl_tensor x, tl_tensor there);
+
+/* Of one step nothing is broadcast, and the gradient of that is not summed. */
+static tl_tensor penalty(tl_tape *t, tl_model *m, tl_tensor x, tl_tensor there)
+{
+    tl_tensor none = tl_scalar(t, TL_F32, 0), g;
+    tl_tensor h = tl_where(t, there, tl_linear(t, m, "l", x, 6, .no_bias = true), none);
+    tl_tensor y = tl_tanh(t, tl_mul(t, h, tl_sum(t, h, TL_DIMS(1), true)));
+    tl_tensor loss = total(t, tl_where(t, there, y, none));
+    tl_gradients(t, loss, &h, 1, TL_NONE, &g);
+    return tl_add(t, loss, total(t, tl_square(t, tl_where(t, there, g, none))));
+}
+
+/* A learned number for each distance, made once and cut to the steps there are. */
+static tl_tensor biased(tl_tape *t, tl_model *m, tl_tensor x, tl_tensor there, tl_dtype dtype)
+{
+    static const int64_t distance[4][4] = {{3, 2, 1, 0}, {4, 3, 2, 1}, {5, 4, 3, 2}, {6, 5, 4, 3}};
+    const tl_shape s = tl_shape_of(t, x);
+    tl_tensor w = tl_param(t, m, "by distance", dtype, TL_DIMS(7), .kind = TL_INIT_NORMAL,
+                           .scale = 1);
+    tl_tensor b = tl_embedding(t, tl_reshape(t, w, TL_DIMS(7, 1)),
+                               tl_constant(t, distance, TL_I64, TL_DIMS(4, 4)));
+    b = tl_slice(t, tl_slice(t, tl_reshape(t, b, TL_DIMS(4, 4)), 0, 0, s.dim[1], 1), 1, 0, s.dim[1],
+                 1);
+    tl_tensor q = tl_reshape(t, tl_cast(t, x, dtype), TL_DIMS(s.dim[0], 1, s.dim[1], 6));
+    tl_tensor mask = tl_reshape(t, there, TL_DIMS(s.dim[0], 1, 1, s.dim[1]));
+    tl_tensor y = tl_reshape(t, tl_attention(t, q, q, q, .mask = mask, .bias = b), s);
+    return total(t, tl_where(t, there, tl_sin(t, tl_cast(t, y, TL_F32)), tl_scalar(t, TL_F32, 0)));
+}
+
+static tl_tensor biased_attention(tl_tape *t, tl_model *m, tl_tensor x, tl_tensor there)
+{
+    return biased(t, m, x, there, TL_F32);
+}
+
+static tl_tensor biased_attention_bf16(tl_tape *t, tl_model *m, tl_tensor x, tl_tensor there)
+{
+    return biased(t, m, x, there, TL_BF16);
+}
+
+static void micro_batches_as_long_as_their_longest(void **unused)
+{
+    static by_length *const f[] = {penalty, biased_attention, biased_attention_bf16};
+    static const bool is[2][4] = {{true, true, true, true}, {true, false, false, false}};
+    char hex[2][65];
+    (void)unused;
+    fill();
+    for (size_t k = 0; k < sizeof f / sizeof *f; k++) {
+        for (int cut = 0; cut < 2; cut++) {
+            tl_model *m = tl_model_new(.seed = 1);
+            tl_tape *t = tl_tape_new(m);
+            tl_opt *o = tl_sgd_new(m, .lr = 0.1);
+            tl_mode_push(t, TL_STRICT);
+            for (int i = 0; i < 4; i++, tl_tape_reset(t)) {
+                const int steps = cut && i % 2 ? 1 : 4;
+                tl_tensor x = tl_data(t, data[i], TL_F32, TL_DIMS(1, steps, 6));
+                tl_tensor there = tl_data(t, is[i % 2], TL_BOOL, TL_DIMS(1, steps, 1));
+                tl_backward(t, f[k](t, m, x, there));
+            }
+            if (tl_step(o, t) != TL_OK)
+                fail_msg("program %zu, cut %d: %s", k, cut, tl_error(t));
+            tl_model_sha256(m, hex[cut]);
+            tl_free(o, t, m);
+        }
+        assert_string_equal(hex[0], hex[1]);
+    }
+}
+
 const struct CMUnitTest tl_tests_split_programs[] = {
     cmocka_unit_test(any_split_gives_one_hash),
     cmocka_unit_test(their_gradients_are_right),
     cmocka_unit_test(stopped_between_micro_batches),
+    cmocka_unit_test(micro_batches_as_long_as_their_longest),
 };
 const size_t tl_tests_split_programs_count = sizeof tl_tests_split_programs /
                                              sizeof *tl_tests_split_programs;
