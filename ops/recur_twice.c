@@ -260,6 +260,17 @@ static tl_tensor stacked(const twice *j, tl_tensor *x, int64_t width)
     return any ? tl_stack(j->t, x, (int)j->s, 1) : TL_NONE;
 }
 
+/* Adds x to what comes to the state before step k: the first one, if no step of the sample has been
+ * made, else that of the step before. So padding before a sample changes no bit. */
+static void to_state_before(const twice *j, const moment *m, int64_t k, tl_tensor x, sums *o)
+{
+    const bool before = k > 0;
+    tl_tensor *state = before ? &o->at[STATE][time_of(j, k - 1)] : &o->first;
+    *state = add(j, *state, before ? where(j, &m[k - 1], x, true) : x);
+    if (before)
+        o->first = add(j, o->first, where(j, &m[k - 1], x, false));
+}
+
 /* Takes the cotangents of recur_grad's results through the steps, from the first to the last. */
 static void through(const twice *j, const moment *m, sums *o)
 {
@@ -286,8 +297,7 @@ static void through(const twice *j, const moment *m, sums *o)
         if (cell <= TL_GRU) {
             o->at[ACT][at] = joined(j, y.act, 4);
             o->at[DA][at] = joined(j, y.da, 4);
-            tl_tensor *old = k == 0 ? &o->first : &o->at[STATE][time_of(j, k - 1)];
-            *old = add(j, *old, y.old);
+            to_state_before(j, m, k, y.old, o);
         }
         o->at[STATE][at] = add(j, o->at[STATE][at], cell > TL_GRU ? y.act[0] : y.c);
         o->at[DY][at] = P = add(j, y.dh, where(j, x, P, false));

@@ -502,6 +502,57 @@ static void second_derivatives_have_one_hash(void **unused)
         }
 }
 
+/* The weights' hash after a step with a penalty on gradients; the first states are parameters. */
+static void hash_of_penalty(tl_cell k, int64_t before, char hex[65])
+{
+    enum { N = 4, MOST = 3 };
+    const int64_t gates = (k == TL_LSTM ? 4 : 3) * N, steps = before + 2;
+    const tl_init normal = {TL_INIT_NORMAL, 0.5};
+    double a[B * (MOST + 2) * 4 * N] = {0};
+    bool there[B * (MOST + 2)] = {false};
+    int64_t start[B];
+    for (int64_t i = 0; i < B * 2 * gates; i++)
+        a[i / (2 * gates) * steps * gates + before * gates + i % (2 * gates)] = number(i);
+    for (int64_t i = 0; i < B * steps; i++)
+        there[i] = i % steps >= before;
+    for (int i = 0; i < B; i++)
+        start[i] = before;
+    tl_model *m = tl_model_new(.seed = 3);
+    tl_tape *t = tl_tape_new(m);
+    tl_opt *o = tl_sgd_new(m, .lr = 0.1);
+    tl_tensor x = tl_data(t, a, TL_F64, TL_DIMS(B, steps, gates)), d,
+              is = tl_data(t, there, TL_BOOL, TL_DIMS(B, steps, 1)),
+              from = tl_data(t, start, TL_I64, TL_DIMS(B)), zero = tl_scalar(t, TL_F64, 0),
+              u = tl_param_at(TL_AT(t), m, "u", TL_F64, TL_DIMS(gates, N), normal),
+              h = tl_param_at(TL_AT(t), m, "h", TL_F64, TL_DIMS(N), normal), c = TL_NONE;
+    if (k == TL_LSTM)
+        c = tl_param_at(TL_AT(t), m, "c", TL_F64, TL_DIMS(N), normal);
+    tl_require_grad(t, x);
+    tl_tensor y = tl_recur(t, x, u, k, .h = h, .c = c, .start = from);
+    y = tl_sum(t, tl_where(t, is, tl_sin(t, y), zero), TL_ALL, false);
+    tl_gradients(t, y, &x, 1, TL_NONE, &d);
+    d = tl_sum(t, tl_square(t, tl_where(t, is, d, zero)), TL_ALL, false);
+    tl_backward(t, tl_add(t, y, d));
+    tl_step(o, t);
+    assert_string_equal(tl_error(t), "");
+    assert_int_equal(tl_model_sha256(m, hex), TL_OK);
+    tl_free(o, t, m);
+}
+
+static void padding_before_first_states_that_are_learned(void **unused)
+{
+    (void)unused;
+    for (int k = 0; k <= GRU; k++) {
+        char alone[65], padded[65];
+        hash_of_penalty((tl_cell)((int)TL_LSTM + k), 0, alone);
+        for (int n = 1; n <= 3; n++) {
+            hash_of_penalty((tl_cell)((int)TL_LSTM + k), n, padded);
+            if (strcmp(padded, alone) != 0)
+                fail_msg("%s, %d steps before: %s, not %s", cell_names[k], n, padded, alone);
+        }
+    }
+}
+
 const struct CMUnitTest tl_tests_recurrent[] = {
     cmocka_unit_test(they_are_their_formulas),
     cmocka_unit_test(samples_are_as_alone),
@@ -511,6 +562,7 @@ const struct CMUnitTest tl_tests_recurrent[] = {
     cmocka_unit_test(what_does_not_fit_is_said),
     cmocka_unit_test(no_units_have_gradients),
     cmocka_unit_test(second_derivatives_have_one_hash),
+    cmocka_unit_test(padding_before_first_states_that_are_learned),
     cmocka_unit_test(uses_that_differ_have_their_gradients),
 };
 const size_t tl_tests_recurrent_count = sizeof tl_tests_recurrent / sizeof tl_tests_recurrent[0];
