@@ -3,12 +3,13 @@
  *
  * Equal hashes prove equal bytes. Unequal ones prove a difference only where the same bytes were
  * hashed: both runs took the step in the same parts, or the value's parts, joined along axis 0,
- * have as many rows in both (a batch), or every part has the same bytes (a mask). The last part of
- * a value that folds the batch is equal in both if the value continues what the parts before left;
- * if it does not (the loss of a micro-batch), unequal hashes say nothing. A batch along another
- * axis is none of these, or looks like the second in what is reshaped from it: under different
- * splits such results, and unequal ones computed from them, count as unknown. Gradients of
- * parameters are whole when they are hashed. */
+ * have as many rows in both (a batch), or every part has the same bytes (a mask) and no input is a
+ * batch that was parted in another way. The last part of a value that folds the batch is equal in
+ * both if the value continues what the parts before left; if it does not (the loss of a
+ * micro-batch), unequal hashes say nothing. A batch along another axis is none of these, or looks
+ * like the second in what is reshaped from it: under different splits such results, and unequal
+ * ones computed from them, count as unknown. Gradients of parameters are whole when they are
+ * hashed. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -48,6 +49,21 @@ static bool doubtful(const tl_log_comparison *c, const tl_log_result *r, bool un
     return false;
 }
 
+/* An input of r is a batch that both runs have taken in other parts: r may sum over the samples at
+ * hand, and of samples that are alike each part may have the same sum. */
+static bool sums(const tl_log_comparison *c, const tl_log_result *r)
+{
+    for (int k = 0; k < r->def->n_in; k++) {
+        const tl_log_result *in = tl_log_find(c->a, r->def->in[k]), *other = NULL;
+        if (in != NULL)
+            other = tl_log_find(c->b, in->key);
+        if (other != NULL && in->def->rows >= 0 && in->def->rows == other->def->rows &&
+            in->def->parts != other->def->parts)
+            return true;
+    }
+    return false;
+}
+
 static tl_log_verdict verdict(const tl_log_comparison *c, const tl_log_result *x,
                               const tl_log_result *y, bool unknown_before)
 {
@@ -66,9 +82,10 @@ static tl_log_verdict verdict(const tl_log_comparison *c, const tl_log_result *x
                                                 : TL_LOG_DIFFERS;
     if (tails && a->last == b->last && strcmp(a->tail, "mixed") != 0 && x->part != NULL &&
         y->part != NULL)
-        return strcmp(x->part, y->part) == 0 ? TL_LOG_SAME
-               : x->alike && y->alike        ? TL_LOG_DIFFERS
-                                             : TL_LOG_UNKNOWN;
+        return strcmp(x->part, y->part) == 0                            ? TL_LOG_SAME
+               : !x->alike || !y->alike || sums(c, x)                   ? TL_LOG_UNKNOWN
+               : a->parts != b->parts && doubtful(c, x, unknown_before) ? TL_LOG_UNKNOWN
+                                                                        : TL_LOG_DIFFERS;
     return TL_LOG_UNKNOWN;
 }
 
