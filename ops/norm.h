@@ -12,9 +12,9 @@
 #define TL_BY_WEIGHT INT64_MIN
 extern const tl_attr tl_norm_schema[];
 
-/* Settles attrs.k, checks input 0 and the attributes against the weights, which may be NULL, and
- * sets the first two outputs: y is like input 0; a statistic of each row has 1 for the normalized
- * dims, in the compute type. */
+/* Settles attrs.k and an eps of NaN, checks input 0 and the attributes against the weights, which
+ * may be NULL, and sets the first two outputs: y is like input 0; a statistic of each row has 1 for
+ * the normalized dims, in the compute type. */
 tl_status tl_norm_shape(tl_call *c, const tl_array *gamma, const tl_array *beta);
 
 /* What mean and rstd, if they have cotangents, add to dx (NUMERICS 6.12). dx, dmean, drstd and, for

@@ -36,6 +36,25 @@ static void no_eps_means_the_compute_types(void **unused)
     expect_failure(t, TL_EDOMAIN, "rms_norm");
 }
 
+static tl_tensor normed(tl_tape *on, const tl_tensor *in, int n, void *ctx)
+{
+    tl_tensor rms = tl_rms_norm(on, in[0], TL_NONE, (double)NAN), sum;
+    (void)n, (void)ctx;
+    sum = tl_add_rms_norm(on, in[0], in[0], TL_NONE, (double)NAN, NULL, NULL);
+    return tl_add(on, tl_add(on, rms, sum),
+                  tl_layer_norm(on, in[0], TL_NONE, TL_NONE, (double)NAN));
+}
+
+/* So it does where the check runs the call again in f64, of rows that are as small as eps. */
+static void no_eps_is_checked_as_it_was(void **unused)
+{
+    static const float x[2][4] = {{1e-3f, -2e-3f, 1.5e-3f, 4e-4f}, {0, 3e-4f, 1e-4f, -1e-4f}};
+    (void)unused;
+    tl_tensor in = tl_data(t, x, TL_F32, TL_DIMS(2, 4));
+    if (tl_gradcheck(t, normed, &in, 1, NULL) != TL_RIGHT)
+        fail_msg("%s", tl_error(t));
+}
+
 /* y and dx of rms_norm without gamma; dy = 1, 2, 3, ... */
 static void norm_of(const double *x, tl_shape s, tl_dtype d, double eps, tl_tensor *y,
                     tl_tensor *rstd, tl_tensor *dx)
@@ -218,10 +237,15 @@ static void the_product_with_gamma_is_rounded_once(void **unused)
 }
 
 const struct CMUnitTest tl_tests_faults_norm[] = {
-    TEST(no_eps_means_the_compute_types),  TEST(rms_norm_of_a_row_of_zeros),
-    TEST(rms_norm_of_infinities_and_nans), TEST(rms_norm_of_no_rows),
-    TEST(rms_norm_of_large_halves),        TEST(rstd_has_xs_rank_and_a_gradient),
-    TEST(every_rank_and_every_k),          TEST(the_product_with_gamma_is_rounded_once),
+    TEST(no_eps_means_the_compute_types),
+    TEST(rms_norm_of_a_row_of_zeros),
+    TEST(no_eps_is_checked_as_it_was),
+    TEST(rms_norm_of_infinities_and_nans),
+    TEST(rms_norm_of_no_rows),
+    TEST(rms_norm_of_large_halves),
+    TEST(rstd_has_xs_rank_and_a_gradient),
+    TEST(every_rank_and_every_k),
+    TEST(the_product_with_gamma_is_rounded_once),
 };
 const size_t tl_tests_faults_norm_count = sizeof tl_tests_faults_norm /
                                           sizeof tl_tests_faults_norm[0];
