@@ -113,12 +113,6 @@ static const void *initial(const job *j, const tl_array *x, int64_t i)
 }
 /* The index in time of the k-th step. */
 static int64_t time_of(const job *j, int64_t k) { return j->at.reverse ? j->s - 1 - k : k; }
-/* The state of x before the k-th step. */
-static const void *before(const job *j, const tl_array *x, const tl_array *first, int64_t i,
-                          int64_t k)
-{
-    return k == 0 ? initial(j, first, i) : step(j, x, i, time_of(j, k - 1));
-}
 
 static int64_t bound(const tl_array *x, int64_t i, int64_t otherwise)
 {
@@ -128,6 +122,13 @@ static int64_t bound(const tl_array *x, int64_t i, int64_t otherwise)
 static bool made(const job *j, int64_t i, int64_t t)
 {
     return bound(j->start, i, 0) <= t && t < bound(j->end, i, INT64_MAX);
+}
+/* The state of x before the k-th step, which sample i has. */
+static const void *before(const job *j, const tl_array *x, const tl_array *first, int64_t i,
+                          int64_t k)
+{
+    return k == 0 || !made(j, i, time_of(j, k - 1)) ? initial(j, first, i)
+                                                    : step(j, x, i, time_of(j, k - 1));
 }
 
 static void copy_row(const job *j, void *to, const void *from, int64_t n)

@@ -109,20 +109,24 @@ static tl_tensor slope_of(const twice *j, int i, tl_tensor x)
 static tl_tensor turn_tanh(const twice *j, tl_tensor x) { return tl_scale(j->t, x, -2); }
 static tl_tensor turn(const twice *j, tl_tensor x) { return tl_shift(j->t, turn_tanh(j, x), 1); }
 
+/* Which samples have the step at that time, bool (b, 1); TL_NONE: all. */
+static tl_tensor made_at(const twice *j, int64_t at)
+{
+    tl_tape *t = j->t;
+    const tl_tensor start = j->g->in[BACK_START], end = j->g->in[BACK_END];
+    tl_tensor now = tl_scalar(t, TL_I64, (double)at), made = TL_NONE;
+    if (!tl_is_none(start))
+        made = tl_le(t, start, now);
+    if (!tl_is_none(end))
+        made = tl_is_none(made) ? tl_gt(t, end, now) : tl_logical_and(t, made, tl_gt(t, end, now));
+    return tl_is_none(made) ? made : tl_reshape(t, made, TL_DIMS(j->b, 1));
+}
+
 static moment moment_of(const twice *j, int64_t k)
 {
     tl_tape *t = j->t;
     const int64_t at = time_of(j, k), cell = j->at->cell;
-    moment m = {.made = TL_NONE};
-    const tl_tensor start = j->g->in[BACK_START], end = j->g->in[BACK_END];
-    tl_tensor now = tl_scalar(t, TL_I64, (double)at);
-    if (!tl_is_none(start))
-        m.made = tl_le(t, start, now);
-    if (!tl_is_none(end))
-        m.made = tl_is_none(m.made) ? tl_gt(t, end, now)
-                                    : tl_logical_and(t, m.made, tl_gt(t, end, now));
-    if (!tl_is_none(m.made))
-        m.made = tl_reshape(t, m.made, TL_DIMS(j->b, 1));
+    moment m = {.made = made_at(j, at)};
     for (int i = 0; i < 4 && cell <= TL_GRU; i++) {
         m.act[i] = part(j, at_step(j, j->in[BACK_A], at), i);
         m.da[i] = part(j, at_step(j, j->in[BACK_DA], at), i);
@@ -131,12 +135,15 @@ static moment moment_of(const twice *j, int64_t k)
               first = j->in[cell == TL_LSTM ? BACK_C0 : BACK_H0];
     if (cell > TL_GRU)
         m.act[0] = at_step(j, states, at);
-    else if (k > 0)
-        m.old = at_step(j, states, time_of(j, k - 1));
     else if (!tl_is_none(first))
         m.old = tl_expand(t, first, TL_DIMS(j->b, j->n));
     else
         m.old = some(j, TL_NONE, j->n);
+    if (cell <= TL_GRU && k > 0) {
+        const tl_tensor before = made_at(j, time_of(j, k - 1)),
+                        last = at_step(j, states, time_of(j, k - 1));
+        m.old = tl_is_none(before) ? last : tl_where(t, before, last, m.old);
+    }
     if (cell == TL_LSTM)
         m.tc = tl_tanh(t, at_step(j, states, at));
     for (int i = 0; i < j->gates; i++)

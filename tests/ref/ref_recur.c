@@ -106,13 +106,13 @@ void ref_recur(const ref_tensor *g, const ref_tensor *w, const ref_tensor *bias,
     }
 }
 
-/* The state before the k-th step. */
+/* The state before the k-th step: the first one, where the step before is left out. */
 static double before(const ref_tensor *x, const ref_tensor *first, const ref_recur_options *o,
                      int64_t i, int64_t k, int64_t j, int64_t n)
 {
-    int64_t s = x->dim[1];
-    return k == 0 ? initial(first, i, j, n)
-                  : ref_get(x, (i * s + (o->reverse ? s - k : k - 1)) * n + j);
+    int64_t s = x->dim[1], last = o->reverse ? s - k : k - 1;
+    return k == 0 || !made(o, i, last) ? initial(first, i, j, n)
+                                       : ref_get(x, (i * s + last) * n + j);
 }
 
 static double plus(const ref_tensor *x, double v, const ref_tensor *y, int64_t at)
