@@ -243,7 +243,7 @@ static void slice_grad_vjp(tl_vjp *g)
 static void slice_grad_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
 {
     const slice_grad_attrs *a = c->attrs;
-    const bool whole = in[0] >= 0 && a->step == 1 && a->size == c->in[0]->dim[in[0]];
+    const bool whole = in[0] >= 0 && a->size == c->in[0]->dim[in[0]];
     out[0] = whole ? in[0] : tl_batch_beside(in[0], c->out[0].ndim, a->dim);
 }
 

@@ -40,7 +40,7 @@ static double block(const job *j, int64_t row, int64_t at, int64_t m, double acc
     for (int64_t k = 0; k < m; k++) {
         int64_t i = j->reverse ? m - 1 - k : k;
         acc += tl_number_at(&j->x, first + i);
-        part[i] = acc + 0;
+        part[i] = acc;
     }
     tl_isa_now()->convert->cast(m, TL_F64, part, j->y->dtype, tl_flat_at(j->y, first));
     return acc;

@@ -287,15 +287,11 @@ static tl_status recur_forward(tl_call *c)
 static void recur_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
 {
     const int w = c->n_in == RECUR_IN ? RECUR_W : BACK_W;
-    int64_t n = -1;
     memset(out, 0, (size_t)c->n_out);
-    for (int i = 0; i < c->n_in; i++)
-        n = in[i] == 0 ? c->in[i]->dim[0] : n;
     for (int i = 0; i < c->n_in; i++) {
         const tl_array *x = c->in[i];
         const bool shared = x == NULL || i == w || (x->ndim == 1 && x->dtype != TL_I64);
-        if (in[i] != (shared ? TL_FREE : 0) &&
-            (shared || in[i] != TL_FREE || x->dim[0] != n || x->stride[0] != 0))
+        if (in[i] != (shared ? TL_FREE : 0) && (shared || in[i] != TL_FREE || x->stride[0] != 0))
             memset(out, TL_MIXED, (size_t)c->n_out);
     }
 }

@@ -46,9 +46,8 @@ static int64_t key_at(const job *j, int64_t i)
         k = ((const int64_t *)j->x->data)[i];
     } else {
         double v = tl_number_at(j->x, i);
-        v = v == 0 ? 0 : v;
         memcpy(&k, &v, sizeof k);
-        k = v != v ? INT64_MAX : k < 0 ? INT64_MIN - k : k;
+        k = v != v ? INT64_MAX : k < 0 ? INT64_MIN - k : k; /* 0 for both zeros */
     }
     return j->descending ? ~k : k;
 }
