@@ -11,6 +11,7 @@
 #include <tally_data.h>
 #include <tally_extend.h>
 
+#include "ops/build.h"
 #include "tests/support/fresh.h"
 
 extern const struct CMUnitTest tl_tests_batch[];
@@ -93,6 +94,10 @@ static void ops_hand_it_on(void **unused)
     IS(tl_reshape(t, x, TL_DIMS(1, 6, 20)), 1);
     IS(tl_reshape(t, x, TL_DIMS(5, 24)), TL_MIXED);
     IS(tl_reshape(t, turned, TL_DIMS(4, 6, 3, 1)), 1);
+    IS(tl_expand(t, zeros(TL_DIMS(1, 3)), TL_DIMS(4, 3)), TL_MIXED); /* one sample, repeated */
+    tl_tensor one = zeros(TL_DIMS(1, 1, 6));
+    tl_batch_axis(t, one, 1);
+    IS(tl_reshape(t, one, TL_DIMS(1, 1, 2, 3)), 1); /* of two dims of 1 the place of the old */
     IS(tl_sum(t, x, TL_DIMS(1, 2), false), 0);
     IS(tl_sum(t, turned, TL_DIMS(0), false), 0);
     IS(tl_sum(t, turned, TL_DIMS(0), true), 1);
@@ -101,6 +106,8 @@ static void ops_hand_it_on(void **unused)
     IS(tl_scale(t, total, 0.5), TL_TOTAL);
     IS(tl_add(t, total, total), TL_TOTAL);
     IS(tl_mul(t, total, total), TL_MIXED);
+    IS(tl_div(t, total, tl_fill(t, TL_F32, TL_SCALAR, 3)), TL_TOTAL);
+    IS(tl_div(t, tl_fill(t, TL_F32, TL_SCALAR, 3), total), TL_MIXED);
     IS(tl_exp(t, total), TL_MIXED);
     IS(tl_mul(t, total, tl_param(t, m, "s", TL_F32, TL_SCALAR, TL_INIT_ONES, 0)), TL_MIXED);
     IS(tl_mean(t, x, TL_ALL, false), TL_MIXED);
@@ -116,6 +123,35 @@ static void ops_hand_it_on(void **unused)
     IS(tl_rms_norm(t, tl_permute(t, x, TL_DIMS(1, 2, 0)), TL_NONE, 1e-5), TL_MIXED);
     IS(tl_matmul(t, tl_transpose(t, zeros(TL_DIMS(6, 3)), 0, 1), zeros(TL_DIMS(6, 2))), TL_TOTAL);
     IS(tl_matmul(t, axis1, zeros(TL_DIMS(6, 3))), TL_MIXED);
+    assert_false(tl_failed(t));
+}
+
+/* A loss is a total. With a count of the samples at hand it depends on how they are divided, and so
+ * do its gradients, with that count or with a total as their cotangent. */
+static void a_count_of_samples_mixes_them(void **unused)
+{
+    const tl_loss_attrs entropy = {.reduction = TL_MEAN},
+                        nll = {.reduction = TL_MEAN, .classes = 4};
+    (void)unused;
+    tl_tensor z = zeros(TL_DIMS(6, 4)), ids = tl_zeros(t, TL_I64, TL_DIMS(6)),
+              all = tl_fill(t, TL_F64, TL_SCALAR, 60),
+              some = tl_sum(t, tl_zeros(t, TL_F64, TL_DIMS(6)), TL_ALL, false),
+              dy = tl_fill(t, TL_F32, TL_SCALAR, 1), total = tl_sum(t, z, TL_ALL, false);
+    IS(some, TL_TOTAL);
+    for (int i = 0; i < 2; i++) {
+        const tl_tensor count = i ? some : all;
+        const int each = i ? TL_MIXED : 0;
+        IS(tl_cross_entropy(t, z, ids, TL_MEAN, .count = count), i ? TL_MIXED : TL_TOTAL);
+        IS(tl_nll(t, z, ids, TL_MEAN, .count = count), i ? TL_MIXED : TL_TOTAL);
+        IS(tl_apply1(TL_AT(t), &tl_op_cross_entropy_grad, &entropy,
+                     (tl_tensor[]){dy, z, ids, count}, 4),
+           each);
+        IS(tl_apply1(TL_AT(t), &tl_op_nll_grad, &nll, (tl_tensor[]){dy, ids, count}, 3), each);
+    }
+    IS(tl_apply1(TL_AT(t), &tl_op_cross_entropy_grad, &entropy, (tl_tensor[]){total, z, ids, all},
+                 4),
+       TL_MIXED);
+    IS(tl_apply1(TL_AT(t), &tl_op_nll_grad, &nll, (tl_tensor[]){total, ids, all}, 3), TL_MIXED);
     assert_false(tl_failed(t));
 }
 
@@ -511,6 +547,7 @@ const struct CMUnitTest tl_tests_batch[] = {
     TEST(leaves_are_told),
     TEST(the_user_says_otherwise),
     TEST(ops_hand_it_on),
+    TEST(a_count_of_samples_mixes_them),
     TEST(samples_stay_whole),
     TEST(what_is_repeated_or_drawn_is_told),
     TEST(draws_without_samples_are_named),
