@@ -206,6 +206,8 @@ const tl_case tl_cases_conv[] = {
     CONV("everything", "*[2,4,6,5] *[4,2,3,2] *[4]", "bpp", 2, 2, 2, 1, 2, 3, 2),
     CONV("each channel alone", "*[2,3,4,4] *[3,1,2,2] -", "bp-", 1, 1, 1, 1, 1, 1, 3),
     CONV("1 by 1", "*[2,3,3,2] *[4,3,1,1] -", "bp-", PLAIN),
+    /* the first places lie in zeros: their gradient begins between elements of dy */
+    CONV("1 by 1, padded, stride", "*[2,1,4,5] *[2,1,1,1] -", "bp-", 2, 3, 1, 2, 1, 1, 1),
     CONV("larger than x", "*[2,1,2,2] *[2,1,4,3] -", "bp-", 1, 1, 1, 1, 1, 1, 1),
     CONV("views", "*[2,2,4,5]:heads *[3,2,3,3]:turned -", "bp-", 1, 1, 1, 1, 1, 1, 1),
     CONV("strided x", "*[2,2,3,6]:strided *[3,2,2,3]:padded -", "bp-", PLAIN),

@@ -143,6 +143,7 @@ const tl_case tl_cases_gather[] = {
      r_gather,
      {1},
      .flags = CASE_NO_CHECK}, /* no elements */
+    {.op = "gather", "a row of ids", "*[3,4] i64[1,2]:below4", b_gather, r_gather, {1}},
     {.op = "gather", "no rows", "*[0,5] i64[0,2]:below5", b_gather, r_gather, {1}},
     {.op = "gather", "expanded", "*[3,4]:expanded i64[3,5]:below4", b_gather, r_gather, {1}},
     {.op = "gather",

@@ -194,6 +194,14 @@ const tl_case tl_cases_recur[] = {
      .gradient = g_recur,
      .acc = "ccd----",
      .flags = CASE_NO_CHECK}, /* slow */
+    {.op = "recur",           /* a state is rounded piece by piece */
+     "tanh of a long state",
+     "*[1,2,300] *[300,300] - - - - -",
+     b_recur,
+     r_recur,
+     {TL_RNN_TANH},
+     .diff = 2,
+     .flags = CASE_NO_CHECK}, /* slow */
     {.op = "recur",
      "many",
      "*[33,9,192] *[192,64] *[192] - - - i64[33]:from5",

@@ -4,7 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-enum { MOST = 64 }; /* units */
+enum { MOST = 300 }; /* units */
 
 static int gates_of(ref_cell cell) { return cell == REF_LSTM ? 4 : cell == REF_GRU ? 3 : 1; }
 
