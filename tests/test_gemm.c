@@ -242,6 +242,26 @@ static void test_widened_blocks(void **unused)
                                    .tb = v & 4 ? TL_GEMM_F64 : TL_GEMM_F32});
 }
 
+/* A narrower A that lies in neither rows nor columns, by few rows: B is read where it lies, or is
+ * turned into panels. */
+static void test_widened_spread(void **unused)
+{
+    static const tl_gemm_type types[] = {TL_GEMM_F16, TL_GEMM_BF16, TL_GEMM_F32};
+    (void)unused;
+    gemm_start();
+    for (int64_t m = 1; m <= 7; m++)
+        for (int v = 0; v < 12; v++)
+            gemm_check((gemm_case){.m = m,
+                                   .n = 70,
+                                   .k = 45,
+                                   .la = SPREAD,
+                                   .lb = v & 1 ? COLS_PADDED : COLS,
+                                   .accumulate = v & 2,
+                                   .f64 = v >= 6,
+                                   .ta = types[v % 3],
+                                   .tb = v >= 6 ? TL_GEMM_F64 : TL_GEMM_F32});
+}
+
 static void test_every_split(void **unused)
 {
     (void)unused;
@@ -320,7 +340,8 @@ const struct CMUnitTest tl_tests_gemm[] = {
     cmocka_unit_test(test_every_layout),   cmocka_unit_test(test_every_type),
     cmocka_unit_test(test_special_values), cmocka_unit_test(test_turned),
     cmocka_unit_test(test_block_edges),    cmocka_unit_test(test_widened_blocks),
-    cmocka_unit_test(test_every_split),    cmocka_unit_test(test_plans),
-    cmocka_unit_test(test_empty),          cmocka_unit_test(test_every_half),
+    cmocka_unit_test(test_widened_spread), cmocka_unit_test(test_every_split),
+    cmocka_unit_test(test_plans),          cmocka_unit_test(test_empty),
+    cmocka_unit_test(test_every_half),
 };
 const size_t tl_tests_gemm_count = sizeof tl_tests_gemm / sizeof *tl_tests_gemm;
