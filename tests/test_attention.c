@@ -459,6 +459,32 @@ static void written_out_equals_the_op(void **unused)
     }
 }
 
+/* Where every key is seen an offset, which moves the diagonal, says nothing: the op computes the
+ * attention as without one, and so it is written out. */
+static void a_full_attention_has_no_diagonal(void **unused)
+{
+    static const int64_t offset[B] = {-SQ, 1};
+    (void)unused;
+    tl_tape *t = tl_tape_new(NULL);
+    tl_tensor q = tl_probe_numbers(t, TL_F32, TL_DIMS(B, HQ, SQ, WIDTH), 0, false),
+              k = tl_probe_numbers(t, TL_F32, TL_DIMS(B, HKV, SK, WIDTH), 1, false),
+              off = tl_data(t, offset, TL_I64, TL_DIMS(B)), y[4];
+    tl_tensor mask = tl_lt(t, tl_probe_numbers(t, TL_F32, TL_DIMS(SQ, SK), 2, false),
+                           tl_scalar(t, TL_F32, 0.5));
+    float x[4][B * HQ * SQ * WIDTH];
+    for (int i = 0; i < 4; i++) {
+        const tl_tensor moved = i % 2 ? off : TL_NONE;
+        y[i] = i < 2 ? tl_attention(t, q, k, k, .full = true, .offset = moved)
+                     : tl_attention(t, q, k, k, .full = true, .offset = moved, .mask = mask);
+        assert_int_equal(tl_keep(t, y[i], x[i], sizeof x[i]), TL_OK);
+    }
+    assert_memory_equal(x[0], x[1], sizeof x[0]);
+    assert_memory_equal(x[2], x[3], sizeof x[2]);
+    assert_memory_not_equal(x[0], x[2], sizeof x[0]);
+    assert_string_equal(tl_kernel_of(t, y[1]), tl_kernel_of(t, y[0]));
+    tl_free(t);
+}
+
 /* Nothing is summed: 0, and the logarithm of that. */
 static void without_keys(void **unused)
 {
@@ -490,5 +516,6 @@ const struct CMUnitTest tl_tests_attention[] = {
     cmocka_unit_test(gradients_alone),
     cmocka_unit_test(gradients_are_derivatives),
     cmocka_unit_test(written_out_equals_the_op),
+    cmocka_unit_test(a_full_attention_has_no_diagonal),
 };
 const size_t tl_tests_attention_count = sizeof tl_tests_attention / sizeof *tl_tests_attention;
