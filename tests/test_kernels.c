@@ -121,6 +121,8 @@ static void what_ran_is_told(void **unused)
     expect_kernel(t, tl_transpose(t, w, 0, 1), "permute F32 view");
     expect_library(t, tl_fill(t, TL_I64, TL_DIMS(2), 1), "fill I64");
     expect_library(t, tl_where(t, tl_lt(t, w, tl_neg(t, w)), w, w), "where F32");
+    tl_tensor id = tl_fill(t, TL_I64, TL_DIMS(4, 4), 1); /* no floats: the first input's dtype */
+    expect_library(t, tl_where(t, tl_lt(t, w, tl_neg(t, w)), id, id), "where BOOL");
     int s = tl_mode_push(t, TL_TRACE);
     expect_kernel(t, tl_exp(t, w), "exp F32 traced");
     tl_mode_pop(t, s);
@@ -148,6 +150,14 @@ static void a_scope_speaks_of_one_op_and_dtype(void **unused)
     expect_library(t, tl_silu(t, own_numbers(t, TL_F32, 5, 5, 0)), "silu F32");
     tl_mode_pop(t, s);
     expect_library(t, own_product(t, TL_F32), "matmul F32");
+    for (int i = 0; i < 2; i++) { /* one kernel, for each dtype by itself */
+        s = tl_kernel_push(t, "silu", i ? TL_F64 : TL_F32, "test-doubled");
+        tl_tensor narrow = tl_silu(t, own_numbers(t, TL_F32, 5, 5, 0)),
+                  wide = tl_silu(t, own_numbers(t, TL_F64, 5, 5, 0));
+        tl_mode_pop(t, s);
+        expect_kernel(t, i ? wide : narrow, i ? "silu F64 test-doubled" : "silu F32 test-doubled");
+        expect_library(t, i ? narrow : wide, i ? "silu F32" : "silu F64");
+    }
 }
 
 static void scopes_nest_and_the_innermost_decides(void **unused)
@@ -274,6 +284,17 @@ static void a_call_that_does_not_fit_is_the_library_s(void **unused)
     uint16_t got[4];
     assert_int_equal(tl_keep(t, large, got, sizeof got), TL_OK);
     assert_int_equal(got[3], 0x4040); /* 3 */
+    static const tl_kernel any = {
+        .op = "silu", .name = "test-any", .dtype = TL_F32, .mode = TL_FAST, .tile = own_doubled};
+    static bool registered; /* as long as the process */
+    if (!registered)
+        assert_int_equal(tl_kernel_register(t, &any), TL_OK);
+    registered = true;
+    int outer = tl_kernel_push(t, "silu", TL_F32, "test-any");
+    tl_kernel_push(t, "silu", TL_F32, "test-doubled");
+    small = tl_silu(t, own_numbers(t, TL_F32, 3, 2, 0)); /* nor that of the scope around it */
+    tl_mode_pop(t, outer);
+    expect_library(t, small, "silu F32");
     s = tl_kernel_push(t, "matmul", TL_F32, "test-tile");
     assert_true(tl_is_none(own_product(t, TL_F32)));
     tl_mode_pop(t, s);

@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -16,6 +17,14 @@ extern const struct CMUnitTest tl_tests_kernels_promise[];
 extern const size_t tl_tests_kernels_promise_count;
 
 /* ---- the promise ---- */
+
+/* Right but for infinities. */
+static void turned_if_finite(const tl_tile *k)
+{
+    const float *x = k->in[0];
+    for (int64_t i = 0; i < k->n; i++)
+        ((float *)k->out)[i] = isinf(x[i]) ? fabsf(x[i]) : -x[i];
+}
 
 static void a_kernel_that_disobeys_is_refused(void **unused)
 {
@@ -39,6 +48,16 @@ static void a_kernel_that_disobeys_is_refused(void **unused)
     assert_non_null(strstr(line, "neg F32 on [1]: element 0 is"));
     tl_kernel_push(t, "neg", TL_F32, "test-wrong");
     expect_failure(t, TL_EUSAGE, "refused: neg F32 on [1]");
+    static const tl_kernel finite = {.op = "neg",
+                                     .name = "test-finite",
+                                     .dtype = TL_F32,
+                                     .tile = turned_if_finite};
+    static bool registered; /* as long as the process */
+    if (!registered)
+        assert_int_equal(tl_kernel_register(t, &finite), TL_OK);
+    registered = true;
+    assert_true(tl_kernel_check("neg", TL_F32, "test-finite", line, sizeof line) > 0);
+    assert_non_null(strstr(line, "is inf, the contract's -inf"));
     assert_int_equal(tl_kernel_check("neg", TL_F64, "test-wrong", line, sizeof line), -1);
     assert_int_equal(tl_kernel_check("silu_grad", TL_F32, "no such", line, sizeof line), -1);
     assert_int_equal(tl_kernel_check("matmul", TL_F32, "test-halves", NULL, 0),
