@@ -114,6 +114,38 @@ static void a_loaded_parameter_gives_a_new_master(void **unused)
     }
 }
 
+/* A master of several pieces, each of which is compared with the parameter: one number that was
+ * written, in the last piece, is noticed, and nothing else is taken for written. */
+static void all_of_a_long_master_is_compared(void **unused)
+{
+    enum { LONG = 2500 };
+    static float was[LONG], now[LONG];
+    static uint16_t half[LONG];
+    (void)unused;
+    for (int d = 0; d < 2; d++) {
+        setup s = new_setup(3, 1e-5);
+        for (int i = 0; i < 4; i++) {
+            tl_tensor p = tl_param(s.t, s.m, "p", half_dtypes[d], TL_DIMS(LONG), TL_INIT_NORMAL, 1);
+            if (i > 0)
+                half_master(s.t, s.m, "p", was);
+            if (i == 3) {
+                half_read(s.t, p, half, sizeof half);
+                half[LONG - 1] = half_of(half_dtypes[d], 5);
+                assert_int_equal(tl_write(s.m, p, half, sizeof half), TL_OK);
+                for (int k = 0; k < LONG; k++)
+                    was[k] = half_value(half_dtypes[d], half[k]);
+            }
+            tl_backward(s.t, tl_sum(s.t, tl_cast(s.t, p, TL_F32), TL_ALL, false));
+            assert_int_equal(tl_step(s.o, s.t), TL_OK);
+            tl_tape_reset(s.t);
+            half_master(s.t, s.m, "p", now);
+            for (int k = 0; k < LONG && i > 0; k++)
+                assert_true(now[k] == was[k] - (float)1e-5 * 1.0f);
+        }
+        free_setup(&s);
+    }
+}
+
 /* All NaNs are one (NUMERICS 1.5): another in the parameter does not change its master. */
 static void one_nan_is_as_good_as_another(void **unused)
 {
@@ -176,6 +208,7 @@ static void masters_are_saved_with_a_checkpoint(void **unused)
 const struct CMUnitTest tl_tests_masters[] = {
     cmocka_unit_test(small_steps_add_up),
     cmocka_unit_test(a_loaded_parameter_gives_a_new_master),
+    cmocka_unit_test(all_of_a_long_master_is_compared),
     cmocka_unit_test(one_nan_is_as_good_as_another),
     cmocka_unit_test(masters_are_saved_with_a_checkpoint),
 };
