@@ -170,6 +170,59 @@ static void test_against_stated(void **unused)
     }
 }
 
+/* The order of ((a + b) + c) ..., of additions of two given values each. */
+static tl_order *order_of(int64_t n, const int64_t add[][2])
+{
+    tl_order *o = tl_order_new(n);
+    for (int64_t i = 0; i < n - 1; i++)
+        assert_int_equal(tl_order_add(o, add[i], 2), n + i);
+    return o;
+}
+
+static void is_written(const tl_order *o, const char *text)
+{
+    char got[512];
+    assert_int_equal(tl_order_format(got, sizeof got, o, NULL), TL_OK);
+    assert_string_equal(got, text);
+}
+
+/* What is abbreviated is alike and evenly spaced; trees of one shape with other terms are others.
+ */
+static void test_what_is_alike(void **unused)
+{
+    (void)unused;
+    tl_order *o = tl_order_new(6);
+    stated_fold(o, -1, (int64_t[]){0, 1, 3, 4, 2, 5}, 6);
+    is_written(o, "(0 + 1 + 3 + 4 + 2 + 5)");
+    tl_order_free(o);
+    /* Four pairs of a sum of three and one of two: in the third pair the three meet otherwise. */
+    enum { EACH = 5, N = 4 * EACH };
+    for (int other = 0; other < 2; other++) {
+        o = tl_order_new(N);
+        int64_t pair[4];
+        for (int64_t i = 0; i < 4; i++) {
+            const int64_t at = i * EACH, last = i == 2 && other ? at + 1 : at + 2,
+                          second = 2 * at + 3 - last;
+            int64_t three = tl_order_add(o, (int64_t[]){at, second}, 2),
+                    two = tl_order_add(o, (int64_t[]){at + 3, at + 4}, 2);
+            three = tl_order_add(o, (int64_t[]){three, last}, 2);
+            pair[i] = tl_order_add(o, (int64_t[]){three, two}, 2);
+        }
+        stated_fold(o, -1, pair, 4);
+        is_written(o, other ? "(((0 + 1 + 2) + (3 + 4)) + ((5 + 6 + 7) + (8 + 9)) + "
+                              "((10 + 12 + 11) + (13 + 14)) + ((15 + 16 + 17) + (18 + 19)))"
+                            : "(((0 + 1 + 2) + (3 + 4)) + ((5 + 6 + 7) + (8 + 9)) + ... + "
+                              "((15 + 16 + 17) + (18 + 19)))");
+        tl_order_free(o);
+    }
+    tl_order *a = order_of(4, (const int64_t[][2]){{0, 1}, {2, 3}, {4, 5}}),
+             *b = order_of(4, (const int64_t[][2]){{0, 2}, {1, 3}, {4, 5}});
+    assert_true(tl_order_same(a, a) && tl_order_same(b, b));
+    assert_false(tl_order_same(a, b) || tl_order_same(b, a));
+    tl_order_free(a);
+    tl_order_free(b);
+}
+
 /* ---- dtypes ---- */
 
 static double up_f64(void *ctx, int64_t n, const void *x)
@@ -301,6 +354,7 @@ static void test_trees(void **unused)
     assert_non_null(strstr(err.message, "17 bytes"));
     tl_order_free(o);
     assert_null(tl_order_new(0));
+    assert_null(tl_order_new((INT64_C(1) << 61) + 1)); /* whose bytes would overflow to a few */
     tl_order_free(NULL);
 }
 
@@ -325,8 +379,9 @@ static void test_print(void **unused)
 }
 
 const struct CMUnitTest tl_tests_order[] = {
-    cmocka_unit_test(test_known_orders), cmocka_unit_test(test_against_stated),
-    cmocka_unit_test(test_dtypes),       cmocka_unit_test(test_no_order),
-    cmocka_unit_test(test_trees),        cmocka_unit_test(test_print),
+    cmocka_unit_test(test_known_orders),  cmocka_unit_test(test_against_stated),
+    cmocka_unit_test(test_dtypes),        cmocka_unit_test(test_no_order),
+    cmocka_unit_test(test_trees),         cmocka_unit_test(test_print),
+    cmocka_unit_test(test_what_is_alike),
 };
 const size_t tl_tests_order_count = sizeof tl_tests_order / sizeof tl_tests_order[0];
