@@ -305,6 +305,7 @@ static tl_tensor heads_repeated(tl_tape *t, tl_tensor x, int times)
 }
 
 static int masked_wrongly; /* one element of the constant mask is not as causality has it */
+static double masked_by;   /* unless 0, instead of what is as good as -inf */
 
 static tl_tensor mask_written(tl_tape *t, tl_tensor s, int kind)
 {
@@ -313,6 +314,7 @@ static tl_tensor mask_written(tl_tape *t, tl_tensor s, int kind)
     bool b[QUERIES][KEYS];
     tl_dtype d = tl_dtype_of(t, s);
     double much = d == TL_F16 ? -65504 : kind % 2 ? -1e9 : -(double)INFINITY;
+    much = masked_by != 0 ? masked_by : much;
     for (int i = 0; i < QUERIES; i++)
         for (int j = 0; j < KEYS; j++) {
             bool allowed = j <= i + KEYS - QUERIES && !(masked_wrongly && i + j == 0);
@@ -402,7 +404,56 @@ static void a_mask_that_is_not_causal_is_left_alone(void **state)
         if (strstr(r.report, text) == NULL)
             fail_msg("'%s' expected\n%s", text, r.report);
     }
+    for (int mask = 1; mask < 5; mask++) { /* in f32 scores may be as large as this */
+        int how[] = {0, 1, mask, 4};
+        masked_by = -4e4;
+        both_result r = both_ways(m, masked_call, in, 3, 1, how,
+                                  (tl_graph_options){.rounds = true});
+        masked_by = 0;
+        if (!r.same || strstr(r.replaced, "attention") != NULL)
+            fail_msg("mask %d of -4e4\n%s", mask, r.report);
+    }
     tl_free(m);
+}
+
+/* ---- what looks alike and is something else: how = which ---- */
+
+static void alike_call(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out,
+                       void *ctx)
+{
+    tl_tensor x = in[0], row = tl_slice(t, tl_select(t, x, 0, 0), 0, 0, 1, 1), p;
+    (void)n_in, (void)n_out;
+    switch (*(const int *)ctx) {
+    case 0: /* a gate that is broadcast: its gradient is added up before silu's, not after it */
+        out[0] = tl_mul(t, tl_silu(t, x), tl_contiguous(t, row));
+        return;
+    case 1: /* gamma of one number */
+        p = tl_rsqrt(t, tl_shift(t, tl_mean(t, tl_square(t, x), TL_DIMS(-1), true), 1e-5));
+        out[0] = tl_mul(t, tl_mul(t, x, p), tl_contiguous(t, row));
+        return;
+    default: /* targets of some of the rows */
+        p = tl_gather(t, tl_log_softmax(t, x, -1), tl_fill(t, TL_I64, TL_DIMS(2, 1), 3), -1);
+        out[0] = tl_mean(t, tl_neg(t, p), TL_ALL, false);
+    }
+}
+
+static void what_is_broadcast_or_cut_is_left_alone(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"swiglu", "rms_norm", "cross_entropy_gather"};
+    for (int how = 0; how < 3; how++) {
+        tl_model *m = tl_model_new(.seed = 1);
+        tl_tensor in = both_data(m, TL_F32, TL_DIMS(5, 8), 1);
+        char text[80];
+        both_result r = both_ways(m, alike_call, &in, 1, 1, &how,
+                                  (tl_graph_options){.rounds = true});
+        snprintf(text, sizeof text,
+                 how == 1 ? "%s_bare: replaced 1 time" : "%s: not replaced: extra_check says no",
+                 names[how]); /* how 1: all but the product with gamma */
+        if (!r.same || strstr(r.report, text) == NULL)
+            fail_msg("'%s' expected\n%s", text, r.report);
+        tl_free(m);
+    }
 }
 
 /* ---- losses: how = count, or by gather: reduction, negated last ---- */
@@ -482,6 +533,7 @@ const struct CMUnitTest tl_tests_patterns_written[] = {
     cmocka_unit_test(rotary_in_every_spelling),
     cmocka_unit_test(attention_in_every_spelling),
     cmocka_unit_test(a_mask_that_is_not_causal_is_left_alone),
+    cmocka_unit_test(what_is_broadcast_or_cut_is_left_alone),
     cmocka_unit_test(losses_in_every_spelling),
     cmocka_unit_test(passes_build_on_each_other),
 };
