@@ -198,8 +198,10 @@ static void views(void **unused)
             tl_clamp(t, a23, (double)NAN, 1));
     REFUSES(EDOMAIN, "arange", "from 0 to inf by 1; fewer than 2^53",
             tl_arange(t, TL_F32, 0, (double)INFINITY, 1));
+    REFUSES(EDOMAIN, "arange", "fewer than 2^53", tl_arange(t, TL_F32, 0, 0x1p53, 1));
     REFUSES(EDOMAIN, "pad", "-1 before and 0 after dim 1", tl_pad(t, a23, 1, -1, 0, 0));
     REFUSES(EDOMAIN, "topk", "4 of dim 1, which has 3", tl_topk(t, a23, 4, 1, false, NULL));
+    REFUSES(EDOMAIN, "topk", "-1 of dim 1", tl_topk(t, a23, -1, 1, false, NULL));
     REFUSES(EDTYPE, "argsort", "x is BOOL", tl_argsort(t, b23, 1, false));
     REFUSES(ESHAPE, "index_select", "x has 2 dims, ids 2", tl_index_select(t, a23, 0, i23));
     REFUSES(EINDEX, "slice", "by 0", tl_slice(t, a23, 1, 0, 1, 0));
@@ -250,8 +252,21 @@ static void the_call_is_named(void **unused)
     NAMED("log_softmax", "dim 7", tl_log_softmax(t, a23, 7));
     NAMED("avg_pool1d", "dims", tl_avg_pool1d(t, a23, .kernel = {2}));
     tl_tensor line = tl_reshape(t, a23, TL_DIMS(1, 2, 3));
+    NAMED("bmm", "[1, 2, 3] @ [2, 3, 1]; two tensors of 3 dims and one batch size",
+          tl_bmm(t, line, tl_reshape(t, a23, TL_DIMS(2, 3, 1))));
+    NAMED("max_pool1d", "windows of 1 with stride 3, dilation 1 and padding 1 find no element in 3",
+          tl_max_pool1d(t, line, .kernel = {1}, .stride = {3}, .padding = {1})); /* the first */
     NAMED("max_pool1d", "a second .kernel (0), .stride (2)",
           tl_max_pool1d(t, line, .kernel = {2}, .stride = {1, 2}));
+    NAMED("conv1d", "or .dilation (3)",
+          tl_conv1d(t, line, tl_reshape(t, a23, TL_DIMS(1, 2, 3)), .dilation = {1, 3}));
+    NAMED("max_pool1d", "windows of 4 with stride 5, dilation 1 and padding 0 find no element in 3",
+          tl_max_pool1d(t, line, .kernel = {4}, .stride = {5}));
+    NAMED("rotary_ids", "position ids [1, 2] for x [2, 2, 2, 2]",
+          tl_rotary_ids(t, image, a32, a32, tl_zeros(t, TL_I64, TL_DIMS(1, 2)), 2, TL_ROTARY_HALF));
+    NAMED("max_pool1d", "a second .kernel (3)", tl_max_pool1d(t, line, .kernel = {2, 3}));
+    NAMED("conv1d", "w [3, 1, 2] with .groups = 2; (n, c, ...) and (o, c/groups, ...)",
+          tl_conv1d(t, line, tl_reshape(t, a32, TL_DIMS(3, 1, 2)), .groups = 2));
     NAMED("conv1d", "a second .stride (0), .padding (2)",
           tl_conv1d(t, line, tl_reshape(t, a23, TL_DIMS(1, 2, 3)), .padding = {1, 2}));
     NAMED("avg_pool2d", "dims", tl_avg_pool2d(t, a23, .kernel = {2, 2}));
@@ -316,6 +331,8 @@ static void reductions_and_rows(void **unused)
     REFUSES(ESHAPE, "sum_to", "[1, 2, 3]", tl_sum_to(t, a23, TL_DIMS(1, 2, 3), TL_NONE));
     REFUSES(EDTYPE, "sum_to", "I64", tl_sum_to(t, i23, TL_DIMS(3), TL_NONE));
     REFUSES(ESHAPE, "sum_to", "[4] F32", tl_sum_to(t, a23, TL_DIMS(3), v4));
+    REFUSES(ESHAPE, "sum_to", "accumulator [3] F32 for a fold of F32 to [3]",
+            tl_sum_to(t, a23, TL_DIMS(3), v3));
     REFUSES(EDTYPE, "softmax", "I64", tl_softmax(t, i23, -1));
     REFUSES(ESHAPE, "softmax", "0-d", tl_softmax(t, scalar, -1));
     REFUSES(EDTYPE, "log_softmax", "BOOL", tl_log_softmax(t, b23, -1));
@@ -368,6 +385,7 @@ static void products(void **unused)
     REFUSES(ESHAPE, "rotary", "[3]", tl_rotary(t, a24, v4, v3, TL_ROTARY_HALF));
     REFUSES(EDTYPE, "rotary", "I64", tl_rotary(t, i4, v4, v4, TL_ROTARY_HALF));
     REFUSES(ESHAPE, "rotary", "dim", tl_rotary(t, scalar, v4, v4, TL_ROTARY_HALF));
+    REFUSES(EDTYPE, "rotary", "table is F32, x F64", tl_rotary(t, d4, x4, x4, TL_ROTARY_HALF));
     REFUSES(ESHAPE, "attention", "q [2, 3]", tl_attention(t, a23, a23, a23));
     REFUSES(ESHAPE, "attention", "k [1, 3, 2, 6]", tl_attention(t, x4, k3, k3, .full = true));
     REFUSES(EDTYPE, "attention", "F64", tl_attention(t, x4, x4, d4));
@@ -399,7 +417,8 @@ static void indices_and_targets(void **unused)
     tl_tensor ids = tl_data(t, ((int64_t[]){0, 2, 1}), TL_I64, TL_DIMS(3)),
               deep = tl_zeros(t, TL_I64, TL_DIMS(1, 1, 1, 1, 1, 1, 1, 1));
     tl_tensor classes = tl_data(t, ((int64_t[]){1, -100}), TL_I64, TL_DIMS(2)),
-              many = tl_data(t, ((int64_t[]){0, 3}), TL_I64, TL_DIMS(2));
+              many = tl_data(t, ((int64_t[]){0, 3}), TL_I64, TL_DIMS(2)),
+              one = tl_zeros(t, TL_F32, TL_DIMS(1));
     before = tl_memory_stats(t);
     REFUSES(EINDEX, "embedding", "id 2 at position 1; the table has 2 rows",
             tl_embedding(t, a23, ids));
@@ -422,6 +441,7 @@ static void indices_and_targets(void **unused)
             tl_embedding(t, wide, ids));
     REFUSES(EINDEX, "one_hot", "id 0 at position 0; there are 0 classes",
             tl_one_hot(t, ids, 0, TL_F32));
+    REFUSES(ESHAPE, "one_hot", "2 classes for ids of 8 dims", tl_one_hot(t, deep, 2, TL_F32));
     REFUSES(EINDEX, "scatter_add_dim", "id 0 at position 0; dim 0 has size 0",
             tl_scatter_add_dim(t, v3, ids, 0, TL_DIMS(0)));
     NAMED("index_select", "id 2 at position 1; dim 0 has size 2", tl_index_select(t, wide, 0, ids));
@@ -445,6 +465,8 @@ static void indices_and_targets(void **unused)
             tl_rms_norm_dims(t, a23, 3, 0));
     REFUSES(ESHAPE, "cross_entropy", "weight has shape [4] for 3 classes",
             tl_cross_entropy(t, a23, classes, TL_MEAN, .weight = v4));
+    REFUSES(ESHAPE, "cross_entropy", "weight has shape [1] for 3 classes",
+            tl_cross_entropy(t, a23, classes, TL_MEAN, .weight = one));
     REFUSES(EUSAGE, "cross_entropy", "losses of each row have no total",
             tl_cross_entropy(t, a23, classes, TL_EACH, .total = scalar));
     REFUSES(ESHAPE, "cross_entropy", "one number has no classes",
@@ -475,6 +497,8 @@ static void indices_and_targets(void **unused)
     REFUSES(EDTYPE, "cross_entropy", "F32", tl_cross_entropy(t, a23, v3, TL_MEAN));
     REFUSES(EDTYPE, "cross_entropy", "[3] I64",
             tl_cross_entropy(t, a23, many, TL_MEAN, .count = ids));
+    REFUSES(EDTYPE, "cross_entropy", "the count is [] F32; one F64 is needed",
+            tl_cross_entropy(t, a23, classes, TL_MEAN, .count = scalar));
     REFUSES(EDTYPE, "cross_entropy", "total", tl_cross_entropy(t, a23, many, TL_MEAN, .total = v3));
 }
 
@@ -523,8 +547,11 @@ static void sizes_and_numbers(void **unused)
 static void optimizer_ops(void **unused)
 {
     (void)unused;
-    tl_tensor one = tl_data(t, ((double[]){1}), TL_F64, TL_SCALAR);
+    tl_tensor one = tl_data(t, ((double[]){1}), TL_F64, TL_SCALAR),
+              turned = tl_transpose(t, a32, 0, 1);
     before = tl_memory_stats(t);
+    REFUSES(ESHAPE, "store", "both must be contiguous", tl_store_at(TL_AT(t), turned, a23));
+    REFUSES(ESHAPE, "store", "both must be contiguous", tl_store_at(TL_AT(t), a23, turned));
     const tl_sgd_attrs sgd = {.momentum = 0};
     const tl_adamw_attrs adamw = {.beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8};
     REFUSES(ESHAPE, "sgd", "input 1 has shape [3, 2], the parameter [2, 3]",

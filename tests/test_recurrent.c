@@ -443,6 +443,9 @@ static void no_units_have_gradients(void **unused)
         for (int i = 0; i < 2; i++)
             tl_require_grad(t, in[i]);
         tl_tensor y = tl_sum(t, tl_recur(t, in[0], in[1], (tl_cell)(TL_LSTM + k)), TL_ALL, false);
+        tl_tensor last;
+        tl_recur(t, in[0], in[1], (tl_cell)(TL_LSTM + k), .last_c = &last);
+        assert_int_equal(tl_is_none(last), k != LSTM);
         tl_gradients(t, y, in, 2, TL_NONE, once);
         y = tl_add(t, tl_sum(t, tl_square(t, once[0]), TL_ALL, false),
                    tl_sum(t, tl_square(t, once[1]), TL_ALL, false));

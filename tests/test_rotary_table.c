@@ -131,7 +131,7 @@ static void test_scaling_has_three_regions(void **unused)
 static void test_tables_refuse(void **unused)
 {
     static const tl_rotary_scaling crossed = {8, 4, 1, 8192}, level = {8, 4, 4, 8192},
-                                   none = {0, 1, 4, 8192};
+                                   none = {0, 1, 4, 8192}, never = {8, 1, 4, 0};
     float a[64], b[64];
     (void)unused;
     assert_int_not_equal(tl_rotary_table(0, 2, 3, 10000, TL_ROTARY_HALF, a, b), TL_OK);
@@ -143,6 +143,10 @@ static void test_tables_refuse(void **unused)
                          TL_OK);
     assert_int_not_equal(tl_rotary_table_scaled(0, 2, 4, 10000, TL_ROTARY_HALF, &none, a, b),
                          TL_OK);
+    assert_int_not_equal(tl_rotary_table_scaled(0, 2, 4, 10000, TL_ROTARY_HALF, &never, a, b),
+                         TL_OK);
+    assert_int_not_equal(tl_rotary_table(0, 2, 4, (double)INFINITY, TL_ROTARY_HALF, a, b), TL_OK);
+    assert_int_not_equal(tl_rotary_table(0, 2, 4, 0, TL_ROTARY_HALF, a, b), TL_OK);
 }
 
 /* Each value of a half-width table where its pair's two elements are; widened tables are the full
