@@ -359,6 +359,70 @@ static void the_least_number_is_divided(void **unused)
     tl_free(t);
 }
 
+/* Casts to i64 end at its ends, and 0 is for NaN. */
+static void integers_have_ends(void **unused)
+{
+    static const double x[] = {0x1p63, -0x1p63,          0x1.fffffffffffffp62, 0x1p70,
+                               -1e30,  (double)INFINITY, -(double)INFINITY,    (double)NAN};
+    static const int64_t want[] = {INT64_MAX, INT64_MIN, INT64_MAX - 1023, INT64_MAX,
+                                   INT64_MIN, INT64_MAX, INT64_MIN,        0};
+    tl_tape *t = tl_tape_new(NULL);
+    int64_t got[8];
+    (void)unused;
+    tl_tensor y = tl_cast(t, tl_data(t, x, TL_F64, TL_DIMS(8)), TL_I64);
+    assert_int_equal(tl_keep(t, y, got, sizeof got), TL_OK);
+    assert_memory_equal(got, want, sizeof got);
+    tl_free(t);
+}
+
+/* A diagonal as far out as numbers go leaves all of x, or nothing. */
+static void diagonals_may_be_anywhere(void **unused)
+{
+    static const float x[6] = {1, 2, 3, 4, 5, 6}, none[6];
+    static const int64_t away[] = {7, INT64_MAX, INT64_MIN, INT64_MIN + 1};
+    tl_tape *t = tl_tape_new(NULL);
+    float got[6];
+    (void)unused;
+    for (int i = 0; i < 4; i++)
+        for (int upper = 0; upper < 2; upper++) {
+            tl_tensor a = tl_data(t, x, TL_F32, TL_DIMS(2, 3));
+            tl_tensor y = upper ? tl_triu(t, a, away[i]) : tl_tril(t, a, away[i]);
+            assert_int_equal(tl_keep(t, y, got, sizeof got), TL_OK);
+            assert_memory_equal(got, upper == (away[i] < 0) ? x : none, sizeof got);
+        }
+    tl_free(t);
+}
+
+/* A NaN wins in a window whatever its sign, as in max. */
+static void any_nan_wins_in_a_window(void **unused)
+{
+    (void)unused;
+    for (int d = 0; d < 2; d++)
+        for (int sign = 0; sign < 2; sign++) {
+            const double nan = copysign((double)NAN, sign ? -1.0 : 1.0), x[] = {1, nan, 2};
+            const float narrow[] = {1, copysignf(NAN, sign ? -1.f : 1.f), 2};
+            tl_tape *t = tl_tape_new(NULL);
+            tl_tensor a = d ? tl_data(t, x, TL_F64, TL_DIMS(1, 1, 3))
+                            : tl_data(t, narrow, TL_F32, TL_DIMS(1, 1, 3));
+            assert_true(isnan(tl_item(t, tl_max_pool1d(t, a, .kernel = {3}))));
+            tl_free(t);
+        }
+}
+
+/* Pieces of one of what is empty are one piece, as pieces of more are. */
+static void nothing_is_one_piece(void **unused)
+{
+    (void)unused;
+    for (int64_t each = 1; each < 4; each++) {
+        tl_tape *t = tl_tape_new(NULL);
+        tl_tensor piece;
+        assert_int_equal(tl_split(t, tl_zeros(t, TL_F32, TL_DIMS(2, 0)), each, 1, &piece, 1),
+                         TL_OK);
+        assert_int_equal(tl_shape_of(t, piece).dim[1], 0);
+        tl_free(t);
+    }
+}
+
 /* Bounds as in Python. */
 static void slices_stay_within(void **unused)
 {
@@ -530,6 +594,10 @@ static void too_few_terms(void **unused)
 const struct CMUnitTest tl_tests_extremes[] = {
     cmocka_unit_test(the_least_number_is_divided),
     cmocka_unit_test(slices_stay_within),
+    cmocka_unit_test(integers_have_ends),
+    cmocka_unit_test(diagonals_may_be_anywhere),
+    cmocka_unit_test(any_nan_wins_in_a_window),
+    cmocka_unit_test(nothing_is_one_piece),
     cmocka_unit_test(any_target_is_ignored_alone),
     cmocka_unit_test(ignored_rows_may_hold_anything),
     cmocka_unit_test(gradients_of_ties),
