@@ -539,6 +539,9 @@ static void sizes_and_numbers(void **unused)
     assert_int_equal(tl_split_sizes(t, a23, ((int64_t[]){1, 1}), 2, 1, out), TL_ESHAPE);
     assert_non_null(strstr(tl_error(t), "split_sizes: the sizes add up to 2, dim 1 has 3"));
     tl_error_clear(t);
+    assert_int_equal(tl_split_sizes(t, a23, ((int64_t[]){-1, 4}), 2, 1, out), TL_ESHAPE);
+    assert_non_null(strstr(tl_error(t), "split_sizes: size 0 is -1; 3 of dim 1's 3 are left"));
+    tl_error_clear(t);
     assert_int_equal(tl_split(t, a23, 0, 1, out, 3), TL_ESHAPE);
     assert_non_null(strstr(tl_error(t), "split: pieces of 0"));
     tl_error_clear(t);
