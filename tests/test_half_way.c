@@ -36,11 +36,13 @@ enum {
     BY_GRADIENT,
     NOT,
     USED_WITHOUT,
+    USED_ONCE_WITHOUT,
     IN_RECORDING_BEFORE,
     BY_MASK,
     BY_CAST,
     DETACHED,
     GOES_ON_WITHOUT,
+    ANOTHER_IN_TIME,
     WAYS
 };
 
@@ -51,12 +53,17 @@ static void a_use_before_the_mark_is_refused(void **unused)
         float dx[2];
         tl_tape *t = tl_tape_new(NULL);
         tl_tensor x = pair(t, 3), made = TL_NONE;
-        int mode = tl_mode_push(t, way == USED_WITHOUT ? TL_NO_GRAD : 0);
+        const bool late = way == BY_GRADIENT || way == ANOTHER_IN_TIME;
+        int mode = tl_mode_push(t,
+                                way == USED_WITHOUT || way == USED_ONCE_WITHOUT ? TL_NO_GRAD : 0);
         tl_tensor before = tl_reshape(t, tl_square(t, tl_reshape(t, x, TL_DIMS(2, 1))), TL_DIMS(2));
+        before = way == USED_ONCE_WITHOUT ? tl_square(t, x) : before;
         tl_mode_pop(t, mode);
         if (way == IN_RECORDING_BEFORE)
             tl_tape_reset(t), x = pair(t, 3);
         tl_require_grad(t, x);
+        if (way == ANOTHER_IN_TIME)
+            tl_require_grad(t, pair(t, 1));
         mode = tl_mode_push(t, way == GOES_ON_WITHOUT ? TL_NO_GRAD : 0);
         if (way == DETACHED)
             before = tl_detach(t, before);
@@ -71,9 +78,9 @@ static void a_use_before_the_mark_is_refused(void **unused)
         else if (way != NOT && way != IN_RECORDING_BEFORE)
             y = tl_add(t, y, before);
         y = total(t, y);
-        const tl_status want = way == BY_GRADIENT ? TL_EUSAGE : TL_OK;
+        const tl_status want = late ? TL_EUSAGE : TL_OK;
         assert_int_equal(tl_backward(t, y, .retain = true), want);
-        if (way == BY_GRADIENT) {
+        if (late) {
             expect_failure(t, TL_EUSAGE, "reshape (tests/test_half_way.c:");
         } else {
             assert_int_equal(tl_keep(t, tl_grad(t, x), dx, sizeof dx), TL_OK);
