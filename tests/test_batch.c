@@ -370,6 +370,22 @@ static void stepping(tl_tape *on, const tl_tensor *in, int n, tl_tensor *out, in
 
 /* One backward where the micro-batches before had two: at the reset, and at the optimizer's step,
  * called or compiled. */
+/* Also where the walk ends at a leaf of the tape, behind those at parameters. */
+static void other_programs_beside_a_leaf(void **unused)
+{
+    (void)unused;
+    for (int i = 0; i < 2; i++) {
+        tl_tape_reset(t);
+        tl_tensor x = zeros(TL_DIMS(2, 3)), z = zeros(TL_DIMS(2, 3));
+        tl_require_grad(t, z);
+        tl_tensor y = tl_add(t, program(t, &x, 1, i == 0 ? NULL : rooted),
+                             tl_sum(t, z, TL_ALL, false));
+        assert_int_equal(tl_backward(t, y), i == 0 ? TL_OK : TL_EUSAGE);
+    }
+    assert_non_null(strstr(tl_error(t), "run different programs"));
+    tl_error_clear(t);
+}
+
 static void fewer_backwards_are_noticed(void **unused)
 {
     const tl_backward_options plain = {.retain = false}, ragged = {.ragged = true};
@@ -555,6 +571,7 @@ const struct CMUnitTest tl_tests_batch[] = {
     TEST(draws_by_the_first_number),
     TEST(gradients_by_a_given_cotangent),
     TEST(other_programs_are_noticed),
+    TEST(other_programs_beside_a_leaf),
     TEST(fewer_backwards_are_noticed),
     TEST(calls_that_reach_no_parameter_do_not_count),
     TEST(graphs_leave_the_prints_of_what_is_called),
