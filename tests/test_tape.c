@@ -233,6 +233,10 @@ static void backward_frees_values_but_not_the_root(void **unused)
     for (int i = 0; i < 3; i++) {
         assert_true(isnan(tl_item(t, gone[i])));
         expect_failure_both(t, TL_ESTALE, "freed by backward", "tl_keep");
+        char hex[65] = "left";
+        assert_int_equal(tl_sha256(t, gone[i], hex), TL_ESTALE);
+        expect_failure_both(t, TL_ESTALE, "freed by backward", "tl_sha256");
+        assert_string_equal(hex, "");
     }
     tl_free(t);
 }
