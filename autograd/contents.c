@@ -6,7 +6,6 @@
 #include "autograd/batch.h"
 #include "tensor/files/hash.h"
 #include "tensor/print.h"
-#include "tensor/threads.h"
 
 /* Makes a leaf: a copy of data, whose elements have that C type, or zeros. */
 static tl_tensor leaf(tl_at at, const char *who, tl_source kind, bool zeros, const void *data,
@@ -135,10 +134,7 @@ double tl_item_at(tl_at at, tl_tensor x)
                      tl_array_shape_text(text, &v->a));
         return (double)NAN;
     }
-    tl_fpenv saved = tl_fpenv_enter(); /* subnormals must survive widening */
-    double first = tl_array_get(&v->a, 0);
-    tl_fpenv_leave(saved);
-    return first;
+    return tl_array_get(&v->a, 0);
 }
 
 tl_status tl_keep_at(tl_at at, tl_tensor x, void *out, size_t bytes)
@@ -277,7 +273,7 @@ tl_status tl_require_grad_at(tl_at at, tl_tensor x)
         return tl_tape_fail(at, TL_EUSAGE,
                             "tl_require_grad: value %u is not a floating leaf of this tape",
                             x.index);
-    t->late |= !v->needs_grad && v->generation == t->generation && t->n_nodes > 0 &&
+    t->late |= !v->needs_grad && t->n_nodes > 0 &&
                t->node[t->n_nodes - 1].out > x.index; /* perhaps it has been used */
     v->needs_grad = true;
     tl_batch_unfix(t, x);

@@ -149,7 +149,7 @@ static tl_status check_start(const tl_walk *w)
                             "%s: the output has no value: it is of a trace, or was "
                             "dropped by a segment (list it in keep)",
                             w->who);
-    if (!y->needs_grad || y->node < 0 || w->n == 0)
+    if (!y->needs_grad || w->n == 0)
         return tl_tape_fail(w->at, TL_ENOGRAD,
                             "%s: the output depends on no parameter or marked leaf "
                             "(detached, or recorded without gradients)",
