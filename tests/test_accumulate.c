@@ -316,6 +316,31 @@ static void reads_lent(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, i
     tl_backward(t, out[0], .put_off = true);
 }
 
+static void assigns_what_is_read(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int n_out,
+                                 void *model)
+{
+    (void)n, (void)n_out;
+    tl_tensor b = tl_buffer(t, model, "b", TL_F32, TL_DIMS(4, 2)),
+              w = tl_param(t, model, "w", TL_F32, TL_DIMS(2, 2), TL_INIT_NORMAL, 1);
+    out[0] = tl_sum(t, tl_matmul(t, b, w), TL_ALL, false);
+    tl_backward(t, out[0], .put_off = true);
+    tl_assign(t, b, in[0]);
+}
+
+/* A program that changes what a gradient reads that it has put off is refused when it is compiled:
+ * the gradient would read what came later. */
+static void a_graph_does_not_change_what_waits(void **unused)
+{
+    (void)unused;
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tape *t = tl_tape_new(m);
+    tl_compiled *c = tl_compile(t, assigns_what_is_read, 1, m);
+    tl_tensor x = tl_fill(t, TL_F32, TL_DIMS(4, 2), 1), y;
+    assert_int_equal(tl_run(c, &x, 1, &y), TL_ETRACED);
+    expect_error(t, TL_ETRACED, "assign changes what the gradient by matmul reads");
+    tl_free(c, t, m);
+}
+
 /* Host memory counts as it was when the run began, however late what read it is added. */
 static void host_memory_may_change_meanwhile(void **unused)
 {
@@ -867,6 +892,7 @@ const struct CMUnitTest tl_tests_accumulate[] = {
     cmocka_unit_test(one_hash_for_any_number_of_ranks),
     cmocka_unit_test_setup_teardown(what_waits_is_neither_read_nor_lost, make_dir, remove_dir),
     cmocka_unit_test(what_waits_does_not_change),
+    cmocka_unit_test(a_graph_does_not_change_what_waits),
     cmocka_unit_test(what_a_run_puts_off_waits),
     cmocka_unit_test(host_memory_may_change_meanwhile),
     cmocka_unit_test(parts_are_added_in_order),
