@@ -125,6 +125,49 @@ static void a_log_holds_the_hash_of_the_bytes(void **unused)
     tl_free(t, m);
 }
 
+/* Micro-batches of a step are parts of one result: its shape counts their rows, and it says whether
+ * all of them have the same bytes. */
+static void parts_are_counted_and_compared(void **unused)
+{
+    static const int64_t rows[][3] = {{2, 2, 1}, {2, 2, 2}, {2, 2, 2}};
+    static const float ones[6] = {1, 1, 1, 1, 1, 1}, other[6] = {1, 1, 1, 1, 1, 2};
+    char line[1024];
+    int shaped = 0, whole = 0, step = 0, alike[4] = {0};
+    (void)unused;
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tape *t = tl_tape_new(m);
+    assert_int_equal(tl_log_open(t, logged_file("parts")), TL_OK);
+    for (int i = 0; i < 3; i++) {
+        for (int k = 0; k < 3; k++) {
+            const float *x = i == 2 && k == 1 ? other : ones;
+            tl_tensor w = tl_param(t, m, "w", TL_F32, TL_DIMS(3), .kind = TL_INIT_ONES),
+                      y = tl_mul(t, tl_data(t, x, TL_F32, TL_DIMS(rows[i][k], 3)), w);
+            tl_backward(t, tl_sum(t, y, TL_ALL, false));
+            tl_tape_reset(t);
+        }
+        tl_log_step(t);
+        tl_grad_clear(t);
+    }
+    assert_int_equal(tl_log_close(t), TL_OK);
+    FILE *f = fopen(logged_file("parts"), "r");
+    assert_non_null(f);
+    while (fgets(line, sizeof line, f) != NULL) {
+        const bool product = strncmp(line, "d\tf3\tmul\t", 9) == 0;
+        shaped += product && strstr(line, "\t2*2+1,3\t") != NULL;
+        whole += product && strstr(line, "\t2*3,3\t") != NULL;
+        step += strncmp(line, "step\t", 5) == 0;
+        alike[step] += strncmp(line, "f3\t", 3) == 0 && strstr(line, "\t=") != NULL;
+    }
+    fclose(f);
+    assert_int_equal(shaped, 1);
+    assert_int_equal(whole, 1);
+    assert_int_equal(step, 3);
+    assert_int_equal(alike[1], 0); /* the last is shorter */
+    assert_int_equal(alike[2], 1);
+    assert_int_equal(alike[3], 0);
+    tl_free(t, m);
+}
+
 /* A value of an earlier recording leads to nothing, and is no pass of the step. */
 static void what_is_stale_is_not_reached(void **unused)
 {
@@ -432,6 +475,7 @@ const struct CMUnitTest tl_tests_log[] = {
     cmocka_unit_test(keys_round_trip),
     cmocka_unit_test_setup_teardown(a_log_holds_the_hash_of_the_bytes, logged_begin, logged_end),
     cmocka_unit_test_setup_teardown(a_log_says_once_what_a_result_is, logged_begin, logged_end),
+    cmocka_unit_test_setup_teardown(parts_are_counted_and_compared, logged_begin, logged_end),
     cmocka_unit_test_setup_teardown(what_is_stale_is_not_reached, logged_begin, logged_end),
     cmocka_unit_test_setup_teardown(logging_changes_no_bit, logged_begin, logged_end),
     cmocka_unit_test_setup_teardown(one_run_has_one_log, logged_begin, logged_end),
