@@ -300,13 +300,11 @@ static tl_tensor by_group(const frame *f, tl_tensor x)
                          TL_DIMS(dim[0], heads ? f->hkv : 1, heads ? f->g : 1, dim[2], dim[3]));
 }
 
-/* A bias that can be added to the scores. It is cast only if it must be: the cast of a view of a
- * parameter would be a value of its own for each length. */
+/* The bias in the compute type: as it is where it has that already, for the cast of a view of a
+ * parameter is a value of its own for each length. */
 static tl_tensor meets_scores(const frame *f, tl_tensor bias)
 {
-    const tl_dtype d = tl_dtype_of(f->at.tape, bias);
-    const bool meets = tl_dtype_is_float(d) && (d == TL_F64) == (f->c == TL_F64);
-    return meets ? bias : tl_cast_at(f->at, bias, f->c);
+    return tl_dtype_of(f->at.tape, bias) == f->c ? bias : tl_cast_at(f->at, bias, f->c);
 }
 
 /* True where a key is allowed; TL_NONE if all are. */

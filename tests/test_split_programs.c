@@ -328,35 +328,25 @@ static tl_tensor penalty(tl_tape *t, tl_model *m, tl_tensor x, tl_tensor there)
 }
 
 /* A learned number for each distance, made once and cut to the steps there are. */
-static tl_tensor biased(tl_tape *t, tl_model *m, tl_tensor x, tl_tensor there, tl_dtype dtype)
+static tl_tensor biased_attention(tl_tape *t, tl_model *m, tl_tensor x, tl_tensor there)
 {
     static const int64_t distance[4][4] = {{3, 2, 1, 0}, {4, 3, 2, 1}, {5, 4, 3, 2}, {6, 5, 4, 3}};
     const tl_shape s = tl_shape_of(t, x);
-    tl_tensor w = tl_param(t, m, "by distance", dtype, TL_DIMS(7), .kind = TL_INIT_NORMAL,
+    tl_tensor w = tl_param(t, m, "by distance", TL_F32, TL_DIMS(7), .kind = TL_INIT_NORMAL,
                            .scale = 1);
     tl_tensor b = tl_embedding(t, tl_reshape(t, w, TL_DIMS(7, 1)),
                                tl_constant(t, distance, TL_I64, TL_DIMS(4, 4)));
     b = tl_slice(t, tl_slice(t, tl_reshape(t, b, TL_DIMS(4, 4)), 0, 0, s.dim[1], 1), 1, 0, s.dim[1],
                  1);
-    tl_tensor q = tl_reshape(t, tl_cast(t, x, dtype), TL_DIMS(s.dim[0], 1, s.dim[1], 6));
+    tl_tensor q = tl_reshape(t, x, TL_DIMS(s.dim[0], 1, s.dim[1], 6));
     tl_tensor mask = tl_reshape(t, there, TL_DIMS(s.dim[0], 1, 1, s.dim[1]));
     tl_tensor y = tl_reshape(t, tl_attention(t, q, q, q, .mask = mask, .bias = b), s);
-    return total(t, tl_where(t, there, tl_sin(t, tl_cast(t, y, TL_F32)), tl_scalar(t, TL_F32, 0)));
-}
-
-static tl_tensor biased_attention(tl_tape *t, tl_model *m, tl_tensor x, tl_tensor there)
-{
-    return biased(t, m, x, there, TL_F32);
-}
-
-static tl_tensor biased_attention_bf16(tl_tape *t, tl_model *m, tl_tensor x, tl_tensor there)
-{
-    return biased(t, m, x, there, TL_BF16);
+    return total(t, tl_where(t, there, tl_sin(t, y), tl_scalar(t, TL_F32, 0)));
 }
 
 static void micro_batches_as_long_as_their_longest(void **unused)
 {
-    static by_length *const f[] = {penalty, biased_attention, biased_attention_bf16};
+    static by_length *const f[] = {penalty, biased_attention};
     static const bool is[2][4] = {{true, true, true, true}, {true, false, false, false}};
     char hex[2][65];
     (void)unused;
