@@ -175,6 +175,14 @@ static void traces(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int m
     out[0] = in[0];
 }
 
+static void watches_many(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int m, void *ctx)
+{
+    static double seen;
+    (void)n, (void)m, (void)ctx;
+    tl_watch(t, in[0], &seen);
+    out[0] = in[0];
+}
+
 static void what_a_graph_cannot_hold_is_refused(void **state)
 {
     (void)state;
@@ -187,6 +195,7 @@ static void what_a_graph_cannot_hold_is_refused(void **state)
         tl_status status;
         const char *words;
     } list[] = {{watches_what_changes, TL_EINPLACE, "tl_watch"},
+                {watches_many, TL_ESHAPE, "tl_watch: a tensor of 4 elements; one is needed"},
                 {traces, TL_ETRACED, "a trace itself"}};
     for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
         assert_null(tl_trace(t, list[i].f, &x, 1, 1, o));

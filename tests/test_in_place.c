@@ -764,6 +764,45 @@ static void test_a_sum_that_goes_on(void **unused)
     tl_free(t);
 }
 
+/* y = x/2 in place, written through the input alone: where the call is run again it gets a copy. */
+static tl_status halves_run(tl_call *c)
+{
+    for (int64_t i = 0; i < tl_array_count(c->in[0]); i++)
+        tl_array_put(c->in[0], i, tl_array_get(c->in[0], i) / 2);
+    return TL_OK;
+}
+static void halves_vjp(tl_vjp *g) { g->dx[0] = tl_scale(g->t, g->dy[0], .5); }
+static void quarters_vjp(tl_vjp *g) { g->dx[0] = tl_scale(g->t, g->dy[0], .25); }
+
+static tl_tensor halved(tl_tape *t, const tl_tensor *in, int n, void *op)
+{
+    tl_tensor x = tl_scale(t, in[0], 3);
+    (void)n;
+    return tl_sum(t, tl_square(t, tl_apply1(TL_AT(t), op, NULL, &x, 1)), TL_ALL, false);
+}
+
+static void test_what_writes_through_its_input_is_run_again(void **unused)
+{
+    (void)unused;
+    for (int wrong = 0; wrong < 2; wrong++) {
+        tl_op op = {.name = "halves",
+                    .n_in = 1,
+                    .n_out = 1,
+                    .traits = TL_MUTATES,
+                    .shape = changes_shape,
+                    .forward = halves_run,
+                    .vjp = wrong ? quarters_vjp : halves_vjp};
+        tl_tape *t = tl_tape_new(NULL);
+        tl_tensor x = tl_data(t, ((float[]){1, 2, -3}), TL_F32, TL_DIMS(3));
+        tl_gradcheck_report r = {.text = ""};
+        const tl_verdict v = tl_gradcheck_with(t, halved, &x, 1, &op, &r);
+        if (v != (wrong ? TL_WRONG : TL_RIGHT) ||
+            (wrong && (strstr(r.text, "halves") == NULL || strstr(r.text, "= 0.5)") == NULL)))
+            fail_msg("%s", r.text);
+        tl_free(t);
+    }
+}
+
 /* A leaf that was changed since it was read cannot be read again for the numeric side. */
 static tl_tensor changes_a_leaf(tl_tape *t, const tl_tensor *in, int n, void *ctx)
 {
@@ -850,6 +889,7 @@ const struct CMUnitTest tl_tests_in_place[] = {
     cmocka_unit_test(test_called_and_compiled_agree),
     cmocka_unit_test(test_a_view_of_what_was_removed),
     cmocka_unit_test(test_a_sum_that_goes_on),
+    cmocka_unit_test(test_what_writes_through_its_input_is_run_again),
     cmocka_unit_test(test_a_checked_leaf_that_changed),
     cmocka_unit_test(test_what_is_changed_is_used_apart),
     cmocka_unit_test(test_no_memory_is_shown),

@@ -261,6 +261,9 @@ static void a_dropped_value_cannot_be_read(void **unused)
     expect_failure(t, TL_ETRACED, "dropped by a segment (list it in keep)");
     tl_detach(t, y);
     expect_failure(t, TL_ESTALE, "dropped by a segment");
+    tl_tensor dx;
+    tl_gradients(t, z, &x, 1, y, &dx);
+    expect_failure(t, TL_ETRACED, "tl_gradients: the cotangent has no value");
     assert_int_equal(tl_keep(t, z, buf, sizeof buf), TL_OK);
     tl_backward(t, tl_sum(t, w, TL_ALL, false));
     no_error("backward");

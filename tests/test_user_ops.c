@@ -412,11 +412,31 @@ static tl_status resets_inside(tl_call *c)
     tl_tape_reset(outer);
     return copies(c);
 }
+static tl_tensor leaf_outside, result_outside; /* of the tape */
+static tl_status differentiates_inside(tl_call *c)
+{
+    tl_tensor dx;
+    tl_gradients(outer, result_outside, &leaf_outside, 1, TL_NONE, &dx);
+    return copies(c);
+}
+static tl_graph *graph_outside;
+static tl_status runs_a_graph_inside(tl_call *c)
+{
+    tl_tensor y;
+    tl_graph_run(graph_outside, &leaf_outside, 1, &y, 1);
+    return copies(c);
+}
 
 static void calls(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int n_out, void *op)
 {
     (void)n_out;
     out[0] = tl_apply1(TL_AT(t), op, NULL, in, n);
+}
+
+static void squares(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int n_out, void *ctx)
+{
+    (void)n, (void)n_out, (void)ctx;
+    out[0] = tl_square(t, in[0]);
 }
 
 static tl_status shape_records_inside(tl_call *c)
@@ -443,15 +463,21 @@ static void a_shape_rule_that_uses_its_tape(void **unused)
 /* The call's own record is not overwritten, nor dropped. */
 static void a_forward_that_uses_its_tape(void **unused)
 {
-    static tl_status (*const way[])(tl_call * c) = {records_inside, resets_inside};
+    static tl_status (*const way[])(tl_call * c) = {records_inside, resets_inside,
+                                                    differentiates_inside, runs_a_graph_inside};
     static const char *const says[] = {"fill: called inside busy",
-                                       "tl_tape_reset: busy is under way"};
+                                       "tl_tape_reset: busy is under way",
+                                       "tl_gradients: called inside busy",
+                                       "tl_graph_run: called inside busy, on the same tape"};
     (void)unused;
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 4; i++) {
         const tl_op busy = {
             .name = "busy", .n_in = 1, .n_out = 1, .shape = like, .forward = way[i]};
         tl_tape *t = outer = tl_tape_new(NULL);
         tl_tensor x = row(t);
+        tl_require_grad(t, leaf_outside = row(t));
+        result_outside = tl_sum(t, leaf_outside, TL_ALL, false);
+        graph_outside = tl_trace(t, squares, &x, 1, 1, NULL);
         tl_apply1(TL_AT(t), &busy, NULL, &x, 1);
         expect_failure(t, TL_EUSAGE, says[i]);
         tl_error_clear(t);
@@ -460,7 +486,7 @@ static void a_forward_that_uses_its_tape(void **unused)
         tl_tensor y;
         tl_run(c, &x, 1, &y);
         expect_failure(t, TL_EUSAGE, says[i]);
-        tl_free(c, t);
+        tl_free(graph_outside, c, t);
     }
 }
 
