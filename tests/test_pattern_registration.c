@@ -138,6 +138,31 @@ PROGRAM(makes_constant)
     out[0] = tl_sin(t, tl_tanh(t, in[0]));
 }
 
+PROGRAM(watches)
+{
+    static double seen;
+    UNUSED;
+    out[0] = tl_mul(t, in[0], in[1]);
+    tl_watch(t, tl_sum(t, out[0], TL_ALL, false), &seen);
+}
+
+PROGRAM(too_long)
+{
+    UNUSED;
+    out[0] = tl_mul(t, in[0], in[1]);
+    for (int i = 0; i < TL_PATTERN_NODES; i++)
+        out[0] = tl_sin(t, out[0]);
+}
+
+PROGRAM(too_wide)
+{
+    tl_tensor all[TL_PATTERN_ARGS + 1];
+    UNUSED;
+    for (int i = 0; i < TL_PATTERN_ARGS + 1; i++)
+        all[i] = in[i % 2];
+    out[0] = tl_concat(t, all, TL_PATTERN_ARGS + 1, 0);
+}
+
 /* A check that no other rule has, so that no rule is the same as another. */
 static bool own_check(const tl_match *m, void *ctx)
 {
@@ -187,7 +212,11 @@ static void bad_input_to_registration_is_a_clear_error(void **state)
                                          TL_ARG("y", TL_F32, TL_DIMS(2, 4))};
     static const tl_pattern_arg huge[] = {TL_ARG("x", TL_F32, TL_DIMS(1LL << 40)),
                                           TL_ARG("y", TL_F32, TL_DIMS(1LL << 40))};
-    static const tl_pattern_scalar unused[] = {{"eps", 0.125}};
+    static const tl_pattern_scalar unused[] = {{"eps", 0.125}}, nameless[] = {{NULL, 0.125}};
+    static const tl_pattern_arg anonymous[] = {TL_ARG("x", TL_F32, TL_DIMS(2, 4)),
+                                               TL_ARG(NULL, TL_F32, TL_DIMS(2, 4))},
+                                untyped[] = {TL_ARG("x", (tl_dtype)0, TL_DIMS(2, 4)),
+                                             TL_ARG("y", TL_F32, TL_DIMS(2, 4))};
     const tl_replacement good = {.name = "test_refused",
                                  .search = rule_written_swiglu,
                                  .replace = rule_swiglu,
@@ -205,6 +234,19 @@ static void bad_input_to_registration_is_a_clear_error(void **state)
     r = good, r.search = ignores_y, refused(r, TL_EUSAGE, "does not use its argument 'y'");
     r = good, r.scalars = unused, r.n_scalars = 1,
     refused(r, TL_EUSAGE, "does not use its scalar 'eps'");
+    r.scalars = nameless, refused(r, TL_EUSAGE, "scalar 0 has no name");
+    r.scalars = NULL, refused(r, TL_EUSAGE, "scalar 0 has no name");
+    r = good, r.example_inputs = anonymous,
+    refused(r, TL_EUSAGE, "argument 1 has no name or no dtype");
+    r = good, r.example_inputs = untyped,
+    refused(r, TL_EUSAGE, "argument 0 has no name or no dtype");
+    r = good, r.example_inputs = NULL, refused(r, TL_EUSAGE, "argument 0 has no name or no dtype");
+    r = good, r.search = watches, refused(r, TL_EUSAGE, "its search calls tl_host or tl_watch");
+    r = good, r.replace = watches,
+    refused(r, TL_EUSAGE, "its replacement calls tl_host or tl_watch");
+    r = good, r.search = too_long,
+    refused(r, TL_EUSAGE, "calls sin with 1 inputs as call 128; a pattern has at most 128 of");
+    r = good, r.search = too_wide, refused(r, TL_EUSAGE, "with 17 inputs as call 0; a pattern");
     r = good, r.replace = other_shape,
     refused(r, TL_ESHAPE, "output 0 of its replacement is F32 [4], of its search F32 [2, 4]");
     r = good, r.replace = other_dtype,
