@@ -146,6 +146,42 @@ static void sums_of_samples_that_are_alike(void **unused)
     logged_says("2 more results could not be compared");
 }
 
+/* A table that each micro-batch makes anew, of one size whatever the split. */
+static void train_by_table(const char *path, int n, double factor)
+{
+    static const float x[2][3] = {{1, 2, 3}, {4, 5, 6}}, table[2][3] = {{1, 0, 2}, {0, 3, 0}};
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tape *t = tl_tape_new(m);
+    tl_opt *o = tl_sgd_new(m, .lr = 0.1);
+    tl_log_open(t, path, .keep = 1);
+    for (int at = 0; at < 2; at += n) {
+        tl_tensor h = tl_linear(t, m, "l", tl_data(t, x[at], TL_F32, TL_DIMS(n, 3)), 2);
+        tl_tensor k = tl_scale(t, tl_data(t, table, TL_F32, TL_DIMS(2, 3)), factor);
+        tl_backward(t, tl_sum(t, tl_matmul(t, h, k), TL_ALL, false));
+        if (at + n < 2)
+            tl_tape_reset(t);
+    }
+    tl_step(o, t);
+    assert_int_equal(tl_log_close(t), TL_OK);
+    tl_free(o, t, m);
+}
+
+/* Its elements are compared in the last part that each run made. */
+static void a_table_of_each_micro_batch(void **unused)
+{
+    (void)unused;
+    train_by_table(logged_file("good"), 2, 1);
+    for (int n = 1; n <= 2; n++) {
+        train_by_table(logged_file("bad"), n, 1);
+        assert_int_equal(logged_diff("good", "bad"), 0);
+        train_by_table(logged_file("bad"), n, 2);
+        for (int turned = 0; turned < 2; turned++) {
+            assert_int_equal(turned ? logged_diff("bad", "good") : logged_diff("good", "bad"), 1);
+            logged_says("3 of 6 elements differ, the first at [0, 0]");
+        }
+    }
+}
+
 static void programs_without_backward_are_logged(void **unused)
 {
     (void)unused;
@@ -344,6 +380,7 @@ const struct CMUnitTest tl_tests_log_diff[] = {
     cmocka_unit_test_setup_teardown(a_flipped_bit_is_found, logged_begin, logged_end),
     cmocka_unit_test_setup_teardown(a_flipped_bit_in_a_graph_is_found, logged_begin, logged_end),
     cmocka_unit_test_setup_teardown(sums_of_samples_that_are_alike, logged_begin, logged_end),
+    cmocka_unit_test_setup_teardown(a_table_of_each_micro_batch, logged_begin, logged_end),
     cmocka_unit_test_setup_teardown(programs_without_backward_are_logged, logged_begin, logged_end),
     cmocka_unit_test_setup_teardown(how_to_see_the_elements_is_said, logged_begin, logged_end),
     cmocka_unit_test_setup_teardown(the_first_fast_matmul_is_named, logged_begin, logged_end),
