@@ -404,6 +404,57 @@ static void the_scalar_of_a_place_is_that_of_its_nodes(void **state)
     tl_free(m);
 }
 
+PROGRAM(scaled_twice)
+{
+    const tl_pattern_values *v = ctx;
+    (void)n_in, (void)n_out;
+    out[0] = tl_scale(t, tl_exp(t, tl_scale(t, in[0], v->scalar[0])), v->scalar[0]);
+}
+
+PROGRAM(put_scaled_twice)
+{
+    const tl_pattern_values *v = ctx;
+    tl_tensor c = tl_scalar(t, tl_dtype_of(t, in[0]), v->scalar[0]);
+    (void)n_in, (void)n_out;
+    out[0] = tl_mul(t, tl_exp(t, tl_mul(t, in[0], c)), c);
+}
+
+PROGRAM(scaled_by_two_numbers)
+{
+    const double *c = ctx;
+    (void)n_in, (void)n_out;
+    out[0] = tl_scale(t, tl_exp(t, tl_scale(t, in[0], c[0])), c[1]);
+}
+
+/* One scalar argument is one number wherever search uses it. */
+static void a_scalar_used_twice_is_one_number(void **state)
+{
+    (void)state;
+    static const tl_pattern_scalar scalars[] = {{"c", 0.75}};
+    static const tl_replacement rule = {.name = "test_scaled_twice",
+                                        .search = scaled_twice,
+                                        .replace = put_scaled_twice,
+                                        .example_inputs = rule_one_arg,
+                                        .n_in = 1,
+                                        .n_out = 1,
+                                        .scalars = scalars,
+                                        .n_scalars = 1,
+                                        .exact_forward = TL_BIT(TL_F32)};
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tensor in = both_data(m, TL_F32, TL_DIMS(3, 8), 1);
+    rule_on(&rule);
+    for (int other = 0; other < 2; other++) {
+        double c[2] = {3.25, other ? -0.5 : 3.25};
+        both_result r = both_ways(m, scaled_by_two_numbers, &in, 1, 1, c, (tl_graph_options){0});
+        assert_true(r.same);
+        expect_text(r.replaced, other ? "" : "test_scaled_twice: replaced 1 time, exact");
+        if (other)
+            expect_no_text(r.replaced, "replaced 1 time");
+    }
+    rule_off(&rule);
+    tl_free(m);
+}
+
 const struct CMUnitTest tl_tests_pattern_rules[] = {
     cmocka_unit_test(modes_agree),
     cmocka_unit_test(what_is_switched_off_is_absent),
@@ -413,6 +464,7 @@ const struct CMUnitTest tl_tests_pattern_rules[] = {
     cmocka_unit_test(a_joint_pattern_is_found_in_the_expanded_graph),
     cmocka_unit_test(a_scalar_differs_from_match_to_match),
     cmocka_unit_test(the_scalar_of_a_place_is_that_of_its_nodes),
+    cmocka_unit_test(a_scalar_used_twice_is_one_number),
 };
 const size_t tl_tests_pattern_rules_count = sizeof tl_tests_pattern_rules /
                                             sizeof *tl_tests_pattern_rules;
