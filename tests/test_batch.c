@@ -353,6 +353,22 @@ static void other_programs_are_noticed(void **unused)
     assert_non_null(strstr(tl_error(t), "call 2 of this micro-batch"));
 }
 
+/* Also where the walk ends at a leaf of the tape, behind those at parameters. */
+static void other_programs_beside_a_leaf(void **unused)
+{
+    (void)unused;
+    for (int i = 0; i < 2; i++) {
+        tl_tape_reset(t);
+        tl_tensor x = zeros(TL_DIMS(2, 3)), z = zeros(TL_DIMS(2, 3));
+        tl_require_grad(t, z);
+        tl_tensor y = tl_add(t, program(t, &x, 1, i == 0 ? NULL : rooted),
+                             tl_sum(t, z, TL_ALL, false));
+        assert_int_equal(tl_backward(t, y), i == 0 ? TL_OK : TL_EUSAGE);
+    }
+    assert_non_null(strstr(tl_error(t), "run different programs"));
+    tl_error_clear(t);
+}
+
 static tl_status twice(tl_backward_options second)
 {
     TL_TRY(one(3, 1, NULL, (tl_backward_options){.retain = false}));
@@ -370,22 +386,6 @@ static void stepping(tl_tape *on, const tl_tensor *in, int n, tl_tensor *out, in
 
 /* One backward where the micro-batches before had two: at the reset, and at the optimizer's step,
  * called or compiled. */
-/* Also where the walk ends at a leaf of the tape, behind those at parameters. */
-static void other_programs_beside_a_leaf(void **unused)
-{
-    (void)unused;
-    for (int i = 0; i < 2; i++) {
-        tl_tape_reset(t);
-        tl_tensor x = zeros(TL_DIMS(2, 3)), z = zeros(TL_DIMS(2, 3));
-        tl_require_grad(t, z);
-        tl_tensor y = tl_add(t, program(t, &x, 1, i == 0 ? NULL : rooted),
-                             tl_sum(t, z, TL_ALL, false));
-        assert_int_equal(tl_backward(t, y), i == 0 ? TL_OK : TL_EUSAGE);
-    }
-    assert_non_null(strstr(tl_error(t), "run different programs"));
-    tl_error_clear(t);
-}
-
 static void fewer_backwards_are_noticed(void **unused)
 {
     const tl_backward_options plain = {.retain = false}, ragged = {.ragged = true};
@@ -473,6 +473,7 @@ static void graphs_leave_the_prints_of_what_is_called(void **unused)
     tl_tensor x = zeros(TL_DIMS(2, 3)), y;
     assert_int_equal(tl_run(other, &x, 1, &y), TL_EUSAGE);
     assert_non_null(strstr(tl_error(t), "run different programs"));
+    assert_non_null(strstr(tl_error(t), ", in a graph or at the end, where one before had "));
     tl_error_clear(t);
     tl_tape_reset(t);
     x = zeros(TL_DIMS(2, 3));

@@ -118,13 +118,13 @@ static tl_status meet(tl_at at, int k, tl_print x, const uint32_t *order)
     if (x.ragged || (i == x.n && i == before->n))
         return TL_OK;
     const tl_node *node = order != NULL && i < x.n ? &t->node[order[i]] : NULL;
-    return tl_tape_fail(
-        at, TL_EUSAGE,
-        "tl_backward: micro-batches of one step run different programs: node %u of "
-        "%u, %s (%.90s:%d), where one before had %u nodes; .ragged = true allows it",
-        i, x.n, node == NULL ? "in a graph or at the end" : node->op->name,
-        node == NULL || node->file == NULL ? "?" : node->file, node == NULL ? 0 : node->line,
-        before->n);
+    char text[TL_CHANGER_TEXT];
+    const tl_changer there = node == NULL ? (tl_changer){.what = "in a graph or at the end"}
+                                          : (tl_changer){node->op->name, node->file, node->line};
+    return tl_tape_fail(at, TL_EUSAGE,
+                        "tl_backward: micro-batches of one step run different programs: node %u of "
+                        "%u, %s, where one before had %u nodes; .ragged = true allows it",
+                        i, x.n, tl_changer_text(text, there), before->n);
 }
 
 /* The print of a walk's nodes. order: the nodes that are in it; place: as in print_of_input. NULL,
