@@ -347,6 +347,15 @@ static void test_dropout_mode(void **unused)
     assert_true(tl_is_none(tl_dropout(t, x, 0.5, .stream = "s", .start = x)));
     assert_non_null(strstr(tl_error(t), "start [3, 40], F32"));
     tl_error_clear(t);
+    for (int n = 2; n <= 4; n += 2) { /* x has 3 rows */
+        tl_tensor few = tl_data(t, ((int64_t[]){0, 0, 0, 0}), TL_I64, TL_DIMS(n));
+        assert_true(tl_is_none(tl_dropout(t, x, 0.5, .stream = "s", .start = few)));
+        assert_non_null(strstr(tl_error(t), "I64 for each row of x"));
+        tl_error_clear(t);
+        assert_true(tl_is_none(tl_normal(t, TL_F32, TL_DIMS(3, 40), "s", .start = few)));
+        assert_non_null(strstr(tl_error(t), "one number, or one for each row"));
+        tl_error_clear(t);
+    }
     tl_tensor one = tl_scalar(t, TL_F32, 1);
     for (int i = 0; i < 2; i++) {
         assert_true(tl_is_none(i ? tl_dropout(t, one, 0.5, .stream = "s")

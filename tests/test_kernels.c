@@ -7,6 +7,8 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "autograd/pointwise.h"
 #include "ops/list.h"
@@ -78,6 +80,11 @@ static void a_registration_that_makes_no_sense_is_refused(void **unused)
                                     .name = "test-level",
                                     .mode = TL_FAST,
                                     .isa = "avx2",
+                                    .run = own_matmul},
+                           typed = {.op = "matmul",
+                                    .name = "test-typed",
+                                    .dtype = (tl_dtype)77,
+                                    .mode = TL_FAST,
                                     .run = own_matmul};
     (void)unused;
     own_kernels(t);
@@ -99,11 +106,39 @@ static void a_registration_that_makes_no_sense_is_refused(void **unused)
     expect_failure(t, TL_EUSAGE, "TL_INVARIANT (0) or TL_FAST");
     tl_kernel_register(t, &level);
     expect_failure(t, TL_EUSAGE, "'avx2', which is not a vector level");
+    tl_kernel_register(t, &typed);
+    expect_failure(t, TL_EDTYPE, "kernel 'test-typed': 77 is not a dtype");
     tl_kernel_register(t, &own_bits);
     expect_failure(t, TL_ENAME, "already");
 }
 
 /* ---- which one ran ---- */
+
+/* In a process of its own, whose table is full at the end. */
+static void a_full_table_is_refused(void **unused)
+{
+    enum { MANY = 400 };
+    static tl_kernel k[MANY];
+    static char name[MANY][24];
+    int status = 0;
+    (void)unused;
+    const pid_t child = fork();
+    if (child == 0) {
+        int n = 0;
+        for (; n < MANY && !tl_failed(t); n++) {
+            snprintf(name[n], sizeof name[n], "test-many-%d", n);
+            k[n] = (tl_kernel){
+                .op = "matmul", .name = name[n], .mode = TL_FAST, .run = own_matmul};
+            tl_kernel_register(t, &k[n]);
+        }
+        _exit(n > 100 && n < MANY && tl_error_status(t) == TL_ENOMEM &&
+                      strstr(tl_error(t), "the table holds 256 kernels and is full") != NULL
+                  ? 0
+                  : 1);
+    }
+    assert_true(child > 0 && waitpid(child, &status, 0) == child);
+    assert_int_equal(status, 0);
+}
 
 static void what_ran_is_told(void **unused)
 {
@@ -341,6 +376,7 @@ const struct CMUnitTest tl_tests_kernels[] = {
     TEST(every_op_stands_in_the_table_at_every_level),
     TEST(a_registered_kernel_is_listed_once),
     TEST(a_registration_that_makes_no_sense_is_refused),
+    TEST(a_full_table_is_refused),
     TEST(what_ran_is_told),
     TEST(a_scope_speaks_of_one_op_and_dtype),
     TEST(scopes_nest_and_the_innermost_decides),
