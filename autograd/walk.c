@@ -312,10 +312,7 @@ tl_status tl_walk_prepare(tl_walk *w)
     if (tl_is_none(w->opt.cotangent))
         w->opt.cotangent = tl_filled(w->at, &y->a, y->a.dtype, 1);
     TL_TRY(tl_error_status(w->t));
-    const tl_tensor dy = w->start.cotangent = w->opt.cotangent;
-    tl_value *c = w->target != NULL && dy.owner == w->t->values.owner ? tl_peek(w->t, dy) : NULL;
-    if (c != NULL && c->batch == TL_FREE && y->batch >= 0)
-        tl_batch_like(c, y); /* a row for each sample */
+    w->start.cotangent = w->opt.cotangent;
     tl_walk_box(w, w->y)->first = &w->start;
     return w->target == NULL ? tl_fold_deal(w) : TL_OK;
 }

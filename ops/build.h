@@ -232,7 +232,7 @@ enum { BACK_END = BACK_START + 1, BACK_DHN, BACK_DCN, BACK_IN };
 void tl_recur_grad_vjp(tl_vjp *g); /* recur_twice.c */
 
 /* The state before each step, (b, s, n), in primitives: h0 (b, n), (n) or none, then x without its
- * last step (recur_twice.c). */
-tl_tensor tl_recur_before(tl_tape *t, tl_tensor x, tl_tensor h0, bool reverse);
+ * last step (recur_twice.c). edge: where a sample's steps begin, `start` or in reverse `end`. */
+tl_tensor tl_recur_before(tl_tape *t, tl_tensor x, tl_tensor h0, tl_tensor edge, bool reverse);
 
 #endif

@@ -94,7 +94,7 @@ static void spread_planes(void *ctx, int64_t begin, int64_t end, int thread)
         memset(to, 0, (size_t)(rows * cols * size));
         for (int64_t h = 0; h < x->dim[3]; h++) {
             int64_t v = h * j->t[0].b - j->r[0].first;
-            if (v < 0 || v >= rows)
+            if (v < 0 || v >= rows || lo + cols <= 0)
                 continue;
             const char *row = (const char *)x->data +
                               (from + h * x->stride[3] + first * x->stride[4]) *

@@ -122,7 +122,8 @@ static void gather_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
     const int nd = c->out[0].ndim;
     const tl_batch a = tl_batch_beside(tl_batch_meet(c, in, TL_ALL_INPUTS, nd), nd,
                                        ((const gather_attrs *)c->attrs)->dim);
-    out[0] = a < 0 || c->out[0].dim[a] != c->in[0]->dim[a] ? TL_MIXED : a;
+    const tl_array *x = c->in[in[0] == TL_FREE];
+    out[0] = a < 0 || c->out[0].dim[a] != x->dim[a] ? TL_MIXED : a;
 }
 
 const tl_op tl_op_gather = {TL_NAMED(gather, 2, 1),    .shape = gather_shape,

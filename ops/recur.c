@@ -321,7 +321,8 @@ static void recur_vjp(tl_vjp *g)
     g->dx[RECUR_H0] = out[2];
     g->dx[RECUR_C0] = out[3];
     if (g->wants[RECUR_W]) {
-        tl_tensor h = tl_recur_before(t, g->out[0], g->in[RECUR_H0], a->reverse);
+        tl_tensor h = tl_recur_before(t, g->out[0], g->in[RECUR_H0],
+                                      g->in[a->reverse ? RECUR_END : RECUR_START], a->reverse);
         g->dx[RECUR_W] = tl_matmul_into_at(TL_AT(t), tl_transpose(t, *du, 1, 2), h, g->acc[RECUR_W],
                                            (tl_matmul_attrs){.batch = TL_SCALAR});
     }

@@ -4,7 +4,20 @@
 #include "autograd/batch/samples.h"
 #include "ops/build.h"
 
-tl_tensor tl_recur_before(tl_tape *t, tl_tensor x, tl_tensor h0, bool reverse)
+/* x, or the first state `before` (b, 1, n) at steps whose step before has not been made. The two
+ * are equal there, but gradients go on from the latter as they do without padding. */
+static tl_tensor past_padding(tl_tape *t, tl_tensor x, tl_tensor before, tl_tensor edge,
+                              bool reverse)
+{
+    const tl_shape s = tl_shape_of(t, x);
+    const tl_tensor now = tl_reshape(t,
+                                     tl_arange(t, TL_I64, reverse, (double)s.dim[1] + reverse, 1),
+                                     TL_DIMS(1, s.dim[1], 1)),
+                    at = tl_reshape(t, edge, TL_DIMS(s.dim[0], 1, 1));
+    return tl_where(t, reverse ? tl_lt(t, now, at) : tl_gt(t, now, at), x, before);
+}
+
+tl_tensor tl_recur_before(tl_tape *t, tl_tensor x, tl_tensor h0, tl_tensor edge, bool reverse)
 {
     tl_shape s = tl_shape_of(t, x), one = TL_DIMS(s.dim[0], 1, s.dim[2]);
     if (s.dim[1] == 0)
@@ -17,7 +30,10 @@ tl_tensor tl_recur_before(tl_tape *t, tl_tensor x, tl_tensor h0, bool reverse)
         *first = tl_shape_of(t, h0).ndim == 1 ? tl_expand(t, h0, one) : tl_reshape(t, h0, one);
     if (tl_batch_of(t, *first) == TL_FREE)
         tl_batch_samples_of(t, *first, x, 0);
-    return tl_concat(t, part, 2, 1);
+    const bool again = !tl_is_none(h0) && !tl_is_none(edge) && !(tl_mode(t) & TL_NO_GRAD);
+    const tl_tensor before = *first;
+    x = tl_concat(t, part, 2, 1);
+    return again ? past_padding(t, x, before, edge, reverse) : x;
 }
 
 typedef struct {
@@ -133,16 +149,16 @@ static moment moment_of(const twice *j, int64_t k)
     }
     tl_tensor states = cell == TL_LSTM ? j->in[BACK_C] : j->in[BACK_Y],
               first = j->in[cell == TL_LSTM ? BACK_C0 : BACK_H0];
-    if (cell > TL_GRU)
+    const tl_tensor before = k == 0 ? TL_NONE : made_at(j, time_of(j, k - 1));
+    if (cell > TL_GRU) {
         m.act[0] = at_step(j, states, at);
-    else if (!tl_is_none(first))
-        m.old = tl_expand(t, first, TL_DIMS(j->b, j->n));
-    else
-        m.old = some(j, TL_NONE, j->n);
-    if (cell <= TL_GRU && k > 0) {
-        const tl_tensor before = made_at(j, time_of(j, k - 1)),
-                        last = at_step(j, states, time_of(j, k - 1));
-        m.old = tl_is_none(before) ? last : tl_where(t, before, last, m.old);
+    } else if (k > 0 && tl_is_none(before)) {
+        m.old = at_step(j, states, time_of(j, k - 1));
+    } else {
+        m.old = tl_is_none(first) ? some(j, TL_NONE, j->n)
+                                  : tl_expand(t, first, TL_DIMS(j->b, j->n));
+        if (k > 0)
+            m.old = tl_where(t, before, at_step(j, states, time_of(j, k - 1)), m.old);
     }
     if (cell == TL_LSTM)
         m.tc = tl_tanh(t, at_step(j, states, at));

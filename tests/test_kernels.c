@@ -127,8 +127,7 @@ static void a_full_table_is_refused(void **unused)
         int n = 0;
         for (; n < MANY && !tl_failed(t); n++) {
             snprintf(name[n], sizeof name[n], "test-many-%d", n);
-            k[n] = (tl_kernel){
-                .op = "matmul", .name = name[n], .mode = TL_FAST, .run = own_matmul};
+            k[n] = (tl_kernel){.op = "matmul", .name = name[n], .mode = TL_FAST, .run = own_matmul};
             tl_kernel_register(t, &k[n]);
         }
         _exit(n > 100 && n < MANY && tl_error_status(t) == TL_ENOMEM &&

@@ -505,37 +505,42 @@ static void second_derivatives_have_one_hash(void **unused)
         }
 }
 
-/* The weights' hash after a step with a penalty on gradients; the first states are parameters. */
-static void hash_of_penalty(tl_cell k, int64_t before, char hex[65])
+/* The weights' hash after a step with a penalty on gradients by inputs and weights; the first
+ * states are parameters. */
+static void hash_of_penalty(tl_cell k, bool reverse, int64_t before, char hex[65])
 {
     enum { N = 4, MOST = 3 };
-    const int64_t gates = (k == TL_LSTM ? 4 : 3) * N, steps = before + 2;
+    const int64_t gates = (k == TL_LSTM ? 4 : k == TL_GRU ? 3 : 1) * N, steps = before + 2;
+    const int64_t from = reverse ? 0 : before;
     const tl_init normal = {TL_INIT_NORMAL, 0.5};
-    double a[B * (MOST + 2) * 4 * N] = {0};
+    float a[B * (MOST + 2) * 4 * N] = {0};
     bool there[B * (MOST + 2)] = {false};
-    int64_t start[B];
+    int64_t start[B], end[B];
     for (int64_t i = 0; i < B * 2 * gates; i++)
-        a[i / (2 * gates) * steps * gates + before * gates + i % (2 * gates)] = number(i);
+        a[i / (2 * gates) * steps * gates + from * gates + i % (2 * gates)] = (float)number(i);
     for (int64_t i = 0; i < B * steps; i++)
-        there[i] = i % steps >= before;
+        there[i] = i % steps >= from && i % steps < from + 2;
     for (int i = 0; i < B; i++)
-        start[i] = before;
+        start[i] = from, end[i] = from + 2;
     tl_model *m = tl_model_new(.seed = 3);
     tl_tape *t = tl_tape_new(m);
     tl_opt *o = tl_sgd_new(m, .lr = 0.1);
-    tl_tensor x = tl_data(t, a, TL_F64, TL_DIMS(B, steps, gates)), d,
+    tl_tensor x = tl_data(t, a, TL_F32, TL_DIMS(B, steps, gates)), d[2],
               is = tl_data(t, there, TL_BOOL, TL_DIMS(B, steps, 1)),
-              from = tl_data(t, start, TL_I64, TL_DIMS(B)), zero = tl_scalar(t, TL_F64, 0),
-              u = tl_param_at(TL_AT(t), m, "u", TL_F64, TL_DIMS(gates, N), normal),
-              h = tl_param_at(TL_AT(t), m, "h", TL_F64, TL_DIMS(N), normal), c = TL_NONE;
+              begins = tl_data(t, start, TL_I64, TL_DIMS(B)),
+              ends = tl_data(t, end, TL_I64, TL_DIMS(B)), zero = tl_scalar(t, TL_F32, 0),
+              u = tl_param_at(TL_AT(t), m, "u", TL_F32, TL_DIMS(gates, N), normal),
+              h = tl_param_at(TL_AT(t), m, "h", TL_F32, TL_DIMS(N), normal), c = TL_NONE;
     if (k == TL_LSTM)
-        c = tl_param_at(TL_AT(t), m, "c", TL_F64, TL_DIMS(N), normal);
+        c = tl_param_at(TL_AT(t), m, "c", TL_F32, TL_DIMS(N), normal);
     tl_require_grad(t, x);
-    tl_tensor y = tl_recur(t, x, u, k, .h = h, .c = c, .start = from);
+    tl_tensor y = tl_recur(t, x, u, k, .h = h, .c = c, .start = begins, .end = ends,
+                           .reverse = reverse);
     y = tl_sum(t, tl_where(t, is, tl_sin(t, y), zero), TL_ALL, false);
-    tl_gradients(t, y, &x, 1, TL_NONE, &d);
-    d = tl_sum(t, tl_square(t, tl_where(t, is, d, zero)), TL_ALL, false);
-    tl_backward(t, tl_add(t, y, d));
+    tl_gradients(t, y, (tl_tensor[]){x, u}, 2, TL_NONE, d);
+    d[0] = tl_sum(t, tl_square(t, tl_where(t, is, d[0], zero)), TL_ALL, false);
+    d[1] = tl_sum(t, tl_square(t, d[1]), TL_ALL, false);
+    tl_backward(t, tl_add(t, y, tl_add(t, d[0], d[1])));
     tl_step(o, t);
     assert_string_equal(tl_error(t), "");
     assert_int_equal(tl_model_sha256(m, hex), TL_OK);
@@ -544,14 +549,16 @@ static void hash_of_penalty(tl_cell k, int64_t before, char hex[65])
 
 static void padding_before_first_states_that_are_learned(void **unused)
 {
+    static const tl_cell cells[] = {TL_LSTM, TL_GRU, TL_RNN_TANH, TL_RNN_RELU};
     (void)unused;
-    for (int k = 0; k <= GRU; k++) {
+    for (int k = 0; k < 8; k++) {
         char alone[65], padded[65];
-        hash_of_penalty((tl_cell)((int)TL_LSTM + k), 0, alone);
+        hash_of_penalty(cells[k / 2], k % 2, 0, alone);
         for (int n = 1; n <= 3; n++) {
-            hash_of_penalty((tl_cell)((int)TL_LSTM + k), n, padded);
+            hash_of_penalty(cells[k / 2], k % 2, n, padded);
             if (strcmp(padded, alone) != 0)
-                fail_msg("%s, %d steps before: %s, not %s", cell_names[k], n, padded, alone);
+                fail_msg("cell %d, %d steps %s: %s, not %s", k / 2, n,
+                         k % 2 ? "behind, in reverse" : "before", padded, alone);
         }
     }
 }

@@ -2,10 +2,10 @@
  *
  * Each tl_backward leaves the print (fingerprint) of its walk: in canonical order a number for each
  * node, made of its op, its dtype and what it reads. The same call of a later micro-batch must have
- * the same print. Sizes do not count, nor do views, copies and sums that undo a broadcast, which
- * may be there for a size's sake. A trace notes the prints of all its calls, which meet those of
- * the tape at each run. Prints are the same in every process, so that the ranks of a group can
- * compare theirs (tl_programs). */
+ * the same print. Sizes do not count, nor do views, copies and, in gradients, sums that undo a
+ * broadcast, which may be there for a size's sake. A trace notes the prints of all its calls, which
+ * meet those of the tape at each run. Prints are the same in every process, so that the ranks of a
+ * group can compare theirs (tl_programs). */
 #include <string.h>
 
 #include "autograd/batch/internal.h"
@@ -58,10 +58,14 @@ uint64_t tl_programs(const tl_tape *t)
     return p->n == 0 || ragged ? 0 : h | 1;
 }
 
-/* Whether a node may be there for a size's sake. */
-static bool passes_on(const tl_node *n)
+/* Whether a node may be there for a size's sake: a view, a copy, or in a gradient a sum that undoes
+ * a broadcast, but not one over samples. */
+static bool passes_on(const tl_tape *t, const tl_node *n)
 {
-    return tl_passes_on(n) || (n->op == &tl_op_sum_to && tl_is_none(n->in[1]));
+    const tl_batch axis = tl_values_at(&t->values, n->out)->batch;
+    const bool undoes = n->op == &tl_op_sum_to && tl_is_none(n->in[1]) &&
+                        n->phase & TL_PHASE_BACKWARD;
+    return tl_passes_on(n) || (undoes && axis != TL_TOTAL && axis != TL_MIXED);
 }
 
 /* What a node reads, as a number: x is one of its inputs, y its output. place: by node from
@@ -70,7 +74,7 @@ static uint64_t print_of_input(const tl_walk *w, tl_tensor x, const tl_value *y,
                                const uint32_t *place)
 {
     const tl_tape *t = w->t;
-    for (const tl_node *n; (n = tl_maker(t, x)) != NULL && passes_on(n);)
+    for (const tl_node *n; (n = tl_maker(t, x)) != NULL && passes_on(t, n);)
         x = n->in[0];
     const tl_value *v = tl_peek(t, x);
     if (v == NULL)
@@ -139,7 +143,7 @@ static uint64_t *print_nodes(const tl_walk *w, uint32_t *n, uint32_t **order, ui
         return NULL;
     for (uint32_t i = *n = 0; i < w->n; i++) {
         const uint32_t node = w->order[i];
-        if (passes_on(&t->node[node]))
+        if (passes_on(t, &t->node[node]))
             continue;
         (*place)[node - w->first_node] = *n;
         (*order)[*n] = node;

@@ -135,8 +135,7 @@ static void G(pack_b)(const tl_gemm_mat *b, int64_t n, int64_t k, int64_t strip,
     }
 }
 
-/* Copies n elements, at most the 64 of the widest strip, as two pieces of constant size that may
- * overlap. */
+/* Copies n elements, as two pieces of constant size that may overlap. */
 static inline void G(copy_run)(G(elem) *restrict to, const G(elem) *restrict from, int64_t n)
 {
 #define PIECES(size)                                                               \
@@ -153,8 +152,10 @@ static inline void G(copy_run)(G(elem) *restrict to, const G(elem) *restrict fro
         PIECES(8);
     else if (n < 32)
         PIECES(16);
-    else
+    else if (n <= 64)
         PIECES(32);
+    else
+        memcpy(to, from, (size_t)n * sizeof *to);
 #undef PIECES
 }
 
