@@ -158,6 +158,56 @@ static void inputs_that_the_graph_changes_are_refused(void **state)
     tl_free(c, o, t, m);
 }
 
+static void turns(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int m, void *ctx)
+{
+    tl_tensor half = tl_constant(t, ((float[]){.5, .5}), TL_F32, TL_DIMS(2));
+    (void)n, (void)m, (void)ctx;
+    out[0] = tl_rotary_(t, in[0], half, half, TL_ROTARY_HALF);
+}
+
+/* Called, the program would change the buffer itself. */
+static void a_tensor_of_the_model_is_no_input_to_change(void **state)
+{
+    (void)state;
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tape *t = tl_tape_new(m);
+    tl_compiled *c = tl_compile(t, turns, 1, NULL);
+    tl_tensor b = tl_buffer(t, m, "b", TL_F32, TL_DIMS(1, 4)), two = tl_slice(t, b, 1, 1, 3, 1),
+              x = tl_data(t, ((float[]){4, 2}), TL_F32, TL_DIMS(1, 2)), out;
+    assert_int_equal(tl_run(c, &x, 1, &out), TL_OK);
+    assert_first(t, out, 1);
+    assert_int_equal(tl_run(c, &two, 1, &out), TL_EUSAGE);
+    assert_failed(t, TL_EUSAGE, "input 0 lies in a tensor of the model");
+    tl_free(c, t, m);
+}
+
+static void adds_up(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int m, void *ctx)
+{
+    tl_tensor w = tl_param(t, tl_tape_model(t), "w", TL_F32, TL_DIMS(2, 2), .kind = TL_INIT_ONES);
+    (void)n, (void)m, (void)ctx;
+    out[0] = tl_scale(t, in[0], 3);
+    tl_backward(t, tl_sum(t, tl_matmul(t, in[0], w), TL_ALL, false));
+}
+
+/* What tl_grad has lent would grow while the program reads it. */
+static void a_gradient_is_no_input_of_what_adds_to_it(void **state)
+{
+    (void)state;
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tape *t = tl_tape_new(m);
+    tl_compiled *c = tl_compile(t, adds_up, 1, NULL);
+    tl_tensor x = tl_reshape(t, four(t, 1), TL_DIMS(2, 2)), out;
+    assert_int_equal(tl_run(c, &x, 1, &out), TL_OK);
+    tl_tensor lent = tl_detach(t, tl_grad(t, tl_model_find(m, "w"))), copy = tl_scale(t, lent, 1);
+    assert_int_equal(tl_run(c, &lent, 1, &out), TL_EUSAGE);
+    assert_failed(t, TL_EUSAGE, "input 0 lies in a gradient");
+    assert_int_equal(tl_run(c, &copy, 1, &out), TL_OK);
+    assert_first(t, out, 12);
+    assert_first(t, tl_grad(t, tl_model_find(m, "w")),
+                 10); /* 4 + 6: the error has cost what was there */
+    tl_free(c, t, m);
+}
+
 /* ---- what a program may not do ---- */
 
 static void watches_what_changes(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int m,
@@ -467,6 +517,8 @@ const struct CMUnitTest tl_tests_graph_edges[] = {
     cmocka_unit_test(what_a_program_changes_begins_anew_at_each_run),
     cmocka_unit_test(one_tensor_may_be_two_inputs),
     cmocka_unit_test(inputs_that_the_graph_changes_are_refused),
+    cmocka_unit_test(a_tensor_of_the_model_is_no_input_to_change),
+    cmocka_unit_test(a_gradient_is_no_input_of_what_adds_to_it),
     cmocka_unit_test(what_a_graph_cannot_hold_is_refused),
     cmocka_unit_test(gradients_may_be_dropped_first),
     cmocka_unit_test(gradients_that_wait_are_optional),
