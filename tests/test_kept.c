@@ -82,6 +82,85 @@ static void twins_of_which_one_changes(void **unused)
     tl_free(t, m);
 }
 
+static void adds_and_turns(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int m, void *ctx)
+{
+    (void)n, (void)m;
+    tl_tensor r = tl_constant(t, ((float[]){.5f, .5f, .5f, .5f}), TL_F32, TL_DIMS(4)),
+              q = tl_scale(t, ones(t, ctx, TL_DIMS(1, 4)), 2);
+    out[0] = tl_add(t, in[0], q);
+    out[1] = tl_rotary_(t, q, r, r, TL_ROTARY_HALF);
+    tl_tensor y = tl_add(t, tl_mul(t, in[0], out[1]), out[0]);
+    assert_int_equal(tl_backward(t, tl_sum(t, y, TL_ALL, false), .retain = true, .ragged = true),
+                     TL_OK);
+}
+
+/* A program changes what it has made of parameters in place: no run finds it changed. */
+static void what_a_graph_makes_and_changes(void **unused)
+{
+    (void)unused;
+    for (int how = 0; how < 3; how++) { /* called, compiled, in turn */
+        tl_model *m = tl_model_new(.seed = 1);
+        tl_tape *t = tl_tape_new(m);
+        tl_compiled *c = tl_compile(t, adds_and_turns, 2, m);
+        for (int i = 0; i < 4; i++) {
+            tl_tensor x = tl_data(t, ((float[]){1, 2, 3, 4}), TL_F32, TL_DIMS(1, 4)), out[2];
+            if (how == 1 || (how == 2 && i % 2 == 0))
+                assert_int_equal(tl_run(c, &x, 1, out), TL_OK);
+            else
+                adds_and_turns(t, &x, 1, out, 2, m);
+            assert_true(element_of(t, out[0], 0) == 1 + 2);
+            assert_true(element_of(t, out[1], 0) == .5 * 2 - .5 * 2);
+            assert_true(element_of(t, out[1], 3) == .5 * 2 + .5 * 2);
+            tl_tape_reset(t);
+        }
+        expect_no_error(t);
+        tl_free(c, t, m);
+    }
+}
+
+typedef struct {
+    tl_model *m;
+    bool assigns; /* it begins with another w, and makes less of it */
+} making;
+
+static void assigns_and_makes(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int n_out,
+                              void *ctx)
+{
+    const making *p = ctx;
+    (void)n, (void)n_out;
+    tl_tensor w = ones(t, p->m, TL_DIMS(1, 1));
+    if (p->assigns) {
+        const int scope = tl_mode_push(t, TL_NO_GRAD);
+        tl_assign(t, w, in[0]);
+        tl_mode_pop(t, scope);
+    }
+    tl_tensor made = tl_scale(t, w, 2);
+    out[0] = tl_matmul(t, in[0], p->assigns ? made : tl_neg(t, made));
+    assert_int_equal(tl_backward(t, tl_sum(t, out[0], TL_ALL, false), .retain = true), TL_OK);
+}
+
+/* While a gradient waits, what calls have made of w is kept. A program that assigns w makes it
+ * anew. */
+static void what_a_graph_makes_of_what_it_assigns(void **unused)
+{
+    (void)unused;
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tape *t = tl_tape_new(m);
+    making waits = {m, false}, then = {m, true};
+    tl_compiled *c = tl_compile(t, assigns_and_makes, 1, &then);
+    for (int i = 1; i < 4; i++) {
+        tl_tensor x = tl_fill(t, TL_F32, TL_DIMS(1, 1), i), out;
+        assigns_and_makes(t, &x, 1, &out, 1, &waits);
+        assert_true(element_of(t, out, 0) == -i * 2 * (i == 1 ? 1 : i - 1));
+        assert_int_equal(tl_run(c, &x, 1, &out), TL_OK);
+        assert_true(element_of(t, out, 0) == i * 2 * i);
+        tl_grad(t, tl_model_find(m, "w"));
+        expect_failure(t, TL_EUSAGE, "have been changed since");
+        tl_tape_reset(t);
+    }
+    tl_free(c, t, m);
+}
+
 /* What is detached and then changed in place may lie where another value of that expression does,
  * from the second micro-batch on: that one stays what it is. */
 static void what_is_detached_and_changed(void **unused)
@@ -215,6 +294,8 @@ const struct CMUnitTest tl_tests_kept[] = {
     cmocka_unit_test(two_that_change),
     cmocka_unit_test(a_constant_changed_in_place),
     cmocka_unit_test(twins_of_which_one_changes),
+    cmocka_unit_test(what_a_graph_makes_and_changes),
+    cmocka_unit_test(what_a_graph_makes_of_what_it_assigns),
     cmocka_unit_test(what_is_detached_and_changed),
     cmocka_unit_test(attributes_beyond_a_double),
     cmocka_unit_test(another_parameter_of_that_name),
