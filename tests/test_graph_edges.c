@@ -435,6 +435,84 @@ static void names_are_quoted_in_dot(void **state)
     tl_free(g, t, m);
 }
 
+/* ---- results for which an operand's memory is not free yet ---- */
+
+enum { SIDE = 64, WATCHED = 1 << 20 };
+
+/* In two passes: it writes before it reads. */
+static tl_status two_passes(tl_call *c)
+{
+    const int64_t n = tl_array_count(c->in[0]);
+    for (int64_t i = 0; i < n; i++)
+        tl_array_put(&c->out[0], i, 0);
+    for (int64_t i = 0; i < n; i++)
+        tl_array_put(&c->out[0], i, -tl_array_get(c->in[0], i));
+    return TL_OK;
+}
+static const tl_kernel in_two_passes = {.op = "neg",
+                                        .name = "edges-two-passes",
+                                        .mode = TL_FAST,
+                                        .run = two_passes};
+
+static tl_status negates(void *ctx, tl_tape *t, const tl_seen *s)
+{
+    const tl_call *c = s->call;
+    (void)t;
+    for (int64_t i = 0; i < tl_array_count(c->in[0]); i++)
+        assert_true(tl_array_get(&c->out[0], i) == -tl_array_get(c->in[0], i));
+    ++*(int *)ctx;
+    return TL_OK;
+}
+
+typedef enum { TRANSPOSED, BY_A_KERNEL, SEEN, BUSY_WAYS } busy;
+
+static void makes_of_a_product(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int m,
+                               void *ctx)
+{
+    const busy how = *(const busy *)ctx;
+    (void)n, (void)m;
+    tl_tensor h = tl_matmul(t, in[0], in[0]), y;
+    const int scope = how == BY_A_KERNEL ? tl_kernel_push(t, "neg", TL_F32, in_two_passes.name)
+                                         : tl_mode_push(t, how == SEEN ? WATCHED : 0);
+    y = how == TRANSPOSED ? tl_add(t, h, tl_transpose(t, h, 0, 1)) : tl_neg(t, h);
+    tl_mode_pop(t, scope);
+    out[0] = tl_matmul(t, y, in[1]);
+}
+
+/* A result takes no operand's place that is read in another order as well, by a kernel that may
+ * write first, or by who watches. in[0], which has 1, 2, ... in its first column, is its own
+ * square, and in[1] is the unit matrix. */
+static void an_operand_keeps_its_place_while_it_is_read(void **state)
+{
+    static const tl_observer observer = {.mode = WATCHED, .ran = negates};
+    static float column[SIDE][SIDE], unit[SIDE][SIDE], got[SIDE][SIDE];
+    int seen = 0;
+    (void)state;
+    for (int i = 0; i < SIDE; i++) {
+        column[i][0] = (float)(i + 1);
+        unit[i][i] = 1;
+    }
+    tl_tape *t = tl_tape_new(NULL);
+    assert_int_equal(tl_kernel_register(t, &in_two_passes), TL_OK);
+    assert_int_equal(tl_observe(t, &observer, &seen), TL_OK);
+    for (busy how = 0; how < BUSY_WAYS; how++) {
+        tl_compiled *c = tl_compile(t, makes_of_a_product, 1, &how);
+        tl_tensor in[] = {tl_data(t, column, TL_F32, TL_DIMS(SIDE, SIDE)),
+                          tl_data(t, unit, TL_F32, TL_DIMS(SIDE, SIDE))},
+                  out;
+        assert_int_equal(tl_run(c, in, 2, &out), TL_OK);
+        assert_int_equal(tl_keep(t, out, got, sizeof got), TL_OK);
+        for (int i = 0; i < SIDE; i++)
+            for (int j = 0; j < SIDE; j++) {
+                const int there = j == 0 ? i + 1 : 0, across = i == 0 ? j + 1 : 0;
+                assert_true(got[i][j] == (float)(how == TRANSPOSED ? there + across : -there));
+            }
+        tl_free(c);
+    }
+    assert_int_equal(seen, 1);
+    tl_free(t);
+}
+
 /* ---- a run inside of itself ---- */
 
 typedef struct {
@@ -524,6 +602,7 @@ const struct CMUnitTest tl_tests_graph_edges[] = {
     cmocka_unit_test(gradients_that_wait_are_optional),
     cmocka_unit_test(host_work_has_the_environment_of_the_contract),
     cmocka_unit_test(a_failed_hook_leaves_no_output),
+    cmocka_unit_test(an_operand_keeps_its_place_while_it_is_read),
     cmocka_unit_test(a_tape_may_go_before_its_graphs),
 };
 const size_t tl_tests_graph_edges_count = sizeof tl_tests_graph_edges /
