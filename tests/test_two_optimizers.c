@@ -234,11 +234,109 @@ static void weights_are_for_anyone(void **unused)
     end(&r), end(&fresh);
 }
 
+static void keep(const run *r, const char *name, float to[2])
+{
+    assert_int_equal(tl_keep(r->t, tl_model_find(r->m, name), to, 2 * sizeof *to), TL_OK);
+}
+
+/* They take nothing from an optimizer that lives. */
+static void weights_alone_leave_state(void **unused)
+{
+    float before[2], after[2];
+    (void)unused;
+    run r = begin(9, "as"), fresh = begin(3, "as");
+    assert_int_equal(tl_checkpoint_save(fresh.m, NULL, path, NULL, 0), TL_OK);
+    steps(&r, 0, 2);
+    keep(&r, "adamw.m.d.bias", before);
+    assert_int_equal(tl_checkpoint_load(r.m, NULL, path, NULL, NULL, 0), TL_OK);
+    keep(&r, "adamw.m.d.bias", after);
+    assert_memory_equal(after, before, sizeof before);
+    keep(&r, "d.bias", after);
+    keep(&fresh, "d.bias", before);
+    assert_memory_equal(after, before, sizeof before);
+    end(&r), end(&fresh);
+}
+
+/* State that waits for its optimizer's file waits no more once weights alone have been loaded. */
+static void weights_alone_end_the_wait(void **unused)
+{
+    char want[65], got[65];
+    (void)unused;
+    make_files("aa", want);
+    run r = begin(9, "aa"), fresh = begin(9, "aa");
+    load(&r, 0);
+    assert_int_equal(tl_checkpoint_load(r.m, NULL, file[0], NULL, NULL, 0), TL_OK);
+    assert_int_equal(tl_checkpoint_load(fresh.m, NULL, file[0], NULL, NULL, 0), TL_OK);
+    for (int i = 4; i < 6; i++) {
+        assert_int_equal(step(&r, 1, i), TL_OK);
+        assert_int_equal(step(&fresh, 1, i), TL_OK);
+    }
+    tl_sha256(r.t, tl_model_find(r.m, "g.weight"), got);
+    tl_sha256(fresh.t, tl_model_find(fresh.m, "g.weight"), want);
+    assert_string_equal(got, want);
+    end(&r), end(&fresh);
+}
+
+/* An optimizer that has stepped goes back to a file that says that part of its state is another's.
+ */
+static void what_was_its_own_may_be_anothers(void **unused)
+{
+    char want[65];
+    (void)unused;
+    make_files("aa", want);
+    run r = begin(9, "aa");
+    tl_free(r.o[1]);
+    r.o[1] = r.o[0];
+    steps(&r, 0, 2);
+    load(&r, 0);
+    assert_int_equal(step(&r, 0, 2), TL_OK);
+    assert_int_equal(step(&r, 1, 2), TL_EUSAGE);
+    assert_non_null(strstr(tl_error(r.t), "'adamw.m.g.bias' came with the checkpoint"));
+    tl_error_clear(r.t);
+    tl_free(r.o[0], r.t, r.m);
+}
+
+/* The other has begun since the file was written. */
+static void a_file_from_before_the_other(void **unused)
+{
+    float before[2], after[2];
+    (void)unused;
+    run r = begin(1, "aa");
+    assert_int_equal(step(&r, 0, 0), TL_OK);
+    assert_int_equal(tl_checkpoint_save(r.m, r.o[0], path, NULL, 0), TL_OK);
+    assert_int_equal(step(&r, 1, 0), TL_OK);
+    keep(&r, "adamw.m.g.bias", before);
+    assert_int_equal(tl_checkpoint_load(r.m, r.o[0], path, NULL, NULL, 0), TL_OK);
+    keep(&r, "adamw.m.g.bias", after);
+    assert_memory_equal(after, before, sizeof before);
+    steps(&r, 1, 3);
+    end(&r);
+}
+
+/* A rate that was set after the file was written ends. */
+static void a_rate_that_the_file_lacks(void **unused)
+{
+    (void)unused;
+    run r = begin(1, "aa");
+    assert_int_equal(step(&r, 0, 0), TL_OK);
+    for (int set = 0; set < 2; set++) {
+        assert_int_equal(tl_checkpoint_save(r.m, r.o[0], path, NULL, 0), TL_OK);
+        tl_opt_lr_set(r.o[0], 0.25);
+        assert_int_equal(tl_checkpoint_load(r.m, r.o[0], path, NULL, NULL, 0), TL_OK);
+        assert_true(tl_opt_lr(r.o[0]) == (set ? 0.5 : 0.01));
+        tl_opt_lr_set(r.o[0], 0.5);
+    }
+    end(&r);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, make_dir, remove_dir)
 const struct CMUnitTest tl_tests_two_optimizers[] = {
-    TEST(a_file_for_each_resumes_the_run), TEST(a_step_without_its_own_file_is_refused),
-    TEST(the_other_keeps_its_state),       TEST(one_file_is_not_for_two),
-    TEST(what_nobody_owns_is_not_kept),    TEST(weights_are_for_anyone),
+    TEST(a_file_for_each_resumes_the_run),  TEST(a_step_without_its_own_file_is_refused),
+    TEST(the_other_keeps_its_state),        TEST(one_file_is_not_for_two),
+    TEST(what_nobody_owns_is_not_kept),     TEST(weights_are_for_anyone),
+    TEST(weights_alone_leave_state),        TEST(weights_alone_end_the_wait),
+    TEST(what_was_its_own_may_be_anothers), TEST(a_file_from_before_the_other),
+    TEST(a_rate_that_the_file_lacks),
 };
 const size_t tl_tests_two_optimizers_count = sizeof tl_tests_two_optimizers /
                                              sizeof tl_tests_two_optimizers[0];
