@@ -660,6 +660,45 @@ static void buffers_that_a_file_lacks(void **unused)
     end(&r);
 }
 
+static tl_status steps_with(run *r, const char *name)
+{
+    tl_param(r->t, r->m, name, TL_F32, TL_DIMS(2), TL_INIT_ONES, 0);
+    tl_tensor y = TL_NONE;
+    for (int i = 0; i < tl_model_count(r->m); i++) {
+        tl_tensor sum = tl_sum(r->t, tl_model_at(r->m, i).tensor, TL_ALL, false);
+        y = i == 0 ? sum : tl_add(r->t, y, sum);
+    }
+    assert_int_equal(tl_backward(r->t, y, .ragged = true), TL_OK);
+    return tl_step(r->o, r->t);
+}
+
+/* Parts are cut by the parameters that there are at the first step, or when a file is loaded. */
+static void parts_that_would_be_others(void **unused)
+{
+    enum { NEW, STEPPED, LOADED, PARTS_WAYS };
+    (void)unused;
+    for (int how = 0; how < PARTS_WAYS; how++) {
+        run r = {.m = tl_model_new(.seed = 1)};
+        r.t = tl_tape_new(r.m);
+        r.o = tl_sgd_new(r.m, .lr = 0.5, .parts = 2);
+        tl_param(r.t, r.m, "a", TL_F32, TL_DIMS(2), TL_INIT_ONES, 0);
+        if (how == STEPPED)
+            assert_int_equal(steps_with(&r, "b"), TL_OK);
+        if (how == LOADED) {
+            tl_opt *whole = tl_sgd_new(r.m, .lr = 0.5);
+            assert_int_equal(tl_checkpoint_save(r.m, whole, path, NULL, 0), TL_OK);
+            tl_free(whole);
+            assert_int_equal(tl_checkpoint_load(r.m, r.o, path, NULL, NULL, 0), TL_OK);
+        }
+        assert_int_equal(steps_with(&r, "c"), how == NEW ? TL_OK : TL_EUSAGE);
+        if (how != NEW)
+            assert_non_null(strstr(tl_error(r.t), "parameters have been added to a model whose "
+                                                  "optimizer updates part 0 of 2"));
+        tl_error_clear(r.t);
+        end(&r);
+    }
+}
+
 /* tl_load, which reads what tl_save writes, says what else it has been given. */
 static void a_checkpoint_is_called_one(void **unused)
 {
@@ -732,6 +771,7 @@ const struct CMUnitTest tl_tests_checkpoint[] = {
     TEST(powers_follow_from_steps),
     TEST(work_grows_with_the_model),
     TEST(buffers_that_a_file_lacks),
+    TEST(parts_that_would_be_others),
     TEST(parameters_without_elements),
     TEST(a_checkpoint_is_called_one),
     TEST(messages_name_the_function),

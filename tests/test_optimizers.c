@@ -535,7 +535,29 @@ static void a_rate_that_is_set(void **unused)
     }
 }
 
+/* The last match wins, and a group may mean what is frozen. */
+static void groups_that_overlap(void **unused)
+{
+    float got[2];
+    (void)unused;
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tape *t = tl_tape_new(m);
+    tl_opt *o = tl_sgd_new(m, .lr = 0.25);
+    tl_tensor p = tl_param(t, m, "p", TL_F32, TL_DIMS(2), TL_INIT_ONES, 0),
+              q = tl_param(t, m, "q", TL_F32, TL_DIMS(2), TL_INIT_ONES, 0);
+    tl_model_freeze(m, "q", true);
+    tl_opt_group(o, "?", 2, 0);
+    tl_opt_group(o, "p*", 0.5, 0);
+    tl_opt_group(o, "q", 4, 0);
+    tl_backward(t, tl_sum(t, tl_mul(t, p, q), TL_ALL, false), .ragged = true);
+    assert_int_equal(tl_step(o, t), TL_OK);
+    assert_int_equal(tl_keep(t, p, got, sizeof got), TL_OK);
+    assert_true(got[0] == 1 - 0.5f * 0.25f && got[1] == got[0]);
+    tl_free(o, t, m);
+}
+
 const struct CMUnitTest tl_tests_optimizers[] = {
+    cmocka_unit_test(groups_that_overlap),
     cmocka_unit_test(optimizers_against_naive_loops),
     cmocka_unit_test(each_optimizer_has_its_own_state),
     cmocka_unit_test(decays_as_pytorch),
