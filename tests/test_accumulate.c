@@ -341,6 +341,70 @@ static void a_graph_does_not_change_what_waits(void **unused)
     tl_free(c, t, m);
 }
 
+static void assigns_and_reads(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int n_out,
+                              void *model)
+{
+    (void)n, (void)n_out;
+    tl_tensor b = tl_buffer(t, model, "b", TL_F32, TL_DIMS(4, 2)),
+              w = tl_param(t, model, "w", TL_F32, TL_DIMS(2, 2), TL_INIT_ONES, 0);
+    tl_assign(t, b, in[0]);
+    out[0] = tl_sum(t, tl_add(t, tl_matmul(t, b, w), tl_matmul(t, tl_scale(t, b, 2), w)), TL_ALL,
+                    false);
+    tl_backward(t, out[0], .put_off = true);
+    out[1] = tl_matmul(t, w, w); /* after all that is put off has become ready */
+}
+
+/* What the program itself has changed before it read it counts as it is then; what is changed when
+ * the run is over does not pass. */
+static void a_graph_may_change_what_it_then_reads(void **unused)
+{
+    (void)unused;
+    for (int compiled = 0; compiled < 2; compiled++) {
+        tl_model *m = tl_model_new(.seed = 1);
+        tl_tape *t = tl_tape_new(m);
+        tl_compiled *c = tl_compile(t, assigns_and_reads, 2, m);
+        for (int i = 1; i < 4; i++) {
+            tl_tensor x = tl_fill(t, TL_F32, TL_DIMS(4, 2), i), y[2];
+            tl_array dw;
+            if (compiled)
+                assert_int_equal(tl_run(c, &x, 1, y), TL_OK);
+            else
+                assigns_and_reads(t, &x, 1, y, 2, m);
+            if (i == 3)
+                tl_assign(t, tl_model_find(m, "b"), tl_fill(t, TL_F32, TL_DIMS(4, 2), 9));
+            assert_int_equal(tl_accumulate(t, "w"), i == 3 ? TL_EINPLACE : TL_OK);
+            if (i == 3)
+                break;
+            assert_true(tl_array_of(t, tl_grad(t, tl_model_find(m, "w")), &dw));
+            assert_true(((float *)dw.data)[0] == (float)(4 * i + 4 * 2 * i));
+            tl_grad_clear(t);
+            tl_tape_reset(t);
+        }
+        expect_error(t, TL_EINPLACE, "was changed");
+        tl_free(c, t, m);
+    }
+}
+
+/* A product reads a gradient that was lent; what a run has put off is added to that. */
+static void what_is_added_to_was_read(void **unused)
+{
+    (void)unused;
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tape *t = tl_tape_new(m);
+    tl_compiled *c = tl_compile(t, reads_lent, 1, m);
+    tl_tensor none;
+    assert_int_equal(tl_run(c, NULL, 0, &none), TL_OK);
+    assert_int_equal(tl_accumulate(t, "w"), TL_OK);
+    tl_tape_reset(t); /* the next run is another micro-batch */
+    tl_tensor w = tl_model_find(m, "w"), y = tl_matmul(t, tl_grad(t, w), w);
+    assert_int_equal(tl_run(c, NULL, 0, &none), TL_OK);
+    assert_int_equal(tl_accumulate(t, "w"), TL_OK);
+    if (tl_backward(t, tl_sum(t, y, TL_ALL, false), .ragged = true) != TL_EINPLACE)
+        fail_msg("%s", tl_error(t));
+    expect_error(t, TL_EINPLACE, "input 0 of matmul");
+    tl_free(c, t, m);
+}
+
 /* Host memory counts as it was when the run began, however late what read it is added. */
 static void host_memory_may_change_meanwhile(void **unused)
 {
@@ -898,6 +962,8 @@ const struct CMUnitTest tl_tests_accumulate[] = {
     cmocka_unit_test_setup_teardown(what_waits_is_neither_read_nor_lost, make_dir, remove_dir),
     cmocka_unit_test(what_waits_does_not_change),
     cmocka_unit_test(a_graph_does_not_change_what_waits),
+    cmocka_unit_test(a_graph_may_change_what_it_then_reads),
+    cmocka_unit_test(what_is_added_to_was_read),
     cmocka_unit_test(what_a_run_puts_off_waits),
     cmocka_unit_test(host_memory_may_change_meanwhile),
     cmocka_unit_test(parts_are_added_in_order),
