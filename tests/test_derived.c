@@ -490,6 +490,50 @@ static void a_gradient_is_read_between_backwards(void **unused)
     assert_string_equal(hex[0], hex[1]);
 }
 
+enum { WIDE = 96 };
+
+/* The scope in which a gradient is read chooses no kernel for the way back. */
+static void a_gradient_is_read_in_a_fast_scope(void **unused)
+{
+    char hex[2][65];
+    (void)unused;
+    for (int fast = 0; fast < 2; fast++) {
+        tl_model *m = tl_model_new(.seed = 5);
+        tl_tape *t = tl_tape_new(m);
+        tl_tensor w = param(t, m, "w", TL_F32, TL_DIMS(WIDE, WIDE)), h = tl_matmul(t, w, w);
+        tl_tensor y = tl_matmul(t, tl_fill(t, TL_F32, TL_DIMS(2, WIDE), 0.3), h);
+        assert_int_equal(tl_backward(t, tl_sum(t, tl_square(t, y), TL_ALL, false)), TL_OK);
+        const int scope = tl_mode_push(t, fast ? TL_FAST : 0);
+        tl_sha256(t, tl_grad(t, w), hex[fast]);
+        tl_mode_pop(t, scope);
+        assert_string_equal(tl_error(t), "");
+        tl_free(t, m);
+    }
+    assert_string_equal(hex[0], hex[1]);
+}
+
+/* What comes to a value goes nowhere if all that it is made of has been frozen since. */
+static void what_is_frozen_meanwhile_gets_nothing(void **unused)
+{
+    float before[2][D * D], after[2][D * D];
+    (void)unused;
+    tl_model *m = tl_model_new(.seed = 5);
+    tl_tape *t = tl_tape_new(m);
+    tl_opt *o = tl_sgd_new(m, .lr = 0.5);
+    tl_tensor w = weight(t, m, "w", TL_F32), v = weight(t, m, "v", TL_F32);
+    tl_tensor y = tl_matmul(t, tl_matmul(t, batch(t, 0, 2, TL_F32), tl_tanh(t, w)), v);
+    assert_int_equal(tl_backward(t, tl_sum(t, y, TL_ALL, false)), TL_OK);
+    tl_model_freeze(m, "w", true);
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(tl_keep(t, i ? v : w, before[i], sizeof before[i]), TL_OK);
+    assert_int_equal(tl_step(o, t), TL_OK);
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(tl_keep(t, i ? v : w, after[i], sizeof after[i]), TL_OK);
+    assert_memory_equal(before[0], after[0], sizeof after[0]);
+    assert_memory_not_equal(before[1], after[1], sizeof after[1]);
+    tl_free(o, t, m);
+}
+
 /* ---- computed once a step ---- */
 
 static void count_tanh(void *ctx, tl_tape *t, const tl_seen *c)
@@ -1425,6 +1469,8 @@ const struct CMUnitTest tl_tests_derived[] = {
     TEST(what_was_recorded_before_a_change_is_an_error),
     TEST(another_expression_is_another_program),
     TEST(a_gradient_is_read_between_backwards),
+    TEST(a_gradient_is_read_in_a_fast_scope),
+    TEST(what_is_frozen_meanwhile_gets_nothing),
     TEST(one_computation_a_step),
     TEST(one_computation_a_step_of_graphs),
     TEST(what_has_changed_is_made_anew),
