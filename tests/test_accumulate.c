@@ -500,6 +500,38 @@ static void parts_are_added_in_order(void **unused)
     tl_free(off, t, a.m);
 }
 
+/* The axes along which what waits for a parameter may be cut: one of more than one element, and the
+ * same for all views of it. */
+static void axes_that_parts_can_have(void **unused)
+{
+    (void)unused;
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tape *t = tl_tape_new(m);
+    tl_tensor w = tl_param(t, m, "w", TL_F32, TL_DIMS(2, 4, 4), TL_INIT_ONES, 0),
+              row = tl_param(t, m, "row", TL_F32, TL_DIMS(1, 8), TL_INIT_ONES, 0),
+              x = tl_fill(t, TL_F32, TL_DIMS(3, 4), 2),
+              first = tl_slice(t, tl_select(t, w, 0, 0), 1, 0, 3, 1),
+              second = tl_slice(t, tl_select(t, w, 0, 1), 0, 0, 3, 1);
+    for (int mixed = 0; mixed < 2; mixed++) {
+        tl_tensor y = tl_sum(t, tl_matmul(t, x, first), TL_ALL, false), z;
+        z = tl_matmul(t, tl_slice(t, x, 1, 0, 1, 1), row);
+        y = tl_add(t, y, tl_sum(t, z, TL_ALL, false));
+        z = tl_matmul(t, tl_slice(t, x, 1, 0, 3, 1), second);
+        y = mixed ? tl_add(t, y, tl_sum(t, z, TL_ALL, false)) : y;
+        assert_int_equal(tl_backward(t, y, .put_off = true), TL_OK);
+        assert_int_equal(tl_accumulate_parts(t, "row", 2), 4);
+        assert_int_equal(tl_accumulate_parts(t, "w", 1), mixed ? 1 : 4);
+        int axis;
+        assert_int_equal(tl_accumulator_axis(t, "w", 0, "matmul:1+slice+select", &axis), TL_OK);
+        assert_int_equal(axis, mixed ? TL_WHOLE : 1);
+        assert_int_equal(tl_accumulate(t, "row"), TL_OK);
+        assert_int_equal(tl_accumulate(t, "w"), TL_OK);
+        tl_grad_clear(t);
+    }
+    assert_string_equal(tl_error(t), "");
+    tl_free(t, m);
+}
+
 /* A weight for each of three batches, whose other operand may have them, too, repeat, or have none:
  * parts are as the whole. */
 static void batched(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int n_out, void *model)
@@ -967,6 +999,7 @@ const struct CMUnitTest tl_tests_accumulate[] = {
     cmocka_unit_test(what_a_run_puts_off_waits),
     cmocka_unit_test(host_memory_may_change_meanwhile),
     cmocka_unit_test(parts_are_added_in_order),
+    cmocka_unit_test(axes_that_parts_can_have),
     cmocka_unit_test(batches_of_a_product_are_cut_together),
     cmocka_unit_test(kernels_are_asked_of_each_part),
     cmocka_unit_test(what_is_put_off_is_told),
