@@ -141,7 +141,7 @@ static tl_status compare(tl_tape *t, const tl_segment *s, const tl_node *n, cons
         TL_TRY(hash_array(&tl_peek(t, out[j])->a, now, &t->head.err));
         if (memcmp(now, s->hash[at + (uint32_t)j], 32) != 0)
             return tl_tape_fail((tl_at){t, n->file, n->line, NULL}, TL_EINPLACE,
-                                "tl_backward: %s computed again differs from what the segment "
+                                "%s computed again differs from what the segment "
                                 "dropped: an input was changed in between",
                                 n->op->name);
     }
@@ -156,7 +156,7 @@ static tl_status run_again(tl_tape *t, const tl_segment *s, uint32_t i)
     const uint32_t nodes = t->n_nodes, values = atomic_load(&t->values.count);
     tl_tensor out[TL_OUTS] = {TL_NONE};
     for (int k = 0; k < n.n_in; k++)
-        TL_TRY(tl_input_unchanged(t, i, k, t, "tl_backward: ", "its segment cannot be run again"));
+        TL_TRY(tl_input_unchanged(t, i, k, t, "", "its segment cannot be run again"));
     tl_again_apply(t, &n, n.in, n.mode | TL_NO_GRAD, out);
     if (!tl_failed(t))
         compare(t, s, &n, out);
