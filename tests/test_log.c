@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <tally.h>
+#include <tally_extend.h>
 
 #include "autograd/log/read/internal.h"
 #include "tensor/files/hash.h"
@@ -165,6 +165,141 @@ static void parts_are_counted_and_compared(void **unused)
     assert_int_equal(alike[1], 0); /* the last is shorter */
     assert_int_equal(alike[2], 1);
     assert_int_equal(alike[3], 0);
+    tl_free(t, m);
+}
+
+/* Says how many elements of result `key` are kept of a step of log `name`, and the first; -1: none.
+ */
+static int64_t kept_of(const char *name, int64_t step, const char *key, float *first)
+{
+    char path[1024];
+    tl_st_file *kept;
+    tl_err err = {.status = TL_OK};
+    tl_log_values_path(path, sizeof path, logged_file(name), step);
+    assert_int_equal(tl_st_open(&kept, path, &err), TL_OK);
+    const int i = tl_st_find(kept, key);
+    int64_t n = -1;
+    if (i >= 0) {
+        const tl_array a = tl_st_at(kept, i).array;
+        *first = *(const float *)a.data;
+        n = tl_array_count(&a);
+    }
+    tl_st_close(kept);
+    return n;
+}
+
+/* Parts that differ in more than their rows are counted, and not kept; of a 0-d value the last one
+ * is. */
+static void parts_that_do_not_join(void **unused)
+{
+    static const float x[8] = {1, 2, 3, 4, 5, 6, 7, 8};
+    float first;
+    (void)unused;
+    tl_tape *t = tl_tape_new(NULL);
+    tl_log_file *f;
+    tl_err err = {.status = TL_OK};
+    assert_int_equal(tl_log_open(t, logged_file("mixed"), .keep = 1), TL_OK);
+    for (int i = 3; i <= 4; i++) {
+        tl_tensor a = tl_data(t, x, TL_F32, TL_DIMS(2, i));
+        tl_require_grad(t, a);
+        assert_int_equal(tl_backward(t, tl_sum(t, tl_scale(t, a, 2), TL_ALL, false)), TL_OK);
+        tl_tape_reset(t);
+    }
+    tl_log_step(t);
+    assert_int_equal(tl_log_close(t), TL_OK);
+    assert_int_equal(tl_log_read(&f, logged_file("mixed"), &err), TL_OK);
+    const tl_log_result *r = tl_log_find(tl_log_step_at(f, 0), tl_log_key_parse("f2", 2));
+    assert_non_null(r);
+    assert_string_equal(r->def->shape, "mixed*2");
+    assert_int_equal(r->def->rows, -1);
+    tl_log_file_close(f);
+    assert_int_equal(kept_of("mixed", 1, "f2", &first), -1);
+    assert_int_equal(kept_of("mixed", 1, "f3", &first), 1);
+    assert_true(first == 2 * 36);
+    tl_free(t);
+}
+
+/* What has been changed in place by then has no bytes; the step whose values are kept has all
+ * results. */
+static void what_there_is_to_keep(void **unused)
+{
+    float first;
+    (void)unused;
+    tl_tape *t = tl_tape_new(NULL);
+    tl_log_file *f;
+    tl_err err = {.status = TL_OK};
+    assert_int_equal(tl_log_open(t, logged_file("kept"), .every = 9, .keep = 2), TL_OK);
+    for (int i = 1; i <= 3; i++) {
+        const float both[2] = {(float)i, (float)i};
+        tl_tensor a = tl_data(t, both, TL_F32, TL_DIMS(1, 2)),
+                  r = tl_fill(t, TL_F32, TL_DIMS(2), .5);
+        tl_require_grad(t, a);
+        tl_tensor y = tl_neg(t, tl_rotary_(t, tl_scale(t, a, 2), r, r, TL_ROTARY_HALF));
+        assert_int_equal(tl_backward(t, tl_sum(t, y, TL_ALL, false)), TL_OK);
+        tl_log_step(t);
+        tl_tape_reset(t);
+    }
+    assert_int_equal(tl_log_close(t), TL_OK);
+    assert_int_equal(tl_log_read(&f, logged_file("kept"), &err), TL_OK);
+    for (int i = 0; i < 3; i++) {
+        const tl_logged_step *s = tl_log_step_at(f, i);
+        assert_int_equal(s->full, i < 2);
+        for (int k = 0; k < s->n; k++)
+            if (strcmp(s->result[k].def->op, "scale") == 0 &&
+                !tl_log_key_unpack(s->result[k].key).backward)
+                assert_null(s->result[k].all);
+    }
+    const tl_logged_step *s = tl_log_step_at(f, 1);
+    char key[TL_KEY_TEXT] = "", scaled[TL_KEY_TEXT] = "";
+    for (int k = 0; k < s->n; k++)
+        if (!tl_log_key_unpack(s->result[k].key).backward) {
+            const char *op = s->result[k].def->op;
+            if (strcmp(op, "neg") == 0)
+                tl_log_key_text(key, s->result[k].key);
+            else if (strcmp(op, "scale") == 0)
+                tl_log_key_text(scaled, s->result[k].key);
+        }
+    tl_log_file_close(f);
+    assert_int_equal(kept_of("kept", 2, scaled, &first), -1);
+    assert_int_equal(kept_of("kept", 2, key, &first), 2);
+    assert_true(first == -(.5f * 4 - .5f * 4));
+    tl_free(t);
+}
+
+/* Also if a later micro-batch has results that those before lack: the gradient of x. */
+static void lines_are_in_order(void **unused)
+{
+    char line[1024];
+    uint64_t last = 0;
+    int lines = 0;
+    (void)unused;
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tape *t = tl_tape_new(m);
+    assert_int_equal(tl_log_open(t, logged_file("ordered")), TL_OK);
+    for (int i = 0; i < 2; i++) {
+        tl_tensor w = tl_param(t, m, "w", TL_F32, TL_DIMS(3), .kind = TL_INIT_ONES),
+                  x = tl_data(t, ((float[6]){1, 2, 3}), TL_F32, TL_DIMS(2, 3));
+        if (i == 1)
+            tl_require_grad(t, x);
+        tl_tensor y = tl_sum(t, tl_mul(t, x, w), TL_ALL, false), z = tl_sum(t, x, TL_ALL, false);
+        assert_int_equal(tl_backward(t, y, .ragged = true), TL_OK);
+        tl_log_reached(t, tl_exp(t, z));
+        tl_tape_reset(t);
+    }
+    tl_log_step(t);
+    assert_int_equal(tl_log_close(t), TL_OK);
+    FILE *f = fopen(logged_file("ordered"), "r");
+    assert_non_null(f);
+    while (fgets(line, sizeof line, f) != NULL) {
+        const uint64_t key = tl_log_key_parse(line, strcspn(line, "\t"));
+        if (key == 0)
+            continue;
+        assert_true(key > last);
+        last = key;
+        lines++;
+    }
+    fclose(f);
+    assert_true(lines > 6);
     tl_free(t, m);
 }
 
@@ -375,19 +510,63 @@ static void graphs_that_cannot_be_logged(void **unused)
     }
 }
 
-/* What was computed for gradients that were dropped is no part of a step. */
+static bool spoils;
+static tl_status alike(tl_call *c)
+{
+    c->out[0] = *c->in[0];
+    c->out[0].data = NULL;
+    return TL_OK;
+}
+static tl_status copies(tl_call *c)
+{
+    tl_array_copy(&c->out[0], c->in[0]);
+    return TL_OK;
+}
+static void may_fail(tl_vjp *g)
+{
+    if (spoils)
+        tl_tape_fail(TL_AT(g->t), TL_EIO, "half way");
+    g->dx[0] = g->dy[0];
+}
+static const tl_op failing = {
+    .name = "failing", .n_in = 1, .n_out = 1, .shape = alike, .forward = copies, .vjp = may_fail};
+
+static int most_parts(const char *name)
+{
+    tl_log_file *f;
+    tl_err err = {.status = TL_OK};
+    int most = 0;
+    assert_int_equal(tl_log_read(&f, logged_file(name), &err), TL_OK);
+    for (int i = 0; i < tl_log_steps(f); i++)
+        for (int k = 0; k < tl_log_step_at(f, i)->n; k++) {
+            const int parts = tl_log_step_at(f, i)->result[k].def->parts;
+            most = parts > most ? parts : most;
+        }
+    tl_log_file_close(f);
+    return most;
+}
+
+/* What was computed for gradients that were dropped, by a call or by an error half way, is no part
+ * of a step. */
 static void dropped_gradients_leave_no_trace(void **unused)
 {
     (void)unused;
-    for (int drop = 0; drop < 2; drop++) {
+    for (int drop = 0; drop < 3; drop++) {
         tl_model *m = tl_model_new(.seed = 1);
         tl_tape *t = tl_tape_new(m);
         tl_opt *o = tl_sgd_new(m, .lr = 0.1);
         tl_log_open(t, logged_file(drop ? "dropped" : "plain"));
-        for (int i = 0; i < 2 + drop; i++) {
-            tl_tensor w = tl_param(t, m, "w", TL_F32, TL_DIMS(30), TL_INIT_ONES, 1);
-            tl_backward(t, tl_sum(t, tl_square(t, w), TL_ALL, false));
-            if (i < drop)
+        for (int i = 0; i < 2 + (drop > 0); i++) {
+            const bool dropped = drop > 0 && i == 0;
+            tl_tensor w = tl_param(t, m, "w", TL_F32, TL_DIMS(30), TL_INIT_ONES, 1),
+                      x = tl_fill(t, TL_F32, TL_DIMS(30), dropped ? 7 : 2);
+            spoils = dropped && drop == 2;
+            w = tl_apply1(TL_AT(t), &failing, NULL, (tl_tensor[]){tl_mul(t, x, w)}, 1);
+            assert_int_equal(tl_backward(t, tl_sum(t, tl_square(t, w), TL_ALL, false)),
+                             spoils ? TL_EIO : TL_OK);
+            if (spoils)
+                tl_error_clear(t);
+            else if (dropped)
                 tl_grad_clear(t);
             else
                 tl_step(o, t);
@@ -395,9 +574,12 @@ static void dropped_gradients_leave_no_trace(void **unused)
         }
         assert_int_equal(tl_log_close(t), TL_OK);
         tl_free(o, t, m);
+        if (drop > 0) {
+            assert_int_equal(logged_diff("plain", "dropped"), 0);
+            logged_says("2 steps are the same");
+            assert_int_equal(most_parts("dropped"), 1);
+        }
     }
-    assert_int_equal(logged_diff("plain", "dropped"), 0);
-    logged_says("2 steps are the same");
 }
 
 /* ---- batches that lie along another axis: said so, not guessed ---- */
@@ -476,6 +658,9 @@ const struct CMUnitTest tl_tests_log[] = {
     cmocka_unit_test_setup_teardown(a_log_holds_the_hash_of_the_bytes, logged_begin, logged_end),
     cmocka_unit_test_setup_teardown(a_log_says_once_what_a_result_is, logged_begin, logged_end),
     cmocka_unit_test_setup_teardown(parts_are_counted_and_compared, logged_begin, logged_end),
+    cmocka_unit_test_setup_teardown(parts_that_do_not_join, logged_begin, logged_end),
+    cmocka_unit_test_setup_teardown(what_there_is_to_keep, logged_begin, logged_end),
+    cmocka_unit_test_setup_teardown(lines_are_in_order, logged_begin, logged_end),
     cmocka_unit_test_setup_teardown(what_is_stale_is_not_reached, logged_begin, logged_end),
     cmocka_unit_test_setup_teardown(logging_changes_no_bit, logged_begin, logged_end),
     cmocka_unit_test_setup_teardown(one_run_has_one_log, logged_begin, logged_end),
