@@ -266,6 +266,58 @@ static void what_there_is_to_keep(void **unused)
     tl_free(t);
 }
 
+static tl_status like_input(tl_call *c)
+{
+    c->out[0] = *c->in[0];
+    c->out[0].data = NULL;
+    return TL_OK;
+}
+static tl_status copy_input(tl_call *c)
+{
+    tl_array_copy(&c->out[0], c->in[0]);
+    return TL_OK;
+}
+static void turn_in_place(tl_vjp *g)
+{
+    tl_tensor half = tl_constant(g->t, ((float[]){.5, .5}), TL_F32, TL_DIMS(2));
+    g->dx[0] = tl_rotary_(g->t, g->dy[0], half, half, TL_ROTARY_HALF);
+}
+
+/* A vjp changes its cotangent in place: the vjp before it is logged with what it gave. */
+static void what_a_vjp_changes_is_logged_before(void **unused)
+{
+    static const tl_op op = {.name = "turning",
+                             .n_in = 1,
+                             .n_out = 1,
+                             .shape = like_input,
+                             .forward = copy_input,
+                             .vjp = turn_in_place};
+    char key[TL_KEY_TEXT] = "";
+    float first;
+    (void)unused;
+    tl_tape *t = tl_tape_new(NULL);
+    tl_log_file *f;
+    tl_err err = {.status = TL_OK};
+    tl_tensor x = tl_data(t, ((float[]){1, 2}), TL_F32, TL_DIMS(1, 2)),
+              k = tl_data(t, ((float[]){5, 3}), TL_F32, TL_DIMS(1, 2));
+    tl_require_grad(t, x);
+    assert_int_equal(tl_log_open(t, logged_file("turned"), .keep = 1), TL_OK);
+    tl_tensor y = tl_mul(t, tl_apply1(TL_AT(t), &op, NULL, &x, 1), k);
+    assert_int_equal(tl_backward(t, tl_sum(t, y, TL_ALL, false)), TL_OK);
+    tl_log_step(t);
+    assert_int_equal(tl_log_close(t), TL_OK);
+    assert_int_equal(tl_log_read(&f, logged_file("turned"), &err), TL_OK);
+    const tl_logged_step *s = tl_log_step_at(f, 0);
+    for (int i = 0; i < s->n; i++)
+        if (tl_log_key_unpack(s->result[i].key).backward &&
+            strcmp(s->result[i].def->op, "mul") == 0)
+            tl_log_key_text(key, s->result[i].key);
+    tl_log_file_close(f);
+    assert_int_equal(kept_of("turned", 1, key, &first), 2);
+    assert_true(first == 5);
+    tl_free(t);
+}
+
 /* Also if a later micro-batch has results that those before lack: the gradient of x. */
 static void lines_are_in_order(void **unused)
 {
@@ -511,25 +563,18 @@ static void graphs_that_cannot_be_logged(void **unused)
 }
 
 static bool spoils;
-static tl_status alike(tl_call *c)
-{
-    c->out[0] = *c->in[0];
-    c->out[0].data = NULL;
-    return TL_OK;
-}
-static tl_status copies(tl_call *c)
-{
-    tl_array_copy(&c->out[0], c->in[0]);
-    return TL_OK;
-}
 static void may_fail(tl_vjp *g)
 {
     if (spoils)
         tl_tape_fail(TL_AT(g->t), TL_EIO, "half way");
     g->dx[0] = g->dy[0];
 }
-static const tl_op failing = {
-    .name = "failing", .n_in = 1, .n_out = 1, .shape = alike, .forward = copies, .vjp = may_fail};
+static const tl_op failing = {.name = "failing",
+                              .n_in = 1,
+                              .n_out = 1,
+                              .shape = like_input,
+                              .forward = copy_input,
+                              .vjp = may_fail};
 
 static int most_parts(const char *name)
 {
@@ -662,6 +707,7 @@ const struct CMUnitTest tl_tests_log[] = {
     cmocka_unit_test_setup_teardown(parts_are_counted_and_compared, logged_begin, logged_end),
     cmocka_unit_test_setup_teardown(parts_that_do_not_join, logged_begin, logged_end),
     cmocka_unit_test_setup_teardown(what_there_is_to_keep, logged_begin, logged_end),
+    cmocka_unit_test_setup_teardown(what_a_vjp_changes_is_logged_before, logged_begin, logged_end),
     cmocka_unit_test_setup_teardown(lines_are_in_order, logged_begin, logged_end),
     cmocka_unit_test_setup_teardown(what_is_stale_is_not_reached, logged_begin, logged_end),
     cmocka_unit_test_setup_teardown(logging_changes_no_bit, logged_begin, logged_end),
