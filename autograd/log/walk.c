@@ -408,8 +408,7 @@ static void runs(void *ctx, tl_tape *t, const tl_seen *c)
 {
     tl_run_log *l = ctx;
     const tl_op *op = c->call->op;
-    if (c->node == TL_NO_NODE || !(op->traits & TL_MUTATES) || c->call->mode & TL_APART ||
-        c->call->in[op->mutates] == NULL)
+    if (c->node == TL_NO_NODE || !(op->traits & TL_MUTATES) || c->call->in[op->mutates] == NULL)
         return;
     const tl_storage *st = tl_values_at(&t->values, t->node[c->node].out)->st;
     for (int i = 0; i < l->n_jobs; i++)
