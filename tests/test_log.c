@@ -355,6 +355,74 @@ static void lines_are_in_order(void **unused)
     tl_free(t, m);
 }
 
+typedef struct {
+    tl_model *m;
+    tl_opt *o;
+    bool apart; /* w's gradient has two accumulators */
+} updating;
+
+/* v is used in the first backward alone, and exp(x) w in both. */
+static void updates(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int n_out, void *ctx)
+{
+    const updating *u = ctx;
+    (void)n, (void)n_out;
+    tl_tensor w = tl_param(t, u->m, "w", TL_F32, TL_DIMS(3, 3), TL_INIT_NORMAL, 1),
+              v = tl_param(t, u->m, "v", TL_F32, TL_DIMS(3, 3), TL_INIT_NORMAL, 1);
+    tl_tensor h = tl_tanh(t, tl_matmul(t, in[0], w)),
+              y = tl_sum(t, tl_matmul(t, h, v), TL_ALL, false), z;
+    z = tl_mul(t, tl_exp(t, in[0]), u->apart ? tl_add(t, h, tl_select(t, w, 0, 0)) : h);
+    out[0] = tl_sum(t, z, TL_ALL, false);
+    tl_backward(t, y, .retain = true, .partial = true);
+    tl_backward(t, out[0], .partial = true);
+    tl_step(u->o, t);
+}
+
+static void log_updates(const char *name, bool apart, bool compiled)
+{
+    static const float x[6] = {1, 2, 3, -1, -2, .5f};
+    updating u = {.m = tl_model_new(.seed = 1), .apart = apart};
+    u.o = tl_sgd_new(u.m, .lr = 0.5);
+    tl_tape *t = tl_tape_new(u.m);
+    assert_int_equal(tl_log_open(t, logged_file(name)), TL_OK);
+    tl_compiled *c = tl_compile(t, updates, 1, &u);
+    for (int i = 0; i < 2; i++) {
+        tl_tensor in = tl_data(t, x, TL_F32, TL_DIMS(2, 3)), out;
+        if (compiled)
+            assert_int_equal(tl_run(c, &in, 1, &out), TL_OK);
+        else
+            updates(t, &in, 1, &out, 1, &u);
+        tl_tape_reset(t);
+    }
+    assert_string_equal(tl_error(t), "");
+    assert_int_equal(tl_log_close(t), TL_OK);
+    tl_free(c, u.o, t, u.m);
+}
+
+/* Two backwards share what leads to both. How a gradient is put together moves no update, and a
+ * parameter that the last backward has not read is no state. */
+static void updates_after_two_backwards(void **unused)
+{
+    uint64_t at[2] = {0, 0};
+    (void)unused;
+    for (int apart = 0; apart < 2; apart++) {
+        tl_log_file *f;
+        tl_err err = {.status = TL_OK};
+        log_updates("called", apart, false);
+        log_updates("compiled", apart, true);
+        assert_int_equal(logged_diff("called", "compiled"), 0);
+        assert_int_equal(tl_log_read(&f, logged_file("called"), &err), TL_OK);
+        const tl_logged_step *s = tl_log_step_at(f, 1);
+        for (int i = 0; i < s->n; i++) {
+            const tl_log_def *d = s->result[i].def;
+            assert_string_not_equal(d->op, "state");
+            if (d->update && strcmp(d->name, "w") == 0)
+                at[apart] = s->result[i].key;
+        }
+        tl_log_file_close(f);
+    }
+    assert_true(at[0] != 0 && at[0] == at[1]);
+}
+
 /* A value of an earlier recording leads to nothing, and is no pass of the step. */
 static void what_is_stale_is_not_reached(void **unused)
 {
@@ -708,6 +776,7 @@ const struct CMUnitTest tl_tests_log[] = {
     cmocka_unit_test_setup_teardown(parts_that_do_not_join, logged_begin, logged_end),
     cmocka_unit_test_setup_teardown(what_there_is_to_keep, logged_begin, logged_end),
     cmocka_unit_test_setup_teardown(what_a_vjp_changes_is_logged_before, logged_begin, logged_end),
+    cmocka_unit_test_setup_teardown(updates_after_two_backwards, logged_begin, logged_end),
     cmocka_unit_test_setup_teardown(lines_are_in_order, logged_begin, logged_end),
     cmocka_unit_test_setup_teardown(what_is_stale_is_not_reached, logged_begin, logged_end),
     cmocka_unit_test_setup_teardown(logging_changes_no_bit, logged_begin, logged_end),
