@@ -392,7 +392,50 @@ static void a_place_that_a_file_lacks(void **unused)
     temp_dir_remove(&dir);
 }
 
+/* Another seed changes no epoch that has begun: the next one has it. */
+static void a_seed_that_is_set_meanwhile(void **unused)
+{
+    int64_t old[2 * N], new[2 * N], got[2 * N];
+    (void)unused;
+    of_seed(1, (tl_loader_options){.batch = BATCH}, BATCH, 2 * N, old);
+    of_seed(2, (tl_loader_options){.batch = BATCH}, BATCH, 2 * N, new);
+    assert_memory_not_equal(old, new, sizeof old);
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tape *t = tl_tape_new(m);
+    tl_loader l = tl_loader_new(t, "it", data, 2, .batch = BATCH);
+    labels(t, &l, BATCH, 2 * BATCH, got);
+    tl_model_reseed(m, 2);
+    labels(t, &l, BATCH, 2 * N - 2 * BATCH, got + 2 * BATCH);
+    assert_memory_equal(got, old, N * sizeof *got);
+    assert_memory_equal(got + N, new + N, N * sizeof *got);
+    tl_free(t, m);
+}
+
+/* Places that no loader has written. */
+static void places_out_of_range(void **unused)
+{
+    static const int64_t places[][4] = {{0, N + 1, N, BATCH},
+                                        {0, -1, N, BATCH},
+                                        {-1, 0, N, BATCH},
+                                        {INT64_MAX / N - 1, 0, N, BATCH}};
+    (void)unused;
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tape *t = tl_tape_new(m);
+    tl_loader l = tl_loader_new(t, "it", data, 2, .batch = BATCH);
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        tl_tensor in[2];
+        assert_int_equal(tl_write(m, tl_model_find(m, "loader.it"), places[i], sizeof places[i]),
+                         TL_OK);
+        assert_int_equal(tl_loader_next(t, &l, BATCH, in), 0);
+        assert_int_equal(tl_error_status(t), TL_EFORMAT);
+        tl_error_clear(t);
+    }
+    tl_free(t, m);
+}
+
 const struct CMUnitTest tl_tests_loader[] = {
+    cmocka_unit_test_setup(a_seed_that_is_set_meanwhile, begin),
+    cmocka_unit_test_setup(places_out_of_range, begin),
     cmocka_unit_test_setup(an_epoch_has_every_sample_once, begin),
     cmocka_unit_test_setup(the_order_is_the_stated_one, begin),
     cmocka_unit_test_setup(orders_are_fair, begin),
