@@ -16,6 +16,7 @@
 #include <openssl/err.h>
 #include <tally_extend.h>
 
+#include "nn/layers.h"
 #include "tensor/storage.h"
 #include "tensor/files/file.h"
 #include "tensor/files/hash.h"
@@ -660,6 +661,46 @@ static void buffers_that_a_file_lacks(void **unused)
     end(&r);
 }
 
+/* A tensor of the model is no gradient, however it is called. */
+static void a_buffer_with_a_name_of_gradients(void **unused)
+{
+    static const char name[] = "grad.0.sum.l.weight";
+    float got[2];
+    (void)unused;
+    run r = begin(1, true);
+    tl_tensor b = tl_buffer(r.t, r.m, name, TL_F32, TL_DIMS(2));
+    assert_int_equal(tl_write(r.m, b, (float[]){3, 4}, 8), TL_OK);
+    assert_int_equal(tl_checkpoint_save(r.m, r.o, path, NULL, 0), TL_OK);
+    assert_int_equal(tl_write(r.m, b, (float[]){0, 0}, 8), TL_OK);
+    assert_int_equal(tl_checkpoint_load(r.m, r.o, path, NULL, NULL, 0), TL_OK);
+    assert_int_equal(tl_keep(r.t, tl_model_find(r.m, name), got, sizeof got), TL_OK);
+    assert_true(got[0] == 3 && got[1] == 4);
+    end(&r);
+}
+
+/* Tables of rotary embeddings follow from their names: a file and a model may each have more of
+ * them than the other. */
+static void rotary_tables_come_and_go(void **unused)
+{
+    static const char table[] = "rope.4x2.10000half.cos";
+    float got[8], ones[8] = {1, 1, 1, 1, 1, 1, 1, 1};
+    (void)unused;
+    run with = begin(1, true), without = begin(1, true);
+    const int n = tl_model_count(without.m);
+    const tl_array a = {.dtype = TL_F32, .ndim = 2, .dim = {4, 2}};
+    assert_true(tl_is_rotary_table(table, &a));
+    tl_tensor b = tl_buffer(with.t, with.m, table, TL_F32, TL_DIMS(4, 2));
+    assert_int_equal(tl_write(with.m, b, ones, sizeof ones), TL_OK);
+    assert_int_equal(tl_checkpoint_save(without.m, without.o, path, NULL, 0), TL_OK);
+    assert_int_equal(tl_checkpoint_load(with.m, with.o, path, NULL, NULL, 0), TL_OK);
+    assert_int_equal(tl_keep(with.t, tl_model_find(with.m, table), got, sizeof got), TL_OK);
+    assert_memory_equal(got, ones, sizeof got);
+    assert_int_equal(tl_checkpoint_save(with.m, with.o, path, NULL, 0), TL_OK);
+    assert_int_equal(tl_checkpoint_load(without.m, without.o, path, NULL, NULL, 0), TL_OK);
+    assert_int_equal(tl_model_count(without.m), n);
+    end(&with), end(&without);
+}
+
 static tl_status steps_with(run *r, const char *name)
 {
     tl_param(r->t, r->m, name, TL_F32, TL_DIMS(2), TL_INIT_ONES, 0);
@@ -772,6 +813,8 @@ const struct CMUnitTest tl_tests_checkpoint[] = {
     TEST(work_grows_with_the_model),
     TEST(buffers_that_a_file_lacks),
     TEST(parts_that_would_be_others),
+    TEST(a_buffer_with_a_name_of_gradients),
+    TEST(rotary_tables_come_and_go),
     TEST(parameters_without_elements),
     TEST(a_checkpoint_is_called_one),
     TEST(messages_name_the_function),

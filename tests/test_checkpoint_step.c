@@ -185,6 +185,9 @@ static void gradients_that_lie(void **unused)
     lie("grad.0.sum.w", TL_BF16, TL_DIMS(2, 2), TL_ESHAPE, "is [2, 2] BF16 there");
     lie("grad.99999999999999999999.sum.w", TL_F32, TL_DIMS(2, 2), TL_EFORMAT,
         "belongs to no accumulator");
+    lie("grad.0.sum.=0123456789abcdef", TL_F32, TL_DIMS(3), TL_OK, "");
+    lie("grad.0.sum.=0123456789abcdef", TL_I64, TL_DIMS(3), TL_EFORMAT,
+        "belongs to no accumulator");
     lie("grad.0.sum.v", TL_F32, TL_DIMS(2), TL_EFORMAT, "'grad.0.sum.v' belongs to no accumulator");
     lie("grad.0.w", TL_F32, TL_DIMS(2, 2), TL_ENAME, "'grad.0.w' that the model has not");
     lie("grad.x.sum.w", TL_F32, TL_DIMS(2, 2), TL_ENAME, "'grad.x.sum.w' that the model has not");
