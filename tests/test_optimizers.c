@@ -491,6 +491,8 @@ static void numbers_at_the_edge(void **unused)
         assert_true((fabs(tl_item(t, p)) < 1e-12) == (k == 0));
         tl_free(adam);
     }
+    const tl_schedule rising = {TL_LINEAR, .warmup = 4, .total = 8};
+    assert_true(tl_schedule_lr(&rising, 1, -3) == tl_schedule_lr(&rising, 1, 0));
     tl_free(sgd, t, m);
 }
 
@@ -556,7 +558,33 @@ static void groups_that_overlap(void **unused)
     tl_free(o, t, m);
 }
 
+/* An update that stopped half way would leave half a step. */
+static void no_step_where_updates_may_stop(void **unused)
+{
+    float got[2];
+    (void)unused;
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tape *t = tl_tape_new(m);
+    tl_opt *o = tl_sgd_new(m, .lr = 0.5);
+    tl_tensor p = tl_param(t, m, "p", TL_F32, TL_DIMS(2), TL_INIT_ONES, 0);
+    for (int anomaly = 1; anomaly >= 0; anomaly--) {
+        assert_int_equal(tl_backward(t, tl_sum(t, p, TL_ALL, false), .ragged = true), TL_OK);
+        const int scope = tl_mode_push(t, anomaly ? TL_ANOMALY : 0);
+        assert_int_equal(tl_step(o, t), anomaly ? TL_EUSAGE : TL_OK);
+        tl_mode_pop(t, scope);
+        if (anomaly)
+            assert_non_null(strstr(tl_error(t), "a TL_ANOMALY scope is open"));
+        tl_error_clear(t);
+        assert_int_equal(tl_keep(t, p, got, sizeof got), TL_OK);
+        assert_true(got[0] == (anomaly ? 1 : .5f));
+        assert_int_equal(tl_opt_steps(o), !anomaly);
+        tl_tape_reset(t);
+    }
+    tl_free(o, t, m);
+}
+
 const struct CMUnitTest tl_tests_optimizers[] = {
+    cmocka_unit_test(no_step_where_updates_may_stop),
     cmocka_unit_test(groups_that_overlap),
     cmocka_unit_test(optimizers_against_naive_loops),
     cmocka_unit_test(each_optimizer_has_its_own_state),
