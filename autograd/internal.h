@@ -400,7 +400,6 @@ bool tl_between(tl_tape *t, const char *who);
 tl_tape *tl_tape_bare(tl_model *m);
 /* tl_mode_push without its special case for TL_INVARIANT. */
 int tl_mode_open(tl_tape *t, unsigned mode);
-
 /* s is the status of a call that an error of the model may have stopped half way: the tape then
  * takes that error over, so that clearing the model's does not hide it. Returns s. */
 tl_status tl_tape_stopped(tl_tape *t, tl_status s);
@@ -409,15 +408,12 @@ tl_scope tl_scope_open(tl_at at, unsigned mode, unsigned phase);
 /* Takes the selections, phase and place of node n, which may be of another tape, and that mode. */
 tl_scope tl_scope_of(tl_tape *t, const tl_node *n, unsigned mode);
 static inline void tl_scope_end(tl_tape *t, tl_scope outer) { t->now = outer; }
-
 /* An error if two layers of one recording use the same parameter. */
 tl_status tl_site_check(tl_at at, const char *name, uint32_t index);
 /* Counts n optimizer steps (tl_tape_steps), for a graph whose backwards are still to come. */
 tl_status tl_steps_count(tl_at at, int n);
-
 /* Attaches those of src that follow to dst. */
 tl_status tl_observe_like(tl_tape *dst, const tl_tape *src);
-
 /* The model of the program that this thread records, to run it later; NULL: none. Meanwhile
  * tl_error_begin refuses calls on that model. tl_error_renew is the same without that refusal: for
  * calls that make tensors, or say what they are. */
@@ -437,7 +433,6 @@ double tl_attr_number(const tl_attr *f, const void *attrs); /* 0 for a shape or 
 /* Mixes them into the hash h (memory.h); or a shape. */
 uint64_t tl_mix_attrs(uint64_t h, const tl_op *op, const void *attrs);
 uint64_t tl_mix_shape(uint64_t h, const tl_shape *s);
-
 /* The op folds what comes to input k into the accumulator itself; else the engine does. */
 static inline bool tl_op_folds(const tl_op *op, int k) { return k < 32 && op->folds & TL_BIT(k); }
 /* The op's accumulator for input k is f64. */

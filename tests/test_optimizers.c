@@ -463,8 +463,6 @@ static void descends(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, 
     tl_step(o, t);
 }
 
-/* What is set goes through the schedule, and a compiled step reads it without being traced again.
- */
 /* NUMERICS 12.10: a norm that is NaN clips nothing, and a beta of almost 0 is none. */
 static void numbers_at_the_edge(void **unused)
 {
@@ -496,6 +494,8 @@ static void numbers_at_the_edge(void **unused)
     tl_free(sgd, t, m);
 }
 
+/* What is set goes through the schedule, and a compiled step reads it without being traced again.
+ */
 static void a_rate_that_is_set(void **unused)
 {
     static const float g[2] = {0.5f, 2};
