@@ -302,7 +302,7 @@ static tl_tensor by_group(const frame *f, tl_tensor x)
 
 /* The bias in the compute type: as it is where it has that already, for the cast of a view of a
  * parameter is a value of its own for each length. */
-static tl_tensor meets_scores(const frame *f, tl_tensor bias)
+static tl_tensor in_compute_type(const frame *f, tl_tensor bias)
 {
     return tl_dtype_of(f->at.tape, bias) == f->c ? bias : tl_cast_at(f->at, bias, f->c);
 }
@@ -339,7 +339,7 @@ static tl_tensor probabilities(const frame *f, tl_tensor q, tl_tensor k, tl_atte
     if (o.softcap != 0)
         s = tl_scale_at(at, tl_tanh_at(at, tl_scale_at(at, s, f->uncap)), o.softcap);
     if (!tl_is_none(o.bias))
-        s = tl_add_at(at, s, by_group(f, meets_scores(f, o.bias)));
+        s = tl_add_at(at, s, by_group(f, in_compute_type(f, o.bias)));
     tl_tensor mask = allowed(f, o);
     if (!tl_is_none(mask))
         s = tl_where_at(at, mask, s, tl_scalar_at(at, f->c, -0x1p100));

@@ -50,7 +50,7 @@ tl_status tl_norm_shape(tl_call *c, const tl_array *gamma, const tl_array *beta)
         return tl_call_fail(c, TL_EDOMAIN, "eps is %g; it cannot be negative or infinite", a->eps);
     *y = *rstd = *x;
     rstd->dtype = tl_dtype_compute(x->dtype);
-    if (isnan(a->eps)) /* settled here, for who runs the call again in f64 */
+    if (isnan(a->eps)) /* the epsilon of this call's type, also where it is run again in f64 */
         a->eps = rstd->dtype == TL_F64 ? 0x1p-52 : 0x1p-23;
     for (int i = x->ndim - (int)a->k; i < x->ndim; i++)
         rstd->dim[i] = 1;

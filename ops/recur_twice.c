@@ -287,11 +287,13 @@ static tl_tensor stacked(const twice *j, tl_tensor *x, int64_t width)
  * made, else that of the step before. So padding before a sample changes no bit. */
 static void to_state_before(const twice *j, const moment *m, int64_t k, tl_tensor x, sums *o)
 {
-    const bool before = k > 0;
-    tl_tensor *state = before ? &o->at[STATE][time_of(j, k - 1)] : &o->first;
-    *state = add(j, *state, before ? where(j, &m[k - 1], x, true) : x);
-    if (before)
-        o->first = add(j, o->first, where(j, &m[k - 1], x, false));
+    if (k == 0) {
+        o->first = add(j, o->first, x);
+        return;
+    }
+    tl_tensor *state = &o->at[STATE][time_of(j, k - 1)];
+    *state = add(j, *state, where(j, &m[k - 1], x, true));
+    o->first = add(j, o->first, where(j, &m[k - 1], x, false));
 }
 
 /* Takes the cotangents of recur_grad's results through the steps, from the first to the last. */

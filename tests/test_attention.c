@@ -459,6 +459,46 @@ static void written_out_equals_the_op(void **unused)
     }
 }
 
+/* The weights' hash after a step with a penalty on gradients, of samples with `left` and `right` steps
+ * of padding. */
+static void hash_of_penalty(int left, int right, char hex[65])
+{
+    enum { N = 2, STEPS = 5, IN = 4 };
+    const int all = left + STEPS + right;
+    float x[N * 16 * IN] = {0};
+    for (int i = 0; i < N * STEPS * IN; i++)
+        x[(i / (STEPS * IN) * all + left) * IN + i % (STEPS * IN)] = (float)(i * 37 % 23) / 11 - 1;
+    tl_model *m = tl_model_new(.seed = 3);
+    tl_tape *t = tl_tape_new(m);
+    tl_opt *o = tl_sgd_new(m, .lr = 0.1);
+    const int64_t starts[N] = {left, left}, ends[N] = {left + STEPS, left + STEPS};
+    tl_tensor e = tl_linear(t, m, "e", tl_data(t, x, TL_F32, TL_DIMS(N, all, IN)), 8,
+                            .no_bias = true),
+              q = tl_transpose(t, tl_reshape(t, e, TL_DIMS(N, all, 2, 4)), 1, 2), d,
+              y = tl_attention(t, q, q, q, .key_start = tl_data(t, starts, TL_I64, TL_DIMS(N)),
+                               .key_end = tl_data(t, ends, TL_I64, TL_DIMS(N)));
+    y = tl_slice(t, tl_tanh(t, y), 2, left, left + STEPS, 1);
+    y = tl_sum(t, tl_square(t, y), TL_ALL, false);
+    tl_gradients(t, y, &e, 1, TL_NONE, &d);
+    d = tl_sum(t, tl_square(t, tl_slice(t, d, 1, left, left + STEPS, 1)), TL_ALL, false);
+    tl_backward(t, tl_add(t, y, d));
+    tl_step(o, t);
+    assert_string_equal(tl_error(t), "");
+    assert_int_equal(tl_model_sha256(m, hex), TL_OK);
+    tl_free(o, t, m);
+}
+
+static void padding_changes_no_penalty_on_gradients(void **unused)
+{
+    char alone[65], padded[65];
+    (void)unused;
+    hash_of_penalty(0, 0, alone);
+    for (int i = 1; i < 16; i++) {
+        hash_of_penalty(i % 4, i / 4, padded);
+        assert_string_equal(padded, alone);
+    }
+}
+
 /* Where every key is seen an offset, which moves the diagonal, says nothing: the op computes the
  * attention as without one, and so it is written out. */
 static void a_full_attention_has_no_diagonal(void **unused)
@@ -517,5 +557,6 @@ const struct CMUnitTest tl_tests_attention[] = {
     cmocka_unit_test(gradients_are_derivatives),
     cmocka_unit_test(written_out_equals_the_op),
     cmocka_unit_test(a_full_attention_has_no_diagonal),
+    cmocka_unit_test(padding_changes_no_penalty_on_gradients),
 };
 const size_t tl_tests_attention_count = sizeof tl_tests_attention / sizeof *tl_tests_attention;

@@ -9,7 +9,7 @@ static void F(rms_norm)(void *rows, int64_t begin, int64_t end, int thread)
     const tl_norm_attrs *a = j->attrs;
     const int64_t n = j->n;
     const T *x = (const T *)j->in[0] + begin * n, *gamma = j->in[1];
-    const T eps = a->eps == a->eps ? (T)a->eps : EPSILON;
+    const T eps = (T)a->eps;
     T *y = (T *)j->out[0] + begin * n, *rstd = j->out[1];
     (void)thread;
     for (int64_t r = begin; r < end; r++, x += n, y += n) {
@@ -33,7 +33,7 @@ static void F(layer_norm)(void *rows, int64_t begin, int64_t end, int thread)
     const tl_norm_attrs *a = j->attrs;
     const int64_t n = j->n;
     const T *x = (const T *)j->in[0] + begin * n, *gamma = j->in[1], *beta = j->in[2];
-    const T eps = a->eps == a->eps ? (T)a->eps : EPSILON;
+    const T eps = (T)a->eps;
     T *y = (T *)j->out[0] + begin * n;
     (void)thread;
     for (int64_t r = begin; r < end; r++, x += n, y += n) {

@@ -31,14 +31,13 @@ static inline vec64 widen32(half32 v)
 }
 
 /* The templates' parameters: T the type, I the signed integer of its size, V its vector of the
- * level's width, H its vector of as many elements as vec64 has, EPSILON the type's epsilon, F(name)
- * the suffixed name, M(stem) the type's array function in the math table, SQRT, RSQRT and LOG its
- * functions of one element. f64 comes first, because f32 uses its lanes. */
+ * level's width, H its vector of as many elements as vec64 has, F(name) the suffixed name, M(stem)
+ * the type's array function in the math table, SQRT, RSQRT and LOG its functions of one element.
+ * f64 comes first, because f32 uses its lanes. */
 #define T double
 #define I int64_t
 #define V vec64
 #define H vec64
-#define EPSILON 0x1p-52
 #define F(name) name##64
 #define M(stem) TL_K(tl_math_table).stem##64
 #define SQRT(x) sqrt(x)
@@ -50,7 +49,6 @@ static inline vec64 widen32(half32 v)
 #define I int32_t
 #define V vec32
 #define H half32
-#define EPSILON 0x1p-23f
 #define F(name) name##32
 #define M(stem) TL_K(tl_math_table).stem##32
 #define SQRT(x) sqrtf(x)

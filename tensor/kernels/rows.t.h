@@ -11,7 +11,6 @@
 #undef I
 #undef V
 #undef H
-#undef EPSILON
 #undef F
 #undef M
 #undef SQRT

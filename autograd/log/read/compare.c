@@ -81,11 +81,13 @@ static tl_log_verdict verdict(const tl_log_comparison *c, const tl_log_result *x
                : doubtful(c, x, unknown_before) ? TL_LOG_UNKNOWN
                                                 : TL_LOG_DIFFERS;
     if (tails && a->last == b->last && strcmp(a->tail, "mixed") != 0 && x->part != NULL &&
-        y->part != NULL)
-        return strcmp(x->part, y->part) == 0                            ? TL_LOG_SAME
-               : !x->alike || !y->alike || sums(c, x)                   ? TL_LOG_UNKNOWN
-               : a->parts != b->parts && doubtful(c, x, unknown_before) ? TL_LOG_UNKNOWN
-                                                                        : TL_LOG_DIFFERS;
+        y->part != NULL) {
+        if (strcmp(x->part, y->part) == 0)
+            return TL_LOG_SAME;
+        const bool known = x->alike && y->alike && !sums(c, x) &&
+                           (a->parts == b->parts || !doubtful(c, x, unknown_before));
+        return known ? TL_LOG_DIFFERS : TL_LOG_UNKNOWN;
+    }
     return TL_LOG_UNKNOWN;
 }
 
