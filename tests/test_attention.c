@@ -459,8 +459,8 @@ static void written_out_equals_the_op(void **unused)
     }
 }
 
-/* The weights' hash after a step with a penalty on gradients, of samples with `left` and `right` steps
- * of padding. */
+/* The weights' hash after a step with a penalty on gradients, of samples with `left` and `right`
+ * steps of padding. */
 static void hash_of_penalty(int left, int right, char hex[65])
 {
     enum { N = 2, STEPS = 5, IN = 4 };
