@@ -286,6 +286,39 @@ static void lost_digits_are_not_a_wrong_gradient(void **unused)
                 }
 }
 
+/* One row that is surer and surer of its class: in f32 p - 1 is some units of 1, and by chance its
+ * roundings are alike at all the points at which the check looks for them. */
+static tl_tensor f_sure(tl_tape *on, const tl_tensor *in, int n, void *ctx)
+{
+    static const int64_t class[1] = {0};
+    (void)n;
+    tl_tensor x = tl_apply1(TL_AT(on), &op_triple, ctx, in, 1);
+    return tl_cross_entropy(on, x, tl_data(on, class, TL_I64, TL_DIMS(1)), TL_MEAN,
+                            .count = tl_scalar(on, TL_F64, 3));
+}
+
+static void roundings_that_are_alike_everywhere_are_not_wrong(void **unused)
+{
+    int limited = 0;
+    (void)unused;
+    for (int i = 6; i < 50; i++)
+        for (int way = 0; way < 4; way++) {
+            const float row[3] = {0, -0.12f * (float)i, -0.15f * (float)i};
+            factor_attrs a = {TL_F32, way % 2 ? -1 : 1};
+            tl_tensor x = tl_data(t, row, TL_F32, TL_DIMS(1, 3));
+            tl_gradcheck_report r;
+            tl_verdict v = tl_gradcheck_with(t, f_sure, &x, 1, &a, &r, .fast = way / 2);
+            if (way % 2 ? v != TL_WRONG || r.culprit.op == NULL ||
+                              strcmp(r.culprit.op, "user_triple") != 0
+                        : v == TL_WRONG)
+                fail_msg("logits of %g and %g, factor %g: %s", (double)row[1], (double)row[2],
+                         a.factor, r.text);
+            limited += v == TL_PRECISION_LIMITED;
+            tl_error_clear(t);
+        }
+    assert_true(limited > 10);
+}
+
 /* A mask kept as floats: beside 1 the function is another, which is no rounding's doing. */
 static tl_tensor f_masked(tl_tape *on, const tl_tensor *in, int n, void *ctx)
 {
@@ -463,6 +496,7 @@ const struct CMUnitTest tl_tests_faults_checker[] = {
     TEST(every_lie_about_a_square_is_caught),
     TEST(a_factor_in_one_dtype_is_caught),
     TEST(lost_digits_are_not_a_wrong_gradient),
+    TEST(roundings_that_are_alike_everywhere_are_not_wrong),
     TEST(what_jumps_or_turns_excuses_nothing),
     TEST(a_softmax_bug_does_not_hide_behind_a_cotangent_of_ones),
     TEST(nothing_checked_is_not_passed),
