@@ -1,5 +1,5 @@
-/* probe.c: does a kernel give the bits of the op's own one? The calls of a probe are made with each
- * of them and compared. */
+/* probe.c: checks whether a kernel gives the same bits as the op's own. The calls of a probe are
+ * made with both, and the results are compared. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -7,8 +7,8 @@
 #include "autograd/kernels/internal.h"
 #include "tensor/threads.h"
 
-/* Around the number of lanes, a tile and the blocks of vector levels, and one for several threads.
- */
+/* Lengths around the number of lanes, a tile and the blocks of vector levels; one for several
+ * threads. */
 static const int64_t lengths[] = {0, 1, 2, 31, 32, 33, 255, 256, 257, 511, 512, 513, 40000};
 
 static const double edge[] = {
@@ -41,7 +41,7 @@ tl_tensor tl_probe_numbers(tl_tape *t, tl_dtype dtype, tl_shape shape, int k, bo
     return x;
 }
 
-/* The probe of pointwise ops without attributes: all inputs have one length. */
+/* The probe of pointwise ops without attributes: all inputs have the same length. */
 static tl_tensor probe_pointwise(tl_tape *t, const tl_op *op, tl_dtype dtype, int i)
 {
     tl_tensor in[TL_TILE_MAX_IN] = {TL_NONE};
@@ -117,8 +117,8 @@ static bool differ(tl_tape *t, tl_tensor x, tl_tensor y, bool known, char *buf, 
     return false;
 }
 
-/* Adds to *ran how many calls with elements the kernel has done; returns how many of them differ,
- * or -1 if one has failed. */
+/* Adds to *ran the number of calls with elements that the kernel has done. Returns how many of them
+ * differ, or -1 if one has failed. */
 static int probe_dtype(tl_tape *t, const tl_kernel *k, tl_dtype dtype, int *ran, char *buf,
                        size_t cap)
 {
@@ -140,7 +140,7 @@ static int probe_dtype(tl_tape *t, const tl_kernel *k, tl_dtype dtype, int *ran,
         }
         if (u->node < 0 || v->node < 0 || t->node[v->node].kernel != k)
             continue;
-        *ran += tl_array_count(&u->a) > 0; /* nothing is no evidence */
+        *ran += tl_array_count(&u->a) > 0; /* an empty result proves nothing */
         bad += differ(t, x, y, bad > 0, buf, cap);
     }
 }

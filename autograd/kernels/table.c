@@ -1,8 +1,8 @@
-/* table.c: the table of kernels: what is in it, adding one, scopes that select one, and which they
- * give to a call.
+/* table.c: the table of kernels: its rows, adding one, the scopes that select one, and the kernel
+ * of a call.
  *
- * Rows are only ever added, and each is complete before the count includes it: so the table is read
- * without the lock. */
+ * Rows are only ever added, and each is complete before the count includes it, so readers need no
+ * lock. */
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -10,13 +10,13 @@
 #include "autograd/kernels/internal.h"
 #include "tensor/isa.h"
 
-/* What the probe has said of a kernel that declares the contract's bits. */
+/* The probe's verdict on a kernel that declares the contract's bits. */
 enum { UNPROBED, OBEYS, REFUSED };
 
 typedef struct {
     const tl_kernel *k;
     int verdict;              /* read and written under the lock of admit() */
-    char why[TL_MESSAGE_MAX]; /* it has been refused */
+    char why[TL_MESSAGE_MAX]; /* if refused */
 } entry;
 
 enum { MOST = 256, KERNEL_TEXT = 256 };
@@ -59,8 +59,8 @@ static bool shipped(const tl_kernel *k)
     return false;
 }
 
-/* The kernel has that name, can do that op (NULL: any) on that dtype, and its vector level runs
- * now. The name "fast" is that of every shipped kernel with bits of its own. */
+/* Whether the kernel has that name, can do that op (NULL: any) on that dtype, and its vector level
+ * runs now. "fast" names every shipped kernel with bits of its own. */
 static bool matches(const tl_kernel *k, const char *op, tl_dtype dtype, const char *name)
 {
     bool named = strcmp(k->name, name) == 0 ||
@@ -144,8 +144,8 @@ tl_status tl_kernel_register_at(tl_at at, const tl_kernel *k)
     return s;
 }
 
-/* Row *i of the ops' own kernels: of each op that computes, at each level. False: there are not so
- * many, and *i is what is left to count. */
+/* Row *i of the ops' own kernels: one for each op that computes, at each level. False if there are
+ * fewer; *i is then what is left to count. */
 static bool own_row(int *i, tl_kernel_row *row)
 {
     for (int op = 0; op < tl_op_count(); op++)
@@ -226,8 +226,8 @@ bool tl_choice_follow(tl_tape *dst, const tl_choice *c)
 static tl_status admit(tl_at at, entry *e)
 {
     static pthread_mutex_t probing = PTHREAD_MUTEX_INITIALIZER;
-    static _Thread_local const entry *probed; /* this thread does that now: it has the lock */
-    static _Thread_local bool asked;          /* for a kernel that is not probed itself */
+    static _Thread_local const entry *probed; /* what this thread probes, under the lock */
+    static _Thread_local bool asked;          /* its probe selects an unprobed kernel */
     const entry *outer = probed;
     if (e->k->mode & TL_FAST)
         return TL_OK;
