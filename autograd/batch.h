@@ -9,30 +9,30 @@
 
 /* ---- rules.c: how values depend on the batch ---- */
 
-/* Says how the results of a call depend on the batch, some input of which does; in: room for the
- * inputs' own. */
+/* Sets how the results of a call depend on the batch. Some input does, or weights enter a TL_RANDOM
+ * op. in: room for how the inputs depend. */
 void tl_batch_infer(tl_call *c, tl_value *const *value, tl_batch *in, tl_value *const *made);
-/* Input i of n may hold the samples of n's result along that axis, by the op's rule. */
+/* Whether, by the op's rule, input i of n may hold the samples of n's result along that axis. */
 bool tl_batch_could(tl_tape *t, const tl_node *n, int i, int axis);
-/* n draws by one number for all its samples, which is the same in each micro-batch. */
+/* Whether n draws by one number for all its samples, the same in each micro-batch. */
 bool tl_draws_alike(const tl_tape *t, const tl_node *n);
-/* x may be written into dst, of the model: refused under TL_STRICT if x is computed of samples and
- * dst does not hold them along that axis. */
+/* Whether x may be written into dst, a tensor of the model. Under TL_STRICT it is an error if x is
+ * computed from samples and dst does not hold them along that axis. */
 tl_status tl_batch_assigns(tl_at at, tl_tensor dst, tl_tensor x);
-/* Sets how x depends on the batch: each element along that axis is a sample; TL_FREE, TL_MIXED. */
+/* Sets how x depends on the batch: axis is that of its samples, or TL_FREE or TL_MIXED. */
 static inline void tl_batch_set(tl_value *x, int axis)
 {
     x->batch = (tl_batch)axis;
     x->samples = axis < 0 ? -1 : x->a.dim[axis];
 }
-/* x depends on the batch as y does. */
+/* Makes x depend on the batch as y does. */
 static inline void tl_batch_like(tl_value *x, const tl_value *y)
 {
     x->batch = y->batch;
     x->part = y->part;
     x->samples = y->samples;
 }
-/* All of these that are there are made of parameters and constants alone. */
+/* Whether all inputs that are present are made of parameters and constants alone. */
 static inline bool tl_all_fixed(const tl_tape *t, const tl_tensor *in, int n)
 {
     bool fixed = true;
@@ -40,20 +40,20 @@ static inline bool tl_all_fixed(const tl_tape *t, const tl_tensor *in, int n)
         fixed &= tl_is_none(in[k]) || tl_peek(t, in[k])->fixed;
     return fixed;
 }
-/* The leaf x takes a gradient: neither it nor what was made of it is a constant any more. */
+/* Leaf x now takes a gradient: neither it nor what was made of it is a constant any more. */
 void tl_batch_unfix(tl_tape *t, tl_tensor x);
-/* v, a leaf, is a constant. */
+/* Makes v, a leaf, a constant. */
 static inline void tl_value_fix(tl_value *v)
 {
     tl_batch_set(v, TL_FREE);
     v->fixed = true;
 }
 
-/* ---- uses.c, fold.c, waiting.c: what comes to a leaf, added to its accumulators ---- */
+/* ---- uses.c, fold.c, waiting.c: gradients of leaves, added to their accumulators ---- */
 
-/* The kind of accumulator that node n's input k goes to, a leaf or a view of one: "matmul:1", the
- * op whose sums continue, or "sum", the engine's and all others in f64; and the views between the
- * leaf and the use: "matmul:1+transpose". */
+/* The kind of accumulator that takes the gradient of node n's input k, a leaf or a view of one.
+ * "matmul:1": that op continues the sum; "sum": the engine does, or the op in f64. Then the views
+ * between the leaf and the use: "matmul:1+permute". */
 const char *tl_use_kind(const tl_tape *t, const tl_node *n, int k, char buf[TL_ATTRS_TEXT]);
 
 /* The uses of a leaf that one backward adds to one accumulator through the same view (or through
@@ -61,104 +61,104 @@ const char *tl_use_kind(const tl_tape *t, const tl_node *n, int k, char buf[TL_A
 struct tl_fold {
     int leaf, acc;        /* the accumulator: t->grad[leaf].acc[acc] */
     tl_tensor x;          /* the input of the first use that was met */
-    bool sought, meets;   /* of the last: whether two views of its accumulator overlap */
+    bool sought, meets;   /* in the newest of an accumulator: views were compared; two overlap */
     int n, visited;       /* uses; those whose nodes have been visited */
-    struct tl_use *use;   /* those that are deferred (internal.h); NULL: none */
+    struct tl_use *use;   /* the deferred ones (internal.h); NULL: none */
     struct tl_fold *next; /* of the same accumulator */
-    struct tl_fold *met;  /* another of which the same number was made (uses.c) */
+    struct tl_fold *met;  /* an older one with the same number_of (uses.c) */
 
     /* While it waits for tl_accumulate. A graph has folds of its own (graph/later.c). */
     tl_status (*run)(tl_tape *t, tl_fold *f, int i, int of); /* adds part i of `of` */
-    int axis;              /* of the leaf, along which parts are cut; TL_WHOLE: there are none */
-    int part, parts;       /* the next part, of so many */
+    int axis;              /* that of the leaf along which parts are cut; TL_WHOLE: none */
+    int part, parts;       /* the next part, and how many there are */
     int64_t from, size;    /* elements of the part along the axis; size < 0: all of the leaf */
     struct tl_fold *later; /* the next that waits for the same leaf */
 };
 
 /* Gives each use of a leaf its fold, and its number there. */
 tl_status tl_fold_deal(tl_walk *w);
-/* Whether the vjp of n is to compute what comes to input k now. *acc: the accumulator that it adds
- * that to, if it does. */
+/* Whether the vjp of n is to compute the gradient of input k now. *acc: the accumulator to which it
+ * adds that itself, if it does. */
 bool tl_fold_asks(tl_walk *w, const tl_node *n, int k, tl_fold *f, tl_tensor *acc);
-/* After the vjp of order[i], for its input k: adds dx, which the vjp gave, if any, to the
- * accumulator, unless the vjp has done so itself (acc); or defers the use. */
+/* Called after the vjp of order[i], for its input k. Adds dx, the result of the vjp if there is
+ * one, to the accumulator, unless the vjp has done so itself (acc); or defers the use. */
 tl_status tl_fold_deliver(tl_walk *w, uint32_t i, int k, const tl_tensor *dy, tl_tensor dx,
                           tl_tensor acc);
-/* Node n, order[i], has been visited. Folds of which it was the last use are added, or wait. */
+/* Called after the visit of node n, order[i]: adds the folds it completes, or lets them wait. */
 tl_status tl_fold_visited(tl_walk *w, uint32_t i, const tl_node *n);
-/* Which axis of x, a view of the leaf, is that axis of the leaf, and longer than 1; -1: none. */
+/* The axis of x, a view of the leaf, that is that axis of the leaf and longer than 1; -1: none. */
 int tl_axis_of_view(const tl_array *x, const tl_array *leaf, int axis);
 /* In a trace: records all that waits, parameter by parameter. */
 tl_status tl_fold_recorded(tl_tape *t);
 
-/* The leaf of that name in checkpoints; TL_NONE, with an error, if there is none. With a shape, a
- * derived value is made for it if need be. */
+/* The leaf of that name in checkpoints; TL_NONE, with an error, if there is none. Given a shape,
+ * makes a derived value for it if need be. */
 tl_tensor tl_grad_named(tl_tape *t, const char *name, tl_dtype dtype, const tl_shape *shape);
 
 /* ---- prints.c: micro-batches of a step run the same program ---- */
 
-/* n only shows or copies its input: whether a program has it may depend on sizes. */
+/* Whether n only shows or copies its input: whether a program has it may depend on sizes. */
 static inline bool tl_passes_on(const tl_node *n) { return n->op->traits & (TL_VIEW | TL_COPY); }
-/* Before a backward: the program is that of the micro-batches before (or .ragged allows others),
- * and, under TL_STRICT, what it begins with neither sums nor mixes samples. */
+/* Before a backward: checks that earlier micro-batches ran the same program (unless .ragged allows
+ * others) and, under TL_STRICT, that the cotangent neither sums nor mixes samples. */
 tl_status tl_prints_check(tl_walk *w);
-/* Before an optimizer's step, and at a reset: the micro-batch had as many backwards as others. */
+/* Before a step, and at a reset: checks that earlier micro-batches had no more backwards. */
 tl_status tl_prints_step(tl_at at);
 void tl_prints_end(tl_tape *t);
-/* Gradients are dropped: micro-batches begin anew. */
+/* Called when gradients are dropped: micro-batches begin anew. */
 void tl_prints_clear(tl_tape *t);
-/* At a run of a graph: checks what its trace has left. */
+/* At a run of a graph: checks the prints that its trace has noted. */
 tl_status tl_prints_run(tl_at at, const tl_prints *traced);
 void tl_prints_free(tl_prints *p);
 
 /* ---- derived.c, settle.c: derived values, made of parameters and constants alone ---- */
 
-/* The handle on the lasting tape of a derived value x, whose expression is noted there. TL_NONE,
- * with an error, without memory. */
+/* Notes on the lasting tape how derived value x is made; returns its handle there. TL_NONE, with an
+ * error, if that fails. */
 tl_tensor tl_derived_leaf(tl_tape *t, tl_tensor x);
 /* Its print: a number for the expression. */
 static inline uint64_t tl_derived_print(tl_tape *t, tl_tensor x)
 {
     return tl_is_none(tl_derived_leaf(t, x)) ? 0 : tl_peek(t, x)->print;
 }
-/* The print of a constant, of which the lasting tape has a copy from now on. */
+/* The print of a constant; the lasting tape has a copy of it from now on. */
 uint64_t tl_derived_constant(tl_tape *t, const tl_array *a);
 
-/* For a graph: the number on the lasting tape of the value of that print; -1: none. */
+/* For a graph: the number on the lasting tape of the value with that print; -1: none. */
 int64_t tl_derived_number(const tl_tape *t, uint64_t print);
-/* Memory that keeps value `number`, laid out as a. The graph fills it unless it is full. NULL, with
- * an error, without memory. */
+/* The memory that keeps value `number`, laid out as a. The graph fills it unless *full. NULL, with
+ * an error, when out of memory. */
 void *tl_derived_room(tl_tape *t, uint32_t number, const tl_array *a, bool *full);
-/* Gives all that memory back. */
+/* Releases all that memory. */
 void tl_derived_forget(tl_tape *t);
 
-/* The name of a derived value in checkpoints, for the caller to free; NULL without memory. */
+/* The name of a derived value in checkpoints, for the caller to free; NULL when out of memory. */
 char *tl_derived_name(const tl_tape *t, tl_tensor leaf);
-/* The derived value of that name and shape, whether a program has made it yet or will (shape NULL:
- * only if one has). TL_NONE if that is no such name, or without memory. */
+/* The derived value of that name and shape, made now if no program has made it yet (shape NULL:
+ * only looked up). TL_NONE if that is no such name, or on an error. */
 tl_tensor tl_derived_named(tl_tape *t, const char *name, tl_dtype dtype, const tl_shape *shape);
 
-/* After a walk's check: the parameters below the derived values that it reaches are reached, too.
- * An error if they have changed while a gradient waits. */
+/* At the end of a walk's check: marks the parameters below the derived values that it reaches as
+ * reached, too. An error if they have changed while a gradient waits. */
 tl_status tl_derived_reach(tl_tape *t);
-/* That error. */
+/* Reports that error. */
 tl_status tl_derived_waits(tl_tape *t, tl_tensor leaf);
-/* A run has left in the user's record `theirs` what its trace has in `mine`: notes of which
- * versions of the parameters that is. */
+/* Called after a run has left in the user's record `theirs` what its trace has in `mine`: notes to
+ * which versions of the parameters it belongs. */
 void tl_derived_left(tl_tape *t, tl_leaf_grad *theirs, tl_tape *trace, const tl_leaf_grad *mine);
-/* Record i is of a derived value that is reached now, where micro-batches before had another one in
- * that call or a later one: made alike, of other sizes or numbers. */
+/* Whether record i is of a derived value reached now, where earlier micro-batches reached another
+ * one in that call or a later one: made alike, of other sizes or numbers. */
 bool tl_derived_strays(tl_tape *t, int i, int call, char why[TL_MESSAGE_MAX]);
-/* Under TL_STRICT: none does. */
+/* Under TL_STRICT: an error if any does. */
 tl_status tl_derived_agree(tl_at at, int call);
-/* Sends what has come to derived values back to the parameters, unless that has been done. */
+/* Sends the gradients of derived values back to the parameters, unless that has been done. */
 tl_status tl_derived_settle(tl_at at);
-/* More is about to come. */
+/* Undoes that, as more gradients are about to come. */
 void tl_derived_unsettle(tl_tape *t);
 
-/* At a reset of the tape: forgets derived values, if no gradient waits in them. */
+/* At a reset, or as gradients are dropped: forgets derived values if no gradient waits in them. */
 void tl_derived_reset(tl_tape *t);
-/* A trace has the user's lasting tape; false without memory. */
+/* Gives a trace the user's lasting tape; false when out of memory. */
 bool tl_derived_share(tl_tape *trace, tl_tape *user);
 
 /* ---- again.c: recorded nodes run again ---- */
@@ -167,7 +167,7 @@ bool tl_derived_share(tl_tape *trace, tl_tape *user);
 void tl_again_apply(tl_tape *dst, const tl_node *n, const tl_tensor *in, unsigned mode,
                     tl_tensor *out);
 
-/* Whose inputs are made of parameters and constants alone, and which was so on src, is so again. */
+/* Marks outputs as fixed that were fixed on src, if the inputs are fixed on dst. */
 void tl_again_fixed(tl_tape *dst, const tl_tensor *in, const tl_tensor *out, const tl_tape *src,
                     const tl_node *n);
 
@@ -185,9 +185,9 @@ typedef struct {
 } tl_again;
 /* The handle on dst of x, which is a leaf or has run again. */
 tl_tensor tl_again_value(tl_again *r, tl_tensor x);
-/* Those of n's inputs, in bump memory of dst; NULL, with an error, when out of memory. */
+/* The handles of n's inputs, in bump memory of dst; NULL, with an error, when out of memory. */
 const tl_tensor *tl_again_inputs(tl_again *r, const tl_node *n);
-/* Runs all that y depends on again, each node in its own mode; an op that changes its operand in
+/* Runs again all that y depends on, each node in its own mode; an op that changes its operand in
  * place changes a copy. Returns y's handle on dst. */
 tl_tensor tl_rerun(tl_tape *dst, tl_tape *src, tl_tensor y, tl_leaf_map *leaf, tl_made *made,
                    void *ctx);

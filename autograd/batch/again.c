@@ -1,8 +1,8 @@
 /* again.c: recorded nodes run again, on the same tape or another.
  *
- * Which value of src is which of dst is noted in a map by index, which src keeps, blank, from run
- * to run: each run blanks what it has noted, so many of a few nodes each take no longer on a large
- * tape. */
+ * A map, by index of src's values, holds the handles on dst. src keeps the map, blank, from run to
+ * run: each run blanks the entries it has set, so that many runs of a few nodes each take no longer
+ * on a large tape. */
 #include "autograd/batch/internal.h"
 
 void tl_again_apply(tl_tape *dst, const tl_node *n, const tl_tensor *in, unsigned mode,
@@ -63,7 +63,7 @@ static void rerun_node(tl_again *r, const tl_node *n)
         r->made(r->ctx, n, out);
 }
 
-/* Leaves the map blank where x, and what it was detached from, stands. */
+/* Blanks the entries of x and of what it was detached from. */
 static void forget(tl_again *r, tl_tensor x)
 {
     while (x.owner == r->src->values.owner) {
@@ -72,13 +72,13 @@ static void forget(tl_again *r, tl_tensor x)
     }
 }
 
-/* Takes src's map, blank and as long as src's values are now. NULL: no memory. */
+/* Takes src's map: blank, with room for all of src's values. NULL: no memory. */
 static tl_tensor *take_map(tl_tape *src, uint32_t *n)
 {
     const uint32_t values = atomic_load(&src->values.count);
     tl_tensor *map = src->again;
     *n = src->n_again;
-    src->again = NULL; /* lest a run inside this one takes it */
+    src->again = NULL; /* so that a run inside this one does not take it */
     src->n_again = 0;
     if (*n >= values && map != NULL)
         return map;
@@ -87,7 +87,7 @@ static tl_tensor *take_map(tl_tape *src, uint32_t *n)
     return tl_calloc((size_t)*n + 1, sizeof *map);
 }
 
-/* The leaves whose elements node i read hold what it has read. */
+/* Fails if a leaf whose elements node i read has changed since. */
 static tl_status check_leaves(tl_tape *dst, tl_tape *src, uint32_t i)
 {
     const tl_node *n = &src->node[i];

@@ -1,14 +1,14 @@
 /* derived.c: values made of parameters and constants alone (derived values) are differentiated once
  * a step, however many micro-batches it has (NUMERICS 10.4).
  *
- * A derived value of which something else is made has accumulators, as a parameter has. How it was
- * made is noted on the lasting tape: a tape inside the tape, of shapes alone, which outlives
- * tl_tape_reset. Values there are found by their prints: a print is one number for the whole
- * expression. When a gradient is read, what has come to derived values is sent back through these
- * expressions to the parameters (settle.c).
+ * A derived value that anything else uses has accumulators, as a parameter has. The lasting tape
+ * notes how it was made: a tape inside the tape, of shapes alone, which outlives tl_tape_reset.
+ * Values there are found by their prints: a print is one number for the whole expression. When a
+ * gradient is read, settle.c sends the gradients of derived values back through these expressions
+ * to the parameters.
  *
  * Derived values are computed once a step, too. While gradients wait, values of the lasting tape
- * keep the memory of what was computed, and the same call of unchanged parameters takes it. */
+ * keep the memory of their contents, and the same call on unchanged parameters takes it. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,7 +16,7 @@
 
 #include "autograd/batch/internal.h"
 
-/* ---- prints: equal wherever the expression is, on whatever tape, in whatever process ---- */
+/* ---- prints: equal for equal expressions, on every tape and in every process ---- */
 
 static uint64_t mix_call(const tl_node *n)
 {
@@ -65,8 +65,8 @@ static uint64_t print_constant(const tl_array *a)
 
 /* ---- the lasting tape ---- */
 
-/* The first value of that print there; TL_NONE if there is none. made: the first that shows how it
- * was made, as one that a checkpoint names does not. */
+/* The first value with that print on the lasting tape; TL_NONE if there is none. made: the first
+ * that shows how it was made; a value that a checkpoint has named does not. */
 static tl_tensor known(const tl_tape *l, uint64_t print, bool made)
 {
     const uint64_t *at = tl_key_map_find(&l->found, print);
@@ -74,8 +74,8 @@ static tl_tensor known(const tl_tape *l, uint64_t print, bool made)
     return i == 0 ? TL_NONE : tl_tape_handle(l, i - 1);
 }
 
-/* known() finds value i by that print from now on, unless it has another. False, with an
- * error of l: no memory. */
+/* Gives value i its print. known() finds it from now on, unless an earlier value has that print.
+ * False, with an error on l, when out of memory. */
 static bool place(tl_tape *l, uint32_t i, uint64_t print)
 {
     const tl_tensor first = known(l, print, false), made = known(l, print, true);
@@ -92,7 +92,7 @@ tl_tensor tl_derived_made(const tl_tape *t, tl_tensor leaf)
     return known(t->lasting, tl_peek(t, leaf)->print, true);
 }
 
-/* The value of the lasting tape that x of this tape is; x itself if it is of the model. */
+/* The value on the lasting tape that stands for x of this tape; x itself if it is of the model. */
 static tl_tensor twin(const tl_tape *t, tl_tensor x)
 {
     return tl_is_none(x) || x.owner != t->values.owner ? x : tl_derived_made(t, x);
@@ -107,7 +107,7 @@ static tl_tape *lasting(tl_tape *t)
         return NULL;
     }
     t->earlier = made_earlier;
-    if (t->lasting->found.cap == 0) /* a checkpoint may name prints that were chosen to meet */
+    if (t->lasting->found.cap == 0) /* a checkpoint may name prints chosen to collide */
         t->lasting->found.salt = tl_mix(1, (uintptr_t)t->lasting);
     return t->lasting;
 }
@@ -156,7 +156,7 @@ static tl_tensor made_of(const tl_tape *t, tl_tensor x)
     return x;
 }
 
-/* The leaf does not hold any more what was read of it. */
+/* Whether the leaf has been overwritten since it was made. */
 static bool has_changed(const tl_tape *t, const tl_value *v)
 {
     return t->recorder == NULL && v->st != NULL && v->st->version != v->born;
@@ -179,7 +179,7 @@ static tl_status note_constant(tl_tape *t, tl_tensor x)
     return tl_error_status(t);
 }
 
-/* The same if it was detached from what has both, or from a constant. */
+/* Does the same for a leaf that is a constant, or was detached from one or from what has both. */
 static tl_status note_leaf(tl_tape *t, tl_tensor x)
 {
     const tl_tensor from = made_of(t, x);
@@ -225,7 +225,7 @@ static tl_status note_node(tl_tape *t, const tl_node *n)
     tl_again_apply(l, n, in, n->mode | TL_TRACE | TL_APART, out);
     if (!tl_failed(l))
         tl_again_fixed(l, in, out, t, n);
-    for (int j = n->n_out; j-- > 0 && !tl_failed(l);) /* the first last: then all are there */
+    for (int j = n->n_out; j-- > 0 && !tl_failed(l);) /* output 0 last: then all are there */
         place(l, out[j].index, tl_values_at(&t->values, n->out + (uint32_t)j)->print);
     return tl_failed(l) ? hand_up(t, l) : TL_OK;
 }
@@ -238,14 +238,14 @@ void tl_derived_drop(tl_value *v)
     v->st = NULL;
 }
 
-/* The contents of v of the lasting tape, made after that change below it, are in memory. */
+/* Whether v, on the lasting tape, keeps its contents as of `last`, the last change below it. */
 static bool there(const tl_value *v, uint64_t last)
 {
     return last != TL_REMOVED && v->st != NULL && v->st->version == 0 && v->after == last;
 }
 
-/* The results of n stay in memory for micro-batches to come, unless a gradient waits for what they
- * were before the parameters were changed. */
+/* Keeps the results of n in memory for later micro-batches, unless a gradient waits in one as it
+ * was before the parameters changed. */
 static void keep(tl_tape *t, const tl_node *n)
 {
     tl_tape *l = t->lasting;
@@ -299,7 +299,7 @@ void tl_derived_forget(tl_tape *t)
         tl_derived_drop(tl_values_at(v, i));
 }
 
-/* Gives a leaf of the tape its print: one of its own, if it has changed since it was read. */
+/* Gives a leaf of the tape its print: one of its own, if it has changed since it was made. */
 static void print_leaf(tl_tape *t, tl_tensor x)
 {
     tl_value *v = tl_is_none(x) || x.owner != t->values.owner ? NULL : tl_peek(t, x);
@@ -314,7 +314,7 @@ static void print_leaf(tl_tape *t, tl_tensor x)
                                  : print_detached(t, from);
 }
 
-/* The node that makes x of the tape, if x has no print yet; else -1. */
+/* The node that made x, or what x was detached from, if that has no print yet; else -1. */
 static int32_t unprinted(const tl_tape *t, tl_tensor x)
 {
     const tl_tensor of = made_of(t, x);
@@ -324,7 +324,7 @@ static int32_t unprinted(const tl_tape *t, tl_tensor x)
 
 static int32_t follow_unprinted(void *t, const tl_node *n, int k) { return unprinted(t, n->in[k]); }
 
-/* Gives prints to x and to all that it is made of. */
+/* Gives prints to x and to all values that it is made of. */
 static void print_all(tl_tape *t, tl_tensor x)
 {
     tl_postorder o;
@@ -360,15 +360,15 @@ static bool made_earlier(tl_tape *t, const tl_call *c, const tl_tensor *in, cons
     return c->n_out > 0;
 }
 
-/* ---- what the walk back asks ---- */
+/* ---- what a backward asks ---- */
 
 static bool is_variable(const tl_tape *t, tl_tensor x)
 {
     return x.owner != t->values.owner || !tl_same_handle(made_of(t, x), x);
 }
 
-/* What a node has read of the model, or of what was detached, has not been changed since: gradients
- * go back through what the lasting tape makes of it anew. */
+/* Fails if a tensor of the model, or one that was detached, has changed since the node read it:
+ * gradients go back through what the lasting tape makes of it anew. */
 static tl_status check_read(tl_tape *t, uint32_t node)
 {
     const tl_node *n = &t->node[node];
@@ -380,7 +380,7 @@ static tl_status check_read(tl_tape *t, uint32_t node)
     return TL_OK;
 }
 
-/* y, if it has that shape. (A checkpoint may name a value of another.) */
+/* y, if it has that shape; else an error. (A checkpoint may name a value of another shape.) */
 static tl_tensor of_shape(tl_tape *t, tl_tensor y, const tl_shape *s, const char *name)
 {
     char a[TL_SHAPE_TEXT], b[TL_SHAPE_TEXT];
@@ -393,8 +393,8 @@ static tl_tensor of_shape(tl_tape *t, tl_tensor y, const tl_shape *s, const char
     return TL_NONE;
 }
 
-/* How x was made is noted, and its memory is what the lasting tape keeps, of parameters as they
- * are now. */
+/* Whether the lasting tape notes how x was made, and keeps x's memory, computed from the parameters
+ * as they are now. */
 static bool is_noted(tl_tape *t, tl_tensor x)
 {
     const tl_value *v = tl_peek(t, x);
@@ -429,7 +429,7 @@ tl_tensor tl_derived_leaf(tl_tape *t, tl_tensor x)
     return of_shape(t, known(t->lasting, tl_peek(t, x)->print, false), &s, tl_leaf_name(t, x));
 }
 
-/* "=0123456789abcdef": what a checkpoint can name before a program has made the value. */
+/* "=0123456789abcdef": a checkpoint can name it before a program has made the value. */
 char *tl_derived_name(const tl_tape *t, tl_tensor leaf)
 {
     char name[18];

@@ -1,15 +1,15 @@
-/* fold.c: what comes to a leaf is added to its accumulators (NUMERICS 10.3).
+/* fold.c: adds the gradients of a leaf's uses to its accumulators (NUMERICS 10.3).
  *
  *     tl_fold_deal      before the walk (uses.c): each use of a leaf gets its fold, and a number
  *     tl_fold_asks      a node is visited: may its vjp add to the accumulator at once?
  *     tl_fold_deliver   the vjp has done so; or the engine adds dx; or the use is deferred
- *     tl_fold_visited   the last use of a fold: the deferred ones are added now, by tl_fold_uses,
- *                       or (.put_off) when tl_accumulate is called (waiting.c)
+ *     tl_fold_visited   after the last use of a fold: tl_fold_uses adds the deferred ones, now or
+ *                       (.put_off) when tl_accumulate is called (waiting.c)
  *
  * The order of a fold is by sample, then by use in the order of the forward pass, then by row.
- * Backward meets uses from the last to the first, so they are deferred where there are several, or
- * where one alone would sum something before its samples. To fold them, their samples are stacked
- * as if they were more samples of one use, and the op's own vjp is called once for as many as fit:
+ * Backward meets uses from the last to the first, so it defers them if a fold has several, or if
+ * one alone would sum something before its samples. To fold them, their samples are stacked as if
+ * they were more samples of one use, and the op's own vjp is called once for as many as fit:
  *
  *     sample   0         1         2
  *     use      u0 u1 u2  u0 u1 u2  u0 u1 u2  -> accumulator
@@ -19,7 +19,7 @@
 
 enum { SCRATCH = 1 << 20 }; /* bytes that are stacked for one call */
 
-/* The accumulator acc of a leaf, seen through the views through which x shows the leaf. */
+/* Accumulator acc of a leaf, seen through the same views through which x shows the leaf. */
 static tl_tensor seen_as(tl_walk *w, tl_tensor acc, tl_tensor x, int depth)
 {
     const tl_node *view = tl_view_at(w->t, x);
@@ -46,15 +46,15 @@ static tl_tensor accumulator(tl_walk *w, const tl_fold *f, const tl_node *n, int
     return seen_as(w, tl_acc_value(w->t, g, f->acc), n->in[k], 0);
 }
 
-/* Adds x to acc, which broadcasts to it. In f64 whatever the shapes: a batch of one row must not
- * fold otherwise than the others. */
+/* Adds x to acc, which broadcasts to it. The sum is in f64 whatever the shapes: a batch of one row
+ * must be folded like any other. */
 static tl_status add(tl_walk *w, tl_tensor x, tl_tensor acc)
 {
     tl_folded(w->at, x, acc, &tl_peek(w->t, acc)->a, TL_F64);
     return tl_error_status(w->t);
 }
 
-/* The vjp has indeed added to acc. */
+/* Fails unless the vjp has added to acc. */
 static tl_status check_added(tl_walk *w, const tl_node *n, int k, tl_tensor dx, tl_tensor acc)
 {
     const tl_value *d = tl_peek(w->t, dx);
@@ -68,8 +68,8 @@ static tl_status check_added(tl_walk *w, const tl_node *n, int k, tl_tensor dx, 
 
 /* ---- folding deferred uses ---- */
 
-/* What one call folds: samples [from, from + n), of `each` elements, of each of the uses [first,
- * end), which are alike. n < 0: use `first` as a whole. */
+/* What one call folds: samples [from, from + n), of `each` elements, of the uses [first, end),
+ * which are alike. n < 0: use `first` as a whole. */
 typedef struct {
     tl_fold *f;
     int first, end;
@@ -91,7 +91,7 @@ static tl_tensor slice(tl_walk *w, tl_tensor x, int axis, const tl_fold *f)
     return tl_apply1(w->at, &tl_op_slice, &at, &x, 1);
 }
 
-/* A saved tensor, or what the part of the fold that is being added needs of it. */
+/* A saved tensor, or the slice of it that the current part of the fold needs. */
 static tl_tensor part_of(tl_walk *w, const tl_fold *f, const tl_saved *s)
 {
     if (f->size < 0 || s->cut < 0)
@@ -113,7 +113,7 @@ static tl_tensor stacked_shape(tl_walk *w, tl_tensor x, const tl_stack_samples_a
     return shape_only(w->t, &out);
 }
 
-/* Saved tensor j of the uses of a chunk, their samples stacked. */
+/* Saved tensor j of the uses of a chunk, with their samples stacked. */
 static tl_tensor stacked(tl_walk *w, const chunk *c, int j)
 {
     const tl_use *use = &c->f->use[c->first];
@@ -170,8 +170,8 @@ static tl_status fold_chunk(tl_walk *w, const chunk *c)
     return TL_OK;
 }
 
-/* Samples [from, from + n) of use u, which takes no new first axis: one element at a time, in the
- * order in which the others are folded. */
+/* Folds samples [from, from + n) of use u, which allows no new first axis: one element at a time,
+ * in the order in which the others are folded. */
 static tl_status fold_one_by_one(tl_walk *w, tl_fold *f, int u, int64_t from, int64_t n)
 {
     const int64_t each = f->use[u].each;
@@ -180,8 +180,8 @@ static tl_status fold_one_by_one(tl_walk *w, tl_fold *f, int u, int64_t from, in
     return TL_OK;
 }
 
-/* In chunks of as many samples of all uses, if these are alike, or of as many uses of one sample as
- * scratch holds. */
+/* Folds in chunks: as many samples of all uses as scratch holds, if the uses are alike; else as
+ * many uses of one sample. */
 static tl_status fold_samples(tl_walk *w, tl_fold *f, int64_t samples)
 {
     int64_t n = samples;
@@ -235,8 +235,8 @@ void tl_fold_ends(tl_tape *t, tl_fold *f)
 
 /* ---- what the engine asks ---- */
 
-/* All that comes to the leaf is left to tl_accumulate. (A leaf of the tape ends with the reset: it
- * waits for nothing.) */
+/* Whether a fold is left to tl_accumulate. (A leaf of the tape ends with the reset: its folds never
+ * wait.) */
 static bool put_off(const tl_walk *w, const tl_fold *f)
 {
     return w->opt.put_off && w->t->grad[f->leaf].leaf.owner != w->t->values.owner;
@@ -253,7 +253,7 @@ bool tl_fold_asks(tl_walk *w, const tl_node *n, int k, tl_fold *f, tl_tensor *ac
     return true;
 }
 
-/* Holds what the gradient of a use is made of until the fold is added. */
+/* Holds, until the fold is added, the tensors from which the gradient of a use is computed. */
 static tl_status defer(tl_walk *w, tl_fold *f, int number, tl_use u)
 {
     if (f->use == NULL)
@@ -266,8 +266,8 @@ static tl_status defer(tl_walk *w, tl_fold *f, int number, tl_use u)
     return tl_error_status(w->t);
 }
 
-/* Under TL_STRICT a vjp (a user's) that has summed over samples by itself is refused: what it gives
- * is a finished sum, one for each micro-batch. */
+/* Refuses, under TL_STRICT, a vjp (a user's) that has summed over samples by itself: its result is
+ * a finished sum, one for each micro-batch. */
 static tl_status check_strict(const tl_walk *w, const tl_node *n, int k, const tl_use *u)
 {
     const tl_value *dx = u->saved[0].like;
@@ -303,7 +303,7 @@ tl_status tl_fold_deliver(tl_walk *w, uint32_t i, int k, const tl_tensor *dy, tl
     return tl_is_none(acc) ? tl_error_status(w->t) : add(w, dx, acc);
 }
 
-/* Tells observers that what waits for tl_accumulate is complete, if all uses have been visited. */
+/* Tells observers that what waits for a leaf is complete, if all its uses have been visited. */
 static tl_status tell_put_off(tl_tape *t, tl_leaf_grad *g)
 {
     for (int k = 0; k < g->n_accs; k++)
@@ -316,7 +316,7 @@ static tl_status tell_put_off(tl_tape *t, tl_leaf_grad *g)
     return tl_error_status(t);
 }
 
-/* All uses have been visited: those that are deferred are added, or wait. */
+/* Called once all uses have been visited: adds the deferred ones, or leaves them waiting. */
 static tl_status complete(tl_walk *w, tl_fold *f)
 {
     int n = 0;

@@ -1,21 +1,21 @@
-/* internal.h: what the files of autograd/batch/ call of each other; fold.c has the picture of uses
+/* internal.h: what the files of autograd/batch/ share with each other; fold.c has a picture of uses
  * and folds.
  *
- * A use is one input of one node that is the leaf (a parameter, say) or a view of it. A use is
- * deferred where its gradient cannot be added when the walk back meets it: then what the gradient
- * is made of is held until it can. */
+ * A use is one input of one node that is a leaf (a parameter, say) or a view of one. A use is
+ * deferred if its gradient cannot be added when the walk reaches its node. The tensors from which
+ * the gradient is computed are then held until it can be. */
 #ifndef TL_BATCH_INTERNAL_H
 #define TL_BATCH_INTERNAL_H
 
 #include "autograd/batch.h"
 
-/* One of the tensors that the gradient of a use is made of. */
+/* A tensor from which the gradient of a use is computed. */
 typedef struct {
     const tl_value *like; /* a value of its shape; NULL: the tensor is absent */
     tl_tensor x;
     bool read; /* the vjp reads it: it is held until the fold ends; else only its shape counts */
-    tl_batch axis; /* along which its samples lie, or TL_FREE */
-    int cut;       /* along which a part of the fold cuts it; -1: every part needs all of it */
+    tl_batch axis; /* that of its samples, or TL_FREE, TL_TOTAL, TL_MIXED */
+    int cut; /* the axis along which parts of the fold cut it; -1: each part needs all of it */
 } tl_saved;
 
 typedef struct tl_use {
@@ -26,61 +26,60 @@ typedef struct tl_use {
     tl_saved *saved; /* NULL: no gradient came to the use */
     int64_t samples; /* how many it has; -1: it is added as a whole */
     int64_t each;    /* elements of a sample along its axis */
-    bool to_front;   /* samples move to a new first axis, lest something be summed before them */
-    bool one_by_one; /* to_front, but there is no room for one more dim, or the op would pair it */
-    int leaf_axis;   /* which axis of the input the axis of the fold's parts is */
+    bool to_front;   /* samples move to a new first axis, so that nothing is summed before them */
+    bool one_by_one; /* to_front, but no dim is left for it, or the op's rule does not take it */
+    int leaf_axis;   /* the axis of the input along which the fold's parts are cut */
 } tl_use;
 
 /* ---- uses.c ---- */
 
-/* The shape of what tl_op_stack_samples makes of x alone. */
+/* The shape that tl_op_stack_samples gives for x alone. */
 tl_status tl_stacked(const tl_array *x, const tl_stack_samples_attrs *at, tl_array *out,
                      tl_err *err);
 
-/* Describes input k of n as a use, whose node the caller adds. Nothing is held yet. dy: cotangents
- * of the node's outputs, if they are known (else NULL). dx: what the vjp gave, where the engine
- * adds it. */
+/* Describes input k of n as a use; the caller sets its node. Holds nothing yet. dy: the cotangents
+ * of the node's outputs; NULL: not known yet. dx: the result of the vjp, if the engine adds it. */
 tl_status tl_use_of(tl_walk *w, const tl_node *n, int k, const tl_tensor *dy, tl_tensor dx,
                     tl_use *u);
-/* It can be added while its node is visited: it is the only use of its fold, and nothing is summed
- * before its samples. */
+/* Whether the use can be added while its node is visited: it is the only one of its fold, and
+ * nothing is summed before its samples. */
 static inline bool tl_use_is_simple(const tl_fold *f, const tl_use *u)
 {
     return f->n == 1 && !u->to_front;
 }
-/* One call can fold samples of both. */
+/* Whether one call can fold samples of both. */
 bool tl_uses_alike(const tl_tape *t, const tl_use *u, const tl_use *v);
-/* Bytes of a sample in all that has to be stacked. */
+/* Bytes of one sample in all tensors that have to be stacked. */
 size_t tl_use_sample_bytes(const tl_use *u);
 
 /* ---- fold.c ---- */
 
-/* Adds the deferred uses, or the part of them that f->from and f->size say, to the accumulator. */
+/* Adds the deferred uses to the accumulator, or the part given by f->from and f->size. */
 tl_status tl_fold_uses(tl_walk *w, tl_fold *f);
-/* Gives back what the uses hold. */
+/* Releases what the uses hold. */
 void tl_fold_ends(tl_tape *t, tl_fold *f);
 
 /* ---- waiting.c ---- */
 
-/* The fold waits for tl_accumulate. */
+/* Leaves the fold waiting for tl_accumulate. */
 void tl_fold_wait(tl_tape *t, tl_fold *f);
 
 /* ---- derived.c, settle.c: derived values ---- */
 
-/* The value of the lasting tape that shows how `leaf` was made; TL_NONE: none does. */
+/* The value on the lasting tape that shows how `leaf` was made; TL_NONE if none does. */
 tl_tensor tl_derived_made(const tl_tape *t, tl_tensor leaf);
-/* 1 + the number of the last change of a parameter that x of the lasting tape is made of; 1: there
- * was none. No two changes have one number, so the same number tells that nothing has changed.
- * TL_REMOVED: one has been removed from the model (tl_model_rollback). */
+/* 1 + the number of the last change of any parameter from which x, on the lasting tape, is made; 1:
+ * there was none. Each change has its own number, so an equal result means that nothing has
+ * changed. TL_REMOVED: a parameter has been removed from the model (tl_model_rollback). */
 #define TL_REMOVED UINT64_MAX
 uint64_t tl_derived_last_change(tl_tape *t, tl_tensor x);
-/* Gives back the memory that v of the lasting tape keeps. */
+/* Releases the memory that v, on the lasting tape, keeps. */
 void tl_derived_drop(tl_value *v);
 
 /* ---- prints.c ---- */
 
-/* A number for what x of the lasting tape l is made of: the same if only sizes, numbers, views and
- * copies differ. 0: not known. */
+/* A number for the way in which x, on the lasting tape l, is made: the same if only sizes, numbers,
+ * views and copies differ. 0: not known. */
 uint64_t tl_print_made(tl_tape *l, tl_tensor x);
 
 #endif

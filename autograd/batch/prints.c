@@ -1,11 +1,11 @@
-/* prints.c: notices micro-batches of one step that run different programs.
+/* prints.c: notices when micro-batches of one step run different programs.
  *
- * Each tl_backward leaves the print (fingerprint) of its walk: in canonical order a number for each
- * node, made of its op, its dtype and what it reads. The same call of a later micro-batch must have
- * the same print. Sizes do not count, nor do views, copies and, in gradients, sums that undo a
- * broadcast, which may be there for a size's sake. A trace notes the prints of all its calls, which
- * meet those of the tape at each run. Prints are the same in every process, so that the ranks of a
- * group can compare theirs (tl_programs). */
+ * Each tl_backward leaves the print (fingerprint) of its walk: in canonical order, a number for
+ * each node, made of its op, its dtype and what it reads. The same call of a later micro-batch must
+ * have the same print. Sizes do not count; nor do views, copies and, in gradients, sums that undo a
+ * broadcast, since a program may contain them for some sizes only. A trace notes the prints of all
+ * its calls, and each run compares them with those of the tape. Prints are the same in every
+ * process, so the ranks of a group can compare theirs (tl_programs). */
 #include <string.h>
 
 #include "autograd/batch/internal.h"
@@ -58,8 +58,8 @@ uint64_t tl_programs(const tl_tape *t)
     return p->n == 0 || ragged ? 0 : h | 1;
 }
 
-/* Whether a node may be there for a size's sake: a view, a copy, or in a gradient a sum that undoes
- * a broadcast, but not one over samples. */
+/* Whether the presence of a node may depend on sizes: a view, a copy or, in a gradient, a sum that
+ * undoes a broadcast, but not one over samples. */
 static bool passes_on(const tl_tape *t, const tl_node *n)
 {
     const tl_batch axis = tl_values_at(&t->values, n->out)->batch;
@@ -68,8 +68,8 @@ static bool passes_on(const tl_tape *t, const tl_node *n)
     return tl_passes_on(n) || (undoes && axis != TL_TOTAL && axis != TL_MIXED);
 }
 
-/* What a node reads, as a number: x is one of its inputs, y its output. place: by node from
- * w->first_node on, where it stands in the print. */
+/* A number for what a node reads: x is one of its inputs, y its output. place[i]: the position in
+ * the print of node w->first_node + i. */
 static uint64_t print_of_input(const tl_walk *w, tl_tensor x, const tl_value *y,
                                const uint32_t *place)
 {
@@ -99,8 +99,8 @@ static uint64_t print_of(const tl_walk *w, const tl_node *n, const uint32_t *pla
     return h;
 }
 
-/* Call k of this micro-batch has left x, as it has in micro-batches before; the first to make that
- * call is remembered. order: the nodes of x; NULL: they are those of a graph. */
+/* Compares x, the print of call k of this micro-batch, with that of earlier micro-batches; the
+ * first to make that call leaves its print. order: the nodes of x; NULL: x is of a graph. */
 static tl_status meet(tl_at at, int k, tl_print x, const uint32_t *order)
 {
     tl_tape *t = at.tape;
@@ -132,7 +132,7 @@ static tl_status meet(tl_at at, int k, tl_print x, const uint32_t *order)
 }
 
 /* The print of a walk's nodes. order: the nodes that are in it; place: as in print_of_input. NULL,
- * with an error, without memory. */
+ * with an error, when out of memory. */
 static uint64_t *print_nodes(const tl_walk *w, uint32_t *n, uint32_t **order, uint32_t **place)
 {
     tl_tape *t = w->t;
@@ -159,7 +159,7 @@ uint64_t tl_print_made(tl_tape *l, tl_tensor x)
     const uint64_t *print = NULL;
     if (!tl_is_none(x) && tl_canonical_order(l, x, TL_TO_ALL, &w.order, &w.n) == TL_OK)
         print = print_nodes(&w, &n, &order, &place);
-    tl_err_clear(&l->head.err); /* without memory it is not known */
+    tl_err_clear(&l->head.err); /* out of memory: not known */
     uint64_t h = print == NULL ? 0 : print_of_input(&w, x, tl_peek(l, x), place) | 1;
     for (uint32_t i = 0; print != NULL && i < n; i++)
         h = tl_mix(h, print[i]);
@@ -183,7 +183,7 @@ tl_status tl_prints_check(tl_walk *w)
     return t->recorder == NULL ? meet(w->at, t->calls, x, order) : keep(w->at, x);
 }
 
-/* A micro-batch of so many calls is over: those before it had as many. */
+/* Checks, as a micro-batch of that many calls ends, that earlier ones had no more. */
 static tl_status end(tl_at at, int calls)
 {
     const tl_prints *p = &at.tape->prints;

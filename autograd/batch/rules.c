@@ -1,7 +1,6 @@
-/* rules.c: how values depend on the batch (tl_batch in tape.h). Leaves are told by
- * tl_batch_axis. For the results of a call it is inferred by the op's rule; the common rules, and
- * what others are made of, are here. What falls outside the promise is named and refused in
- * check/explain.c. */
+/* rules.c: how values depend on the batch (tl_batch in tape.h). For leaves, tl_batch_axis declares
+ * it; for the results of a call, it follows from the op's rule. The common rules, and the parts to
+ * make others of, are here. check/explain.c names and refuses what falls outside the promise. */
 #include <string.h>
 
 #include "autograd/batch/internal.h"
@@ -13,9 +12,9 @@ tl_batch tl_batch_of(tl_tape *t, tl_tensor x)
     return v == NULL ? TL_MIXED : v->batch;
 }
 
-/* The program may say how v depends on the batch, as nothing else tells: v shows, perhaps through
- * views, a leaf, a draw or a result without inputs; or the axis is one along which expand repeats.
- */
+/* Whether the program may declare how x depends on the batch, because nothing else tells: x shows,
+ * perhaps through views, a leaf, a draw or a result without inputs; or expand repeats along that
+ * axis. */
 static bool may_be_told(const tl_tape *t, tl_tensor x, int axis)
 {
     const tl_node *n = tl_maker(t, x);
@@ -34,8 +33,7 @@ static bool may_be_told(const tl_tape *t, tl_tensor x, int axis)
     return v != NULL && !v->needs_grad; /* it may have been removed from the model */
 }
 
-/* x is a result along that axis, or may be: of one sample nothing tells which axis it lies along.
- */
+/* Whether v lies along that axis, or may: nothing tells along which axis a single sample lies. */
 static bool may_lie_along(const tl_value *v, int axis)
 {
     return v->batch == axis || (v->batch >= 0 && v->samples == 1 && axis >= 0 && axis < v->a.ndim);
@@ -52,7 +50,7 @@ static const tl_node *used(const tl_tape *t, tl_tensor x)
     return first;
 }
 
-/* name: x's, if it is a tensor of the model that has one. */
+/* Sets v's axis, if `told` allows it. name: v's, if it is a named tensor of the model. */
 static tl_status set_axis(tl_value *v, int axis, bool told, const char *name, tl_err *e)
 {
     char text[TL_SHAPE_TEXT];
@@ -69,7 +67,7 @@ static tl_status set_axis(tl_value *v, int axis, bool told, const char *name, tl
     if (axis != TL_FREE && axis != TL_MIXED && (axis < 0 || axis >= v->a.ndim))
         return tl_fail(e, TL_ESHAPE, "tl_batch_axis: %d is neither TL_FREE nor an axis of %s", axis,
                        tl_array_shape_text(text, &v->a));
-    if (v->batch != axis) /* else it has its samples, which a view may have merged with rows */
+    if (v->batch != axis) /* if equal, keep its samples: a view may have merged them with rows */
         tl_batch_set(v, axis);
     v->fixed &= axis == TL_FREE;
     return TL_OK;
@@ -161,7 +159,7 @@ tl_status tl_batch_assigns(tl_at at, tl_tensor dst, tl_tensor x)
     const tl_tape *t = at.tape;
     const tl_value *to = tl_peek(t, dst), *v = tl_peek(t, x);
     const bool trains = t->now.phase == 0 && !(t->now.mode & (TL_EVAL | TL_NO_GRAD));
-    const bool data = tl_maker(t, tl_behind(t, x, TL_VIEW, 0)) == NULL; /* what it is, is told */
+    const bool data = tl_maker(t, tl_behind(t, x, TL_VIEW, 0)) == NULL; /* declared, not computed */
     if (!(t->now.mode & TL_STRICT) || !trains || data || v->batch == TL_FREE ||
         v->batch == to->batch || (v->batch >= 0 && to->batch >= 0 && v->samples == 1))
         return TL_OK;
@@ -174,7 +172,7 @@ tl_status tl_batch_assigns(tl_at at, tl_tensor dst, tl_tensor x)
 
 /* ---- rules ---- */
 
-/* Inputs that have no bit go with the last one that has. */
+/* Inputs from number 31 on share bit 31. */
 static bool is_among(unsigned which, int i) { return which >> (i < 31 ? i : 31) & 1; }
 
 tl_batch tl_batch_meet(const tl_call *c, const tl_batch *in, unsigned which, int ndim)
@@ -255,9 +253,9 @@ tl_batch tl_batch_beside(tl_batch a, int ndim, int64_t dim)
     return a >= 0 && dim == (dim < 0 ? (int64_t)a - ndim : a) ? TL_MIXED : a;
 }
 
-/* x is viewed along its axis of samples, and not whole, unless the view only lays it out otherwise.
- * Whether so. Then *samples is how many of them the view has, -1 if it cuts one; *part is a number
- * for these, made of the view's attributes: values made of different parts must not meet. */
+/* Whether view c shows only a part of x along its axis of samples. (If it shows all elements, it
+ * only lays them out differently.) Then *samples is how many it shows, or -1 if it cuts one; *part
+ * is a number made of the view's attributes: values made of different parts must not meet. */
 static bool cuts(const tl_call *c, const tl_value *x, int64_t m, int64_t *samples, uint32_t *part)
 {
     const unsigned char *bytes = c->attrs;
@@ -266,7 +264,7 @@ static bool cuts(const tl_call *c, const tl_value *x, int64_t m, int64_t *sample
         return false;
     uint64_t h = tl_mix_attrs(x->part, c->op, c->attrs);
     for (size_t i = 0; i < c->op->attr_size && c->op->attr == NULL; i++)
-        h = tl_mix(h, bytes[i]); /* no schema tells what they mean */
+        h = tl_mix(h, bytes[i]); /* without a schema, compare bytes */
     *samples = each > 0 && m % each == 0 ? m / each : -1;
     *part = (uint32_t)(tl_mix(h, (uintptr_t)c->op) >> 32) | 1;
     return true;
@@ -287,7 +285,7 @@ void tl_batch_unfix(tl_tape *t, tl_tensor x)
                 tl_all_fixed(t, t->node[k].in, t->node[k].n_in);
 }
 
-/* By the op's rule; without one out stays as it is. */
+/* Asks the op's rule; without one, out stays as it is. */
 static void ask_rule(const tl_call *c, const tl_batch *in, tl_batch out[TL_OUTS])
 {
     if (c->op->batch != NULL)
@@ -345,7 +343,7 @@ void tl_batch_infer(tl_call *c, tl_value *const *value, tl_batch *in, tl_value *
         samples = v->samples >= 0 ? v->samples : samples;
     }
     c->samples = samples;
-    mixed |= total && free_grad; /* what a total brings to a parameter is a finished sum */
+    mixed |= total && free_grad; /* a total's gradient for a parameter is a finished sum */
     memset(out, TL_MIXED, sizeof out);
     if (!mixed)
         ask_rule(c, in, out);
@@ -356,7 +354,7 @@ void tl_batch_infer(tl_call *c, tl_value *const *value, tl_batch *in, tl_value *
     if (x != NULL && !mixed && x->batch >= 0 && out[0] >= 0 &&
         cuts(c, x, c->out[0].dim[out[0]], &samples, &part) &&
         ((x->node >= 0 && x->part == 0) || samples < 0))
-        out[0] = TL_MIXED; /* part of data is a micro-batch; of anything else, it mixes */
+        out[0] = TL_MIXED; /* a part of data is a micro-batch; a part of anything else mixes */
     for (int i = 0; i < c->n_out; i++) {
         tl_value *y = made[i];
         const int64_t n = out[i] >= 0 ? y->a.dim[out[i]] : 0;

@@ -1,5 +1,5 @@
-/* settle.c: what has come to derived values (derived.c) is sent back to the parameters, once a
- * step; and micro-batches of a step are noticed that make different derived values in one place. */
+/* settle.c: sends the gradients of derived values (derived.c) back to the parameters, once a step;
+ * and notices when micro-batches of a step make different derived values in one place. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -12,14 +12,14 @@ static int32_t inside(void *l, const tl_node *n, int k)
     return tl_maker_at(l, tl_attached(l, n->in[k]));
 }
 
-/* The last change of a tensor of the model; in a trace, which of its nodes has made it. */
+/* The last change of x, a tensor of the model: its number or, in a trace, 1 + the node's. */
 static uint64_t last_change(tl_tape *t, tl_tensor x)
 {
     return t->recorder == NULL ? tl_peek(t, x)->st->changed
                                : (uint64_t)(t->recorder->last_change(t->recorder_ctx, t, x) + 1);
 }
 
-/* That below input `in` of a node, whose own inputs have theirs. */
+/* The last change below an input of a node, once the nodes below it have theirs. */
 static uint64_t below(tl_tape *t, tl_tensor in)
 {
     const tl_tape *l = t->lasting;
@@ -30,8 +30,8 @@ static uint64_t below(tl_tape *t, tl_tensor in)
     return tl_peek(l, in) == NULL ? TL_REMOVED - 1 : last_change(t, in);
 }
 
-/* Goes on with the last walk, if what that has found still holds: nothing has changed since, and no
- * other walk has been here. */
+/* Begins a walk, or continues the last one if its findings still hold: nothing has changed since,
+ * and no other walk has been here. */
 static void look_below(tl_tape *t, tl_postorder *o)
 {
     tl_tape *l = t->lasting;
@@ -64,7 +64,7 @@ uint64_t tl_derived_last_change(tl_tape *t, tl_tensor x)
     return 1 + (root < 0 ? 0 : l->node[root].below);
 }
 
-/* ---- what comes to a derived value comes to parameters ---- */
+/* ---- from derived values to parameters ---- */
 
 tl_status tl_derived_waits(tl_tape *t, tl_tensor leaf)
 {
@@ -80,7 +80,7 @@ void tl_derived_left(tl_tape *t, tl_leaf_grad *theirs, tl_tape *trace, const tl_
         return;
     const uint64_t now = tl_derived_last_change(t, tl_derived_made(t, mine->leaf));
     const uint64_t traced = tl_derived_last_change(trace, tl_derived_made(trace, mine->leaf));
-    /* Not the last change there is now, if the program has changed the parameters since. */
+    /* If the program has changed the parameters since, any number but that of the last change. */
     theirs->born = mine->born == traced ? now : now - 1;
 }
 
@@ -111,7 +111,7 @@ static void reach(tl_tape *t, tl_tensor in)
         g->reached = true;
 }
 
-/* The parameters below derived values that are reached are reached, too. */
+/* Marks the parameters below reached derived values as reached, too. */
 static tl_status reach_below(tl_tape *t)
 {
     tl_tape *l = t->lasting;
@@ -142,14 +142,14 @@ tl_status tl_derived_reach(tl_tape *t)
 
 void tl_derived_unsettle(tl_tape *t)
 {
-    t->settlings = t->recorder == NULL ? 0 : t->settlings + t->settled; /* of its memory each */
+    t->settlings = t->recorder == NULL ? 0 : t->settlings + t->settled; /* each has its own sums */
     t->settled = false;
     for (int i = t->first_grad; i < t->n_grads; i++)
         for (int k = 0; k < t->grad[i].n_accs; k++)
             t->grad[i].acc[k].open &= t->grad[i].acc[k].call < TL_BELOW;
 }
 
-/* For tl_rerun: constants of the lasting tape are made again, parameters are themselves. */
+/* For tl_rerun: makes constants of the lasting tape again; parameters stand for themselves. */
 static tl_tensor leaf_again(void *ctx, tl_tensor x)
 {
     tl_tape *t = ctx;
@@ -180,7 +180,7 @@ static tl_status send_back(tl_at at, tl_tensor of)
     tl_walk w = {.t = t, .at = at, .who = "tl_backward", .y = y, .asked = y};
     w.opt = (tl_backward_options){.cotangent = dy, .partial = true};
     TL_TRY(tl_error_status(t));
-    if (!tl_peek(t, y)->needs_grad) /* frozen since: what came to it goes nowhere */
+    if (!tl_peek(t, y)->needs_grad) /* frozen since: its gradient goes nowhere */
         return TL_OK;
     t->calls = TL_BELOW + t->settlings;
     tl_status s = tl_walk_prepare(&w);
@@ -215,14 +215,14 @@ tl_status tl_derived_settle(tl_at at)
         if (t->grad[i].live && tl_derived(t, t->grad[i].leaf))
             w[n++] = (waiting){tl_peek(t, t->grad[i].leaf)->print, t->grad[i].leaf};
     qsort(w, n, sizeof *w, by_print);
-    for (size_t i = 0; i < n; i++) /* these are made of parameters: no more begin to wait */
+    for (size_t i = 0; i < n; i++) /* no others begin to wait: these are made of parameters alone */
         TL_TRY(tl_tape_stopped(t, send_back(at, w[i].leaf)));
     return TL_OK;
 }
 
 /* ---- micro-batches that make different derived values in one place ---- */
 
-/* In micro-batches before, backward number `call` or a later one has come to it. */
+/* Whether backward number `call` or a later one has reached g in earlier micro-batches. */
 static bool met(const tl_leaf_grad *g, int call)
 {
     for (int k = 0; k < g->n_accs; k++)

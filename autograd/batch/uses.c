@@ -1,8 +1,8 @@
 /* uses.c: the uses of a leaf - which accumulator and which fold takes each, what samples it has,
  * and what a deferred one saves.
  *
- * Uses of one kind share an accumulator. Of these, uses through the same view are one fold; but
- * where two views show a common element, all uses of the accumulator are one fold. */
+ * Uses of one kind share an accumulator. Those through the same view are one fold; but if two views
+ * show a common element, all uses of the accumulator are one fold. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,7 +24,7 @@ const char *tl_use_kind(const tl_tape *t, const tl_node *n, int k, char buf[TL_A
     return buf;
 }
 
-/* x and y show one leaf, or derived value, through the same views. */
+/* Whether x and y, which show one leaf or derived value, show it through the same views. */
 static bool same_view(const tl_tape *t, tl_tensor x, tl_tensor y)
 {
     for (;;) {
@@ -47,16 +47,16 @@ static uint64_t number_of(const tl_tape *t, int leaf, int acc, tl_tensor x)
     return h | 1;
 }
 
-/* Two views of a leaf of which it is not known how they lie to each other. (A derived value may
- * have been computed twice, in different memory.) */
+/* Whether x and y, two views of a leaf, lie in different memory or in none, so that it is not known
+ * whether they overlap. (A derived value may have been computed twice.) */
 static bool apart(const tl_tape *t, tl_tensor x, tl_tensor y)
 {
     const tl_storage *a = tl_peek(t, x)->st;
     return a == NULL || a != tl_peek(t, y)->st;
 }
 
-/* The fold of the uses that see record `leaf` as input k of n does; NULL without memory. folds: by
- * number_of. */
+/* The fold of the uses that see record `leaf` as input k of n does; NULL when out of memory. folds:
+ * all folds so far, by number_of. */
 static tl_fold *fold_of(tl_tape *t, tl_key_map *folds, int leaf, const tl_node *n, int k)
 {
     tl_leaf_grad *g = &t->grad[leaf];
@@ -88,7 +88,7 @@ static tl_fold *fold_of(tl_tape *t, tl_key_map *folds, int leaf, const tl_node *
     return acc->folds = f;
 }
 
-/* Where the view of a fold lies: in bytes from `low` to before `high`. */
+/* Where the view of a fold lies: bytes [low, high). */
 typedef struct {
     const tl_array *a;
     uintptr_t low, high;
@@ -110,8 +110,8 @@ static int by_low(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Two views of an accumulator's folds may show a common element: only those are compared that lie
- * within each other's bounds. */
+/* Notes in an accumulator's newest fold whether two views of its folds show a common element. Only
+ * views whose bounds overlap are compared. */
 static tl_status find_meeting(tl_tape *t, tl_accumulator *acc)
 {
     size_t all = 0, n = 0;
@@ -131,8 +131,8 @@ static tl_status find_meeting(tl_tape *t, tl_accumulator *acc)
     return TL_OK;
 }
 
-/* The fold of all uses of f's accumulator, the last that was made, if two of its views meet; else
- * f. NULL without memory. */
+/* The newest fold of f's accumulator, which takes all its uses, if two of its views meet; else f.
+ * NULL when out of memory. */
 static tl_fold *joined(tl_tape *t, tl_fold *f)
 {
     tl_accumulator *acc = &t->grad[f->leaf].acc[f->acc];
@@ -166,7 +166,7 @@ tl_status tl_fold_deal(tl_walk *w)
     const tl_status s = deal(w, &folds);
     tl_key_map_free(&folds);
     TL_TRY(s);
-    /* Only now it is known which views meet. */
+    /* Only now is it known which views meet. */
     for (uint32_t i = 0; i < w->n; i++)
         for (int k = 0; k < t->node[w->order[i]].n_in; k++) {
             tl_edge *e = &w->edge[i][k];
@@ -181,7 +181,7 @@ tl_status tl_fold_deal(tl_walk *w)
 
 /* ---- what a use is made of ---- */
 
-/* Nothing is summed before the samples of a use: the dims in front of them are 1, or the leaf's. */
+/* Whether nothing is summed before a use's samples: the dims in front are 1, or the leaf's. */
 static bool samples_lead(const tl_use *u, const tl_array *leaf)
 {
     for (int j = 0; j < u->n_saved; j++) {
@@ -195,7 +195,7 @@ static bool samples_lead(const tl_use *u, const tl_array *leaf)
     return true;
 }
 
-/* The leaf is as long as x along x's samples: the gradient of each is its own there. */
+/* Whether the leaf extends along x's samples: each then has its own gradient there. */
 static bool has_samples_of(const tl_array *leaf, const tl_saved *x)
 {
     const int i = x->axis - (x->like->a.ndim - leaf->ndim);
@@ -216,9 +216,9 @@ tl_status tl_stacked(const tl_array *x, const tl_stack_samples_attrs *at, tl_arr
     return c.op->shape(&c);
 }
 
-/* With their samples along a new first axis, the operands are some of n's op, whose output has them
- * there, too: as the op itself says of that many samples. (Operands of which one has more dims than
- * another may be aligned at their last dims: then only one of them has its samples in front.) */
+/* Whether n's op, given its operands with their samples along a new first axis, has the samples of
+ * its output there, too, by its rule for that many samples. (Operands with different numbers of
+ * dims may be aligned at their last dims: then only one of them has its samples in front.) */
 static bool fit_in_front(const tl_node *n, const tl_use *u)
 {
     enum { MOST = 32 };
@@ -255,8 +255,8 @@ static bool fit_in_front(const tl_node *n, const tl_use *u)
     return fit;
 }
 
-/* Elements of each of u->samples samples, and how they are stacked; or u->samples is -1, as they
- * cannot be told apart in all that the gradient is made of. */
+/* Sets the elements of each sample, and how samples are stacked; or sets u->samples to -1, if they
+ * cannot be told apart in every tensor from which the gradient is computed. */
 static void split_samples(const tl_node *n, const tl_value *leaf, tl_use *u)
 {
     bool full = false;
@@ -273,7 +273,7 @@ static void split_samples(const tl_node *n, const tl_value *leaf, tl_use *u)
         u->each = each;
         full |= s->axis > 0 && s->like->a.ndim == TL_MAX_DIMS;
     }
-    /* Where the leaf has samples itself, the gradient of each is its own. */
+    /* If the leaf has samples itself, each has a gradient of its own. */
     u->to_front = leaf->batch == TL_FREE && !samples_lead(u, &leaf->a);
     u->one_by_one = u->to_front && (full || (u->by_op && !fit_in_front(n, u)));
     if (leaf->batch != TL_FREE || (!u->by_op && has_samples_of(&leaf->a, &u->saved[0])))
@@ -303,13 +303,13 @@ tl_status tl_use_of(tl_walk *w, const tl_node *n, int k, const tl_tensor *dy, tl
         if (tl_is_none(s->x))
             continue;
         s->like = tl_peek(t, s->x);
-        /* A cotangent has the samples of its output; dx has them, too, unless there are none, as
-         * the output repeats the leaf. */
+        /* A cotangent has the samples of its output. So has dx, in the shape of the output, unless
+         * that has none because it only repeats the leaf. */
         const tl_value *y = tl_values_at(&t->values, n->out + (uint32_t)(grad > 0 ? grad : 0));
         const bool as_y = u->by_op ? grad >= 0
                                    : y->batch != TL_FREE && tl_array_same_shape(&y->a, &s->like->a);
         s->axis = as_y ? y->batch : s->like->batch;
-        u->samples = as_y ? y->samples : s->like->samples; /* the last are those of an output */
+        u->samples = as_y ? y->samples : s->like->samples; /* an output's are set last */
     }
     split_samples(n, tl_peek(t, n->in[k]), u);
     return TL_OK;

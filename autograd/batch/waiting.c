@@ -1,10 +1,10 @@
 /* waiting.c: folds that wait for tl_accumulate (tl_backward with .put_off), which adds them as a
  * whole or in parts; and gradients that come from elsewhere.
  *
- * A part is some elements of the parameter along one axis. It can be added alone where that needs
- * only a part of each saved tensor. The op's rule for the batch tells: if elements of the parameter
- * along the axis were samples, and the results had these samples, too (or were totals over them,
- * where another input has them), then the vjp of the whole is the vjp of each part. */
+ * A part is a range of the parameter's elements along one axis. The op's rule for the batch tells
+ * whether it can be added alone: suppose the elements along the axis were samples. If the results
+ * then had these samples, too (or were totals over them, another input having them as well), the
+ * vjp of the whole is the vjp of each part. */
 #include "autograd/batch/internal.h"
 #include "tensor/threads.h"
 
@@ -22,7 +22,7 @@ int tl_axis_of_view(const tl_array *x, const tl_array *leaf, int axis)
         return size < 2 ? -1 : j;
     if (x->data == NULL || leaf->data == NULL)
         return -1;
-    /* it shows a part: that begins at index 0 of the axis, and no other dim leads to another */
+    /* x shows a part: it must begin at index 0 of the axis, and no other dim may lead along it */
     const ptrdiff_t bytes = (const char *)x->data - (const char *)leaf->data;
     const int64_t from = (int64_t)bytes / (int64_t)tl_dtype_size(leaf->dtype);
     int64_t within = from % stride;
@@ -34,8 +34,8 @@ int tl_axis_of_view(const tl_array *x, const tl_array *leaf, int axis)
     return from / stride % size == 0 && within < stride ? j : -1;
 }
 
-/* x shows the same elements `size` times along an axis, perhaps once for each sample. The rule for
- * the batch lets that be, but a part would have to repeat them less often. */
+/* Whether x repeats its elements `size` times along an axis, perhaps once for each sample. The rule
+ * for the batch allows that, but a part would have to repeat them fewer times. */
 static bool repeats(const tl_array *x, int64_t size)
 {
     for (int a = 0; x != NULL && size > 1 && a < x->ndim; a++)
@@ -44,9 +44,9 @@ static bool repeats(const tl_array *x, int64_t size)
     return false;
 }
 
-/* Tries input k with samples along `axis`: the results must have them, too. Or, where input i has
- * them as well, along `its`, be totals over them. Says along which axis each saved tensor is cut.
- */
+/* Tries input k with samples along `axis`: the results must have them, too. With i >= 0, tries
+ * input i with the same samples along `its` as well: the results must then be totals over them.
+ * Sets the axis along which each saved tensor is cut. */
 static bool try_samples(const tl_call *c, int k, int axis, int i, int its, tl_saved *saved)
 {
     tl_batch in[MOST], out[MOST];
@@ -95,7 +95,7 @@ static bool cut_by_rule(const tl_tape *t, const tl_node *n, int k, int axis, tl_
     return false;
 }
 
-/* Cuts what a use has saved along an axis of the leaf, if it can be. */
+/* Cuts the saved tensors of a use along an axis of the leaf; false if they cannot be cut. */
 static bool cut_use(const tl_tape *t, const tl_array *leaf, tl_use *u, int axis)
 {
     const tl_node *n = &t->node[u->node];
@@ -115,7 +115,7 @@ static bool cut_use(const tl_tape *t, const tl_array *leaf, tl_use *u, int axis)
     return true;
 }
 
-/* Cuts all uses along the first axis of the leaf along which that can be done; TL_WHOLE: none. */
+/* Cuts all uses along the first axis of the leaf that allows it; returns that, or TL_WHOLE. */
 static int cut_fold(const tl_tape *t, tl_fold *f)
 {
     const tl_array *leaf = &tl_peek(t, t->grad[f->leaf].leaf)->a;
@@ -131,8 +131,8 @@ static int cut_fold(const tl_tape *t, tl_fold *f)
 
 /* ---- a fold of this tape ---- */
 
-/* What the vjp of a use will read of the model is what it was when recorded. (Values of the tape
- * know that themselves.) */
+/* Fails if a tensor of the model that the vjp of a use will read has changed since it was recorded.
+ * (Values of the tape are checked when they are read.) */
 static tl_status check_unchanged(tl_walk *w, const tl_use *u)
 {
     tl_tape *t = w->t;
@@ -153,7 +153,7 @@ static tl_status check_unchanged(tl_walk *w, const tl_use *u)
     return TL_OK;
 }
 
-/* Adds part i of `of`. */
+/* Adds part i of `of` of a fold. */
 static tl_status run(tl_tape *t, tl_fold *f, int i, int of)
 {
     const tl_node *n = &t->node[f->use[0].node];
@@ -166,7 +166,7 @@ static tl_status run(tl_tape *t, tl_fold *f, int i, int of)
     if (of > 1) {
         const int64_t size = tl_peek(t, t->grad[f->leaf].leaf)->a.dim[f->axis];
         f->from = size * i / of;
-        f->size = size * (i + 1) / of - f->from; /* 0, too: that opens the accumulator */
+        f->size = size * (i + 1) / of - f->from; /* even a part of 0 opens the accumulator */
     }
     if (s == TL_OK)
         s = tl_fold_uses(&w, f);
@@ -188,7 +188,7 @@ void tl_fold_wait(tl_tape *t, tl_fold *f)
 
 /* ---- all that waits for a parameter ---- */
 
-/* Along which axis what waits for accumulator k of a record is cut; TL_ANY_AXIS: nothing waits. */
+/* The axis along which what waits for accumulator k is cut; TL_ANY_AXIS: nothing waits. */
 static int axis_of(const tl_leaf_grad *g, int k)
 {
     int axis = TL_ANY_AXIS;
@@ -198,7 +198,7 @@ static int axis_of(const tl_leaf_grad *g, int k)
     return axis;
 }
 
-/* Adds part i of `of` of all that waits for a record. (Records may move meanwhile.) */
+/* Adds part i of `of` of all folds that wait for a record. (Records may move meanwhile.) */
 static tl_status run_record(tl_tape *t, int record, int i, int of)
 {
     for (tl_fold *f = t->grad[record].waiting; f != NULL; f = f->later) {
