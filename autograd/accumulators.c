@@ -146,7 +146,7 @@ void tl_grad_clear(tl_tape *t)
         t->recorder->grad_clear(t->recorder_ctx, t);
     else
         tl_grads_drop(t);
-    if (idle) /* no walk and no fold to come counts on them */
+    if (idle) /* no walk and no waiting fold needs them */
         tl_derived_reset(t);
 }
 

@@ -18,7 +18,7 @@ typedef struct {
     unsigned wanted;        /* inputs that need a gradient */
     bool needs_grad;        /* one of them does, and gradients are recorded */
     bool depends;           /* some input depends on the batch */
-    bool fixed;             /* parameters and constants give what it makes, and are not repeated */
+    bool fixed;             /* its results are made of parameters and constants, none repeated */
     bool operand;           /* the op changes an operand in place, and it is present */
     bool mutates;           /* this call does so, rather than change a copy */
     bool earlier;           /* the outputs were computed before, from the same parameters */
@@ -42,7 +42,7 @@ tl_status tl_call_fail(tl_call *c, tl_status s, const char *fmt, ...)
 /* ---- inputs ---- */
 
 /* Copies the attributes and the handles into memory that the node will keep, finds the inputs'
- * records, and derives what stands in k from them. */
+ * records, and sets the fields of k that follow from them. */
 static tl_status read_inputs(making *k, const tl_tensor *in, const void *attrs)
 {
     tl_call *c = &k->call;
@@ -101,7 +101,7 @@ static tl_status read_inputs(making *k, const tl_tensor *in, const void *attrs)
                  !(k->value[op->mutates]->kept && op->changes == 0);
     k->changes = k->mutates ? there & (TL_BIT(op->mutates) | op->changes) : 0;
     k->regions = k->changes & own;
-    /* Of an op that is TL_NONDIFF only a backward that reaches it is refused. */
+    /* A TL_NONDIFF op is not refused here; only a backward that reaches it is. */
     if (k->needs_grad && op->vjp == NULL && !(op->traits & TL_NONDIFF))
         return tl_tape_fail(k->at, TL_ENOGRAD,
                             "%s: has no derivative, but its input needs a gradient; tl_detach it, "
@@ -112,10 +112,9 @@ static tl_status read_inputs(making *k, const tl_tensor *in, const void *attrs)
 
 /* ---- what changes in place ---- */
 
-/* The call may change its operand, and the inputs that it changes beside that: nothing reads them
- * as they were, neither a gradient nor the call itself, and nothing else counts on their memory.
- * Notes of the changes to come are made: once the kernel has begun it must not fail for want of
- * memory. */
+/* Checks that the call may change its operand and the other inputs that it changes: neither a
+ * gradient nor the call itself reads them as they were, and nothing else relies on their memory.
+ * Reserves notes of the changes: once the kernel has begun it must not fail for want of memory. */
 static tl_status check_change(making *k)
 {
     const tl_op *op = k->call.op;
@@ -125,7 +124,7 @@ static tl_status check_change(making *k)
     const bool follows = k->needs_grad && !(op->traits & TL_NONDIFF);
     const unsigned reads = follows ? tl_op_reads(op, k->wanted) : 0;
     char a[TL_SHAPE_TEXT], b[TL_SHAPE_TEXT];
-    /* What the op's own kernel overwrites whole, and nobody watches, can stay blank. */
+    /* Storage can stay blank if the op's own kernel overwrites all of it and nobody watches. */
     k->call.begins = st != NULL && st->blank && k->mutates && t->now.choice == NULL &&
                      !t->run_watched && !(k->call.mode & TL_TRACE) && tl_op_begins(op, x, st);
     if (!tl_array_same_shape(&k->call.out[0], x))
@@ -180,8 +179,8 @@ static tl_status check_change(making *k)
 
 /* ---- outputs ---- */
 
-/* A view shows elements of its input and, but for TL_REPEATS, each once. A pointwise op's shape
- * rule may be a user's: each input broadcasts to what it says. */
+/* Checks that a view shows elements of its input, each once unless it is TL_REPEATS; and that all
+ * inputs of a pointwise op broadcast to what its shape rule, perhaps a user's, says. */
 static tl_status check_shape(const tl_call *c)
 {
     const unsigned traits = c->op->traits;
@@ -216,7 +215,7 @@ static tl_status allocate(making *k, tl_tensor *out)
     k->earlier = fixed && k->needs_grad && t->earlier != NULL && !(op->traits & TL_VIEW) &&
                  !(c->mode & (TL_TRACE | TL_SHADOW | TL_WATCHED_MODES)) &&
                  t->earlier(t, c, k->in, before);
-    const int shared = k->earlier ? c->n_out : first; /* so many have memory of other values */
+    const int shared = k->earlier ? c->n_out : first; /* how many use memory of other values */
     if (first && !k->earlier)
         before[0] = k->mutates ? operand : k->value[0];
     tl_arena *fresh = !room || k->earlier || c->mode & TL_TRACE ? NULL : t->arena;
@@ -279,8 +278,8 @@ static tl_status allocate(making *k, tl_tensor *out)
 
 /* ---- the kernel ---- */
 
-/* Asks observers, runs the kernel, if there is anything to compute, and notes what it has changed;
- * then the versions of what it read and made, and counts the node. */
+/* Asks observers, runs the kernel if there is anything to compute, and notes what it has changed.
+ * Then notes the versions of what it read and made, and counts the node. */
 static tl_status run(making *k)
 {
     tl_tape *t = k->at.tape;

@@ -23,7 +23,7 @@ tl_status tl_let_go_at(tl_at at, tl_tensor x);
 
 /* For a call without a place of its own. */
 static inline tl_at tl_nowhere(tl_tape *t) { return TL_MAKE(tl_at){t, NULL, 0, NULL}; }
-/* Records an error, with its place, on a tape that has none yet, nor has its model; returns s. */
+/* Records an error, with its place, unless the tape or its model has one; returns s. */
 tl_status tl_tape_fail(tl_at at, tl_status s, const char *fmt, ...) TL_PRINTF(3, 4);
 /* tl_need (tensor/status.h) with the place: "tl_keep: out is NULL (train.c:12)". */
 tl_status tl_tape_need(tl_at at, const char *func, const char *what, bool there, int64_t n);
@@ -38,9 +38,9 @@ bool tl_usable(tl_at at, tl_tensor x, const char *who);
 typedef tl_status tl_filler(void *ctx, void *data);
 tl_tensor tl_buffer_filled_at(tl_at at, tl_model *m, const char *name, tl_dtype dtype,
                               tl_shape shape, tl_filler *fill, void *ctx);
-/* A named tensor may be the state of one object, its owner. take: if it has no owner it becomes
- * `owner`'s (NULL: it is only looked up), and is set to zero. Returns its owner, or NULL if it
- * has none or is not there. give: what `from` owns of that name (NULL: all) is `to`'s, as it is. */
+/* A named tensor may be the state of one object, its owner. take: if it has no owner, makes `owner`
+ * (NULL: only looks it up) the owner and sets it to zero. Returns its owner, or NULL if it has none
+ * or is not there. give: passes what `from` owns of that name (NULL: all) on to `to`, as it is. */
 const void *tl_buffer_take(tl_model *m, const char *name, const void *owner);
 void tl_buffer_give(tl_model *m, const char *name, const void *from, const void *to);
 /* rollback removes the tensors that the model has received since mark, to undo something half done,
@@ -72,7 +72,7 @@ typedef struct {
 } tl_accumulating;
 int tl_accumulating_count(const tl_tape *t);
 tl_accumulating tl_accumulating_at(const tl_tape *t, int i);
-uint64_t tl_accumulated(const tl_tape *t); /* changes when one, but of a leaf of t, is added to */
+uint64_t tl_accumulated(const tl_tape *t); /* changes when one is added to, t's own leaves aside */
 uint64_t tl_programs(const tl_tape *t); /* what the step's backwards ran, as a hash; 0: nothing */
 /* *out (borrowed) becomes that accumulator, made with zeros if there is none; kind "": none is
  * made. A parameter's accumulator has the parameter's shape, whatever `shape` is. TL_ENAME;

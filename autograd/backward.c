@@ -102,7 +102,7 @@ static tl_status fail_freed(tl_walk *w, const tl_node *n, const char *what)
     return TL_ESTALE;
 }
 
-/* What the vjp of node i will read is still there and unchanged. */
+/* Fails unless what the vjp of node i will read is still there and unchanged. */
 static tl_status check_saved(tl_walk *w, uint32_t i, unsigned reads)
 {
     tl_tape *t = w->t;
@@ -148,7 +148,7 @@ static tl_status deliver(tl_walk *w, tl_edge *e, const tl_value *x, tl_tensor dx
 {
     tl_tape *t = w->t;
     const tl_array *a = &tl_peek(t, dx)->a;
-    /* What comes to x from samples is a total over them, be it of one. */
+    /* If x is free of the batch, its gradient from samples is a total over them, even over one. */
     const bool total = w->target != NULL && x->batch == TL_FREE && tl_peek(t, dx)->batch >= 0;
     if (total || !tl_array_same_shape(&x->a, a) || a->dtype != x->a.dtype)
         dx = tl_folded(w->at, dx, TL_NONE, &x->a, x->a.dtype);
@@ -160,7 +160,7 @@ static tl_status deliver(tl_walk *w, tl_edge *e, const tl_value *x, tl_tensor dx
     tl_value *d = tl_peek(t, dx);
     const bool own = d != NULL && dx.owner == t->values.owner;
     if (own && w->target != NULL && dx.index >= w->made && tl_peek(t, w->y)->batch == TL_MIXED)
-        tl_batch_set(d, TL_MIXED); /* as what it is the derivative of */
+        tl_batch_set(d, TL_MIXED); /* like y, whose derivative it is */
     else if (own && d->batch == TL_FREE && x->batch >= 0)
         tl_batch_like(d, x); /* for example ones, one for each sample */
     e->cotangent = dx;
@@ -240,7 +240,7 @@ static tl_status call_vjp(tl_walk *w, uint32_t i, const tl_node *n, uint32_t fir
     return TL_OK;
 }
 
-/* After a visit: releases the cotangents of the node's outputs and, if not retained, these. */
+/* After a visit: releases the cotangents of the node's outputs and, unless .retain, the outputs. */
 static void free_visited(tl_walk *w, const tl_node *n)
 {
     tl_tape *t = w->t;
@@ -336,7 +336,7 @@ tl_status tl_backward_at(tl_at at, tl_tensor y, tl_backward_options o)
         t->calls += w.lasts;
     }
     tl_scope_end(t, outer);
-    return s == TL_OK ? t->head.err.status : s; /* who is told may refuse it */
+    return s == TL_OK ? t->head.err.status : s; /* an observer may have refused it */
 }
 
 /* ---- the gradient of any value by any others ---- */
@@ -362,7 +362,7 @@ tl_status tl_gradients_at(tl_at at, tl_tensor y, const tl_tensor *x, int n, tl_t
     const tl_scope outer = tl_scope_open(at, 0, 0);
     tl_walk w = {.t = t, .at = at, .who = "tl_gradients", .y = y, .asked = y, .n_targets = n};
     w.opt = (tl_backward_options){.cotangent = cotangent, .retain = true};
-    w.target = x == NULL ? &y : x; /* NULL: tl_backward */
+    w.target = x == NULL ? &y : x; /* NULL would mean tl_backward */
     tl_status s = tl_walk_prepare(&w);
     if (s == TL_OK)
         s = tl_walk_run(&w);

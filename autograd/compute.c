@@ -11,7 +11,7 @@
 #include "tensor/isa.h"
 #include "tensor/threads.h"
 
-/* Checks of an op that is not pointwise what tl_op_check checks of those that are. */
+/* Checks for an op that is not pointwise what tl_op_check checks for those that are. */
 static tl_status check_other(tl_call *c)
 {
     bool fits = c->n_in > 0 && c->n_in <= TL_TILE_MAX_IN;
@@ -177,7 +177,7 @@ tl_status tl_scratch_array(tl_call *c, tl_array *a, bool zeroed)
     return a->data == NULL ? TL_ENOMEM : TL_OK;
 }
 
-/* a itself where it fits, else room for it, row-major in its compute type. */
+/* *out: a itself if it fits, else room for it, row-major in its compute type. */
 static tl_status room_for(tl_call *c, const tl_array *a, tl_array *out)
 {
     *out = *a;

@@ -153,7 +153,7 @@ tl_status tl_keep_at(tl_at at, tl_tensor x, void *out, size_t bytes)
     return TL_OK;
 }
 
-/* x is a tensor of the model, or a view of one without repeats. */
+/* Whether x is a tensor of the model, or a view of one without repeats. */
 static bool of_model(const tl_tape *t, tl_tensor x)
 {
     return tl_behind(t, x, TL_VIEW, TL_REPEATS).owner != t->values.owner;

@@ -30,7 +30,7 @@ typedef struct {
 
 #define TL_AT(t) (TL_MAKE(tl_at){(t), __FILE__, __LINE__, NULL})
 #define TL_BY(t, call) (TL_MAKE(tl_at){(t), __FILE__, __LINE__, #call})
-/* tl_CALL_at, called by that name. */
+/* Calls tl_CALL_at; errors then name CALL. */
 #define TL_OP(call, t, ...) \
     tl_##call##_at(TL_MAKE(tl_at){(t), __FILE__, __LINE__, #call}, __VA_ARGS__)
 TL_END

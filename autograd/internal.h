@@ -1,5 +1,5 @@
 /* internal.h: the records behind tapes and models, and what the files of autograd/ and its rooms
- * call of each other.
+ * share with each other.
  *
  * Value records live in chunks that never move, so a pointer to one stays valid while more are
  * added and, in a model, while another thread reads. Nodes and gradient records may move when one
@@ -35,7 +35,7 @@ typedef struct {
     bool needs_grad;
     bool plain;         /* row-major, and of a dtype that is computed in */
     bool fixed;         /* made of parameters and constants alone, none of them repeated */
-    bool kept;          /* its memory is of an earlier micro-batch and for those to come */
+    bool kept;          /* its memory is kept from an earlier micro-batch for later ones */
     bool consumed;      /* changed in place: a newer handle names the result */
     bool held;          /* a backward walk owns it and releases it itself */
     bool freed;         /* backward has released its memory */
@@ -61,8 +61,8 @@ typedef struct {
 
 tl_status tl_values_init(tl_values *v);
 void tl_values_free(tl_values *v);
-/* Adds n records, zeroed but for the generation, with their handles. False, adding none, when out
- * of memory or full. */
+/* Adds n records of leaves, zeroed but for the generation, with their handles. False, adding none,
+ * when out of memory or full. */
 bool tl_values_push(tl_values *v, uint32_t generation, int n, tl_value **made, tl_tensor *handle);
 /* Removes all records from `first` on and releases their storage. */
 void tl_values_drop(tl_values *v, uint32_t first);
@@ -105,8 +105,8 @@ tl_status tl_nodes_room(tl_tape *t, uint32_t more);
 
 /* ---- gradients ---- */
 
-/* An accumulator: the sum of what one kind of use of a leaf brings in one backward of each
- * micro-batch (NUMERICS 10.3). */
+/* An accumulator: the sum of the gradients that one kind of use of a leaf brings in one backward of
+ * each micro-batch (NUMERICS 10.3). */
 typedef struct {
     char *kind; /* tl_use_kind; owned */
     int call;   /* which tl_backward since the reset, from 0; TL_BELOW and up: see settle.c */
@@ -116,7 +116,7 @@ typedef struct {
     struct tl_fold *folds; /* of the current backward */
 } tl_accumulator;
 enum { TL_BELOW = 1 << 30 };
-/* It holds part of a gradient, and not what was sent on below derived values. */
+/* Whether it holds part of a gradient, other than what derived values have sent back. */
 static inline bool tl_acc_holds(const tl_accumulator *u) { return u->open && u->call < TL_BELOW; }
 
 /* The gradient of one leaf: a parameter, a marked leaf of the tape, or a derived value. */
@@ -162,7 +162,7 @@ typedef struct {
     const tl_place_frame *open;
 } tl_site;
 
-/* The fingerprint of one backward walk (batch/prints.c). Those of a trace without nodes stand for
+/* The fingerprint of one backward walk (batch/prints.c). In a trace, those without nodes stand for
  * clearing gradients and for an optimizer's step. */
 typedef struct {
     uint32_t n, generation;
@@ -221,9 +221,9 @@ struct tl_tape {
     /* Gradients. */
     tl_leaf_grad *grad;
     int n_grads, cap_grads;
-    tl_key_map grad_at; /* leaf -> the last record of one with its owner and index */
+    tl_key_map grad_at; /* leaf -> the last record with that owner and index */
     uint32_t thaws;     /* of the model, when recording began */
-    bool late;          /* since then a leaf has been marked that may have been used before */
+    bool late;          /* a leaf marked since then may have been used before */
     bool missed;        /* an error of the model has kept a backward from this batch */
     const char *inside; /* the op whose call is under way */
     int first_grad; /* records before it belong to gradients that a trace has already consumed */
@@ -233,16 +233,16 @@ struct tl_tape {
 
     /* Derived values (batch/derived.c). */
     tl_tape *lasting; /* how they were made; NULL: there are none */
-    /* What the call would make of these inputs has been made before and is in memory: before[j], on
-     * the lasting tape. NULL: nothing has been. */
+    /* Whether the results of this call on these inputs are in memory already: then before[j] is
+     * result j, on the lasting tape. NULL: nothing has been made before. */
     bool (*earlier)(tl_tape *t, const tl_call *c, const tl_tensor *in, const tl_value **before);
     tl_tape_mark traced; /* of a lasting tape: graphs refer to nothing after this ... */
     bool shared;         /* ... unless one has been traced since the reset */
     tl_key_map found;    /* of a lasting tape: print -> its values of that print (derived.c) */
     struct {
-        uint32_t visit;   /* of the walk that has found the last changes below nodes ... */
+        uint32_t visit;   /* of the walk that found the last changes below nodes ... */
         uint32_t names;   /* ... of the model with these parameters ... */
-        uint64_t changes; /* ... after so many changes of storages */
+        uint64_t changes; /* ... after this many changes of storages */
     } looked;             /* of a lasting tape */
     tl_tensor *again;     /* a blank map of the values for tl_rerun, n_again long, or NULL */
     uint32_t n_again;
@@ -252,7 +252,7 @@ struct tl_tape {
     /* Who watches, and who redirects. */
     tl_watcher *watcher;     /* in order of attachment */
     int n_watchers, telling; /* telling: callbacks under way */
-    /* Which events any of them hears, and the modes in which those of every tape do. */
+    /* Which events any of them hears, and the modes in which the shipped observers listen. */
     bool records_watched, run_watched, given_watched, values_watched;
     unsigned heard_modes;
     const tl_recorder *recorder; /* NULL: calls run */
@@ -282,25 +282,25 @@ struct tl_model {
     tl_values values;
     pthread_mutex_t lock;
     uint64_t seed;
-    /* What traces take as constant. Parameters may be as frozen again as they were. */
+    /* What traces take as constant. Frozen parameters are hashed: a change may be undone. */
     _Atomic uint32_t settings; /* grows when anything else of it changes */
     _Atomic uint32_t thaws;    /* grows when parameters are trained again */
     _Atomic uint64_t frozen;   /* a hash of the parameters frozen or thawed since they were made */
     _Atomic uint32_t names; /* grows when a parameter is made or frozen, or tensors are removed */
     tl_entry *entry;        /* sorted by name */
     int n_entries, cap_entries;
-    tl_freeze *freezes; /* newest first, which decides */
+    tl_freeze *freezes; /* newest first; the newest decides */
 };
 
 /* The name of a tensor of the model; NULL if it has none. */
 const char *tl_model_name_of(tl_model *m, tl_tensor x);
-/* The handle of its tensor i, which is there. */
+/* The handle of the model's tensor i, which must be there. */
 tl_tensor tl_model_handle(const tl_model *m, uint32_t i);
 
 /* ---- handle.c: from handles to records ---- */
 
-/* The tape's status, for a call that would add to gradients. If it is an error, gradients lack that
- * call from then on, and tl_error_clear drops them. */
+/* The tape's status, for a call that would add to gradients. On an error, gradients lack that call
+ * from then on, and tl_error_clear drops them. */
 static inline tl_status tl_may_add(tl_tape *t)
 {
     const tl_status s = tl_error_status(t);
@@ -309,7 +309,7 @@ static inline tl_status tl_may_add(tl_tape *t)
     return s;
 }
 
-/* Looks up all the records of a call at once; what is blank is filled with zeros now. */
+/* Looks up all the records of a call at once, and fills blank storage with zeros. */
 typedef struct {
     const tl_tensor *in;
     int n_in;
@@ -330,7 +330,7 @@ tl_value *tl_readable(tl_at at, tl_tensor x, const char *who);
 tl_value *tl_peek(const tl_tape *t, tl_tensor x);
 /* The same for a handle of the model; NULL if it is not one, or was removed. */
 tl_value *tl_model_value(const tl_model *m, tl_tensor x);
-/* The leaf is a derived value (batch/derived.c). */
+/* Whether the leaf is a derived value (batch/derived.c). */
 static inline bool tl_derived(const tl_tape *t, tl_tensor leaf)
 {
     return t->lasting != NULL && leaf.owner == t->lasting->values.owner;
@@ -375,26 +375,26 @@ static inline tl_tensor tl_node_out(const tl_tape *t, const tl_node *n, int j)
 {
     return tl_tape_handle(t, n->out + (uint32_t)j);
 }
-/* The node changes its operand in place. */
+/* Whether the node changes its operand in place. */
 static inline bool tl_node_mutates(const tl_node *n)
 {
     return n->op->traits & TL_MUTATES && !tl_is_none(n->in[n->op->mutates]);
 }
 
-/* The value whose memory x uses: a view's input, the operand that an in-place op changed, what a
- * vjp, or in a trace any call, detached x from. TL_NONE if x has memory of its own, or is unknown
- * to share it (a tl_detach of the program). */
+/* The value whose memory x uses: a view's input, the operand that an in-place op changed, or the
+ * value from which a vjp, or in a trace any call, detached x. TL_NONE if x has memory of its own,
+ * or is not known to share it (a tl_detach of the program). */
 tl_tensor tl_below(const tl_tape *t, tl_tensor x);
 /* The last of those below x; x itself if it has memory of its own. */
 tl_tensor tl_bottom(const tl_tape *t, tl_tensor x);
-/* Two inputs of a call have their elements in one memory. In a trace only the model has memory. */
+/* Whether two inputs of a call lie in one memory. In a trace only the model has memory. */
 bool tl_same_memory(const tl_tape *t, tl_tensor x, tl_tensor y);
 /* The value that a leaf was detached from, however often; x itself if it was not. */
 tl_tensor tl_attached(const tl_tape *t, tl_tensor x);
 
 /* ---- tape.c: tapes, scopes, observers, places ---- */
 
-/* No backward is under way; if one is, `who` is refused. */
+/* Whether no op, backward or callback is under way; if one is, an error refuses `who`. */
 bool tl_between(tl_tape *t, const char *who);
 /* A tape without arenas, for traces. */
 tl_tape *tl_tape_bare(tl_model *m);
@@ -405,14 +405,14 @@ int tl_mode_open(tl_tape *t, unsigned mode);
 tl_status tl_tape_stopped(tl_tape *t, tl_status s);
 /* Adds modes and phases; calls belong to the place `at`. */
 tl_scope tl_scope_open(tl_at at, unsigned mode, unsigned phase);
-/* Takes the selections, phase and place of node n, which may be of another tape, and that mode. */
+/* Puts in force the selections, phase and place of n, perhaps another tape's, and that mode. */
 tl_scope tl_scope_of(tl_tape *t, const tl_node *n, unsigned mode);
 static inline void tl_scope_end(tl_tape *t, tl_scope outer) { t->now = outer; }
 /* An error if two layers of one recording use the same parameter. */
 tl_status tl_site_check(tl_at at, const char *name, uint32_t index);
 /* Counts n optimizer steps (tl_tape_steps), for a graph whose backwards are still to come. */
 tl_status tl_steps_count(tl_at at, int n);
-/* Attaches those of src that follow to dst. */
+/* Attaches to dst the observers of src that follow. */
 tl_status tl_observe_like(tl_tape *dst, const tl_tape *src);
 /* The model of the program that this thread records, to run it later; NULL: none. Meanwhile
  * tl_error_begin refuses calls on that model. tl_error_renew is the same without that refusal: for
@@ -430,12 +430,12 @@ const char *tl_attrs_text(const tl_op *op, const void *attrs, char buf[TL_ATTRS_
 bool tl_attrs_agree(const tl_op *op, const void *a, const void *b, int rank,
                     const signed char *skip);
 double tl_attr_number(const tl_attr *f, const void *attrs); /* 0 for a shape or dtype */
-/* Mixes them into the hash h (memory.h); or a shape. */
+/* Mixes attributes, or a shape, into the hash h (memory.h). */
 uint64_t tl_mix_attrs(uint64_t h, const tl_op *op, const void *attrs);
 uint64_t tl_mix_shape(uint64_t h, const tl_shape *s);
-/* The op folds what comes to input k into the accumulator itself; else the engine does. */
+/* Whether the op folds the gradient of input k into the accumulator; else the engine does. */
 static inline bool tl_op_folds(const tl_op *op, int k) { return k < 32 && op->folds & TL_BIT(k); }
-/* The op's accumulator for input k is f64. */
+/* Whether the op's accumulator for input k is f64. */
 static inline bool tl_op_folds_f64(const tl_op *op, const void *attrs, int k)
 {
     return op->folds_f64 & TL_BIT(k) || (op->folds_wide != NULL && op->folds_wide(attrs));
@@ -445,8 +445,8 @@ tl_status tl_op_check(tl_at at, const tl_op *op, const void *attrs, const tl_ten
                       const tl_tensor *out);
 /* The inputs that op's vjp reads when those of `wanted` take gradients. */
 unsigned tl_op_reads(const tl_op *op, unsigned wanted);
-/* A call of op that continues a overwrites all of its blank storage, so that this need not be
- * filled with zeros first - if the op's own kernel runs and nobody watches. */
+/* Whether a call of op that continues a overwrites all of its blank storage, which need not be
+ * filled with zeros first if the op's own kernel runs and nobody watches. */
 bool tl_op_begins(const tl_op *op, const tl_array *a, const tl_storage *st);
 
 /* ---- kernels/table.c: selections of kernels ---- */

@@ -38,8 +38,8 @@ typedef struct tl_kernel {
 } tl_kernel;
 
 /* Puts a kernel, which must live as long as the process, into the table. TL_ENAME: its name is
- * empty, reserved or taken. TL_EDTYPE: its dtype is none. TL_EUSAGE: it has neither run nor tile,
- * or both, or is TL_INVARIANT without a probe; its mode or isa is none. */
+ * empty, reserved or taken. TL_EDTYPE: its dtype is not a dtype. TL_EUSAGE: it has neither run nor
+ * tile, or both; it is TL_INVARIANT without a probe; or its mode or isa does not exist. */
 #define tl_kernel_register(t, k) tl_kernel_register_at(TL_AT(t), k)
 tl_status tl_kernel_register_at(tl_at at, const tl_kernel *k);
 
@@ -58,7 +58,7 @@ int tl_kernel_push_at(tl_at at, const char *op, tl_dtype dtype, const char *name
 const char *tl_kernel_of_at(tl_at at, tl_tensor x);
 
 /* For probes: numbers of a floating dtype, the same at every call, others for another k. They are
- * of all sizes, some so small that products underflow; special: with zeros of both signs,
+ * of all sizes, some so small that products underflow. special: among them are zeros of both signs,
  * infinities and NaN. */
 tl_tensor tl_probe_numbers(tl_tape *t, tl_dtype dtype, tl_shape shape, int k, bool special);
 

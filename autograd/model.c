@@ -44,7 +44,7 @@ tl_model *tl_model_new_with(tl_model_options o)
     return m;
 }
 
-/* m lives, and is a model: another object may have been made where a freed model was. */
+/* Whether m lives and is a model: another object may have been made where a freed model was. */
 static bool is_model(const tl_model *m) { return tl_lives(m) && m->head.kind == TL_KIND_MODEL; }
 
 uint64_t tl_model_seed(const tl_model *m) { return is_model(m) ? m->seed : 0; }
@@ -69,7 +69,7 @@ static tl_value *add_value(tl_model *m, tl_dtype dtype, const tl_shape *shape, t
     size_t bytes = (size_t)tl_shape_count(shape) * tl_dtype_size(dtype);
     tl_storage *st = tl_storage_new(m->arena, bytes, true);
     tl_value *v;
-    const uint32_t generation = m->names + 1; /* no older handle means what lies there now */
+    const uint32_t generation = m->names + 1; /* no older handle names what lies there now */
     if (st == NULL || !tl_values_push(&m->values, generation, 1, &v, x)) {
         tl_storage_release(st);
         return tl_storage_lack(bytes, err), NULL;

@@ -13,8 +13,8 @@ typedef struct {
 /* An empty model; NULL when out of memory. tl_model_new(.seed = 1) */
 #define tl_model_new(...) tl_model_new_with(TL_MAKE(tl_model_options){__VA_ARGS__})
 tl_model *tl_model_new_with(tl_model_options o);
-uint64_t tl_model_seed(const tl_model *m);        /* that in force */
-void tl_model_reseed(tl_model *m, uint64_t seed); /* for draws to come; until a checkpoint's */
+uint64_t tl_model_seed(const tl_model *m);        /* the seed in force */
+void tl_model_reseed(tl_model *m, uint64_t seed); /* for later draws, until a checkpoint is read */
 
 /* How a new parameter is filled: keyed by the model's seed and its name, so the order in which
  * parameters are made does not matter. Default: zeros, or a layer's own. */
@@ -30,7 +30,7 @@ typedef struct {
     double scale;
 } tl_init;
 
-/* Bytes of a tensor's name with its NUL; a parameter's leaves room for the buffers that an
+/* Bytes of a tensor's name, with its NUL. A parameter's limit leaves room for the buffers that an
  * optimizer names after it ("adamw.m.NAME"). */
 enum { TL_NAME_MAX = 192, TL_PARAM_NAME_MAX = 180 };
 
@@ -60,10 +60,10 @@ tl_named tl_model_at(tl_model *m, int i);
 tl_tensor tl_model_find(tl_model *m, const char *name); /* the zero handle if unknown */
 int64_t tl_model_parameters(tl_model *m);               /* elements of all parameters */
 
-/* Parameters whose names begin with prefix are not trained, or trained again: those there are,
- * whose number it returns, and those to come, for which the last call that covers them decides. A
- * step drops what has come to one that is frozen by then. tl_backward: TL_ENAME if none has the
- * prefix, TL_EUSAGE if one was used before it was thawed. */
+/* Freezes the parameters whose names begin with prefix, or trains them again, and returns how many
+ * there are. A parameter made later follows the last call that covers it. A step drops the gradient
+ * of one that is frozen by then. tl_backward: TL_ENAME if none has the prefix, TL_EUSAGE if one was
+ * used before it was thawed. */
 int tl_model_freeze(tl_model *m, const char *prefix, bool frozen);
 
 /* All parameters, or those of names like "*.lora_*" (TL_ENAME: none has such a name). */
@@ -74,7 +74,7 @@ typedef struct {
  * of layers that have a parameter NAME.y: BatchNorm's statistics, but no state of an optimizer or a
  * loader. tl_load reads such a file, which must hold just these: shapes and dtypes must agree; on
  * an error the model is as it was. PyTorch's files of the same names are such files (save_file in
- * safetensors.torch of a state_dict); its BatchNorm's .num_batches_tracked is left out. */
+ * safetensors.torch of a state_dict); its BatchNorm's .num_batches_tracked is ignored. */
 #define tl_save(m, path, ...) tl_save_with(m, path, TL_MAKE(tl_part){__VA_ARGS__})
 tl_status tl_save_with(tl_model *m, const char *path, tl_part part);
 #define tl_load(m, path, ...) tl_load_with(m, path, TL_MAKE(tl_part){__VA_ARGS__})

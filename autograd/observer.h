@@ -4,8 +4,8 @@
  * happens there, on the thread that uses the tape; NULL callbacks are skipped. Several are told in
  * the order in which they were attached. They may read anything (arrays borrow the tape's memory
  * until the callback returns), must not attach or detach observers, and change nothing except where
- * a callback says so: watched or not, a program has the same bits. A run of a graph tells runs,
- * ran, put_off, update_begins and cleared alone. examples/profile.c is a complete one. */
+ * a callback says so: watched or not, a program has the same bits. A run of a graph calls only
+ * runs, ran, put_off, update_begins and cleared. examples/profile.c is a complete one. */
 #ifndef TL_OBSERVER_H
 #define TL_OBSERVER_H
 
@@ -54,7 +54,7 @@ typedef struct {
 
     /* A call is about to be recorded (not in a trace); before and after its kernel, if one runs.
      * records() and ran() may put an error on t and return it: the call fails, and what records()
-     * refuses has changed nothing. They record nothing. */
+     * refuses has changed nothing. They must record nothing. */
     tl_status (*records)(void *ctx, tl_tape *t, const tl_seen *c);
     void (*runs)(void *ctx, tl_tape *t, const tl_seen *c);
     tl_status (*ran)(void *ctx, tl_tape *t, const tl_seen *c);

@@ -1,4 +1,4 @@
-/* op.c: what an op says of itself: whether it can be called so; its attributes as text, compared
+/* op.c: what an op says of itself: whether a call of it is valid; its attributes as text, compared
  * and hashed; what it reads and overwrites. */
 #include <inttypes.h>
 #include <stdio.h>

@@ -39,7 +39,7 @@ typedef struct {
     unsigned mode;
     bool strided;
     struct tl_arena *arena;      /* for scratch; NULL while only shapes are asked for */
-    struct tl_storage **scratch; /* what has been taken of it, released when the call has run */
+    struct tl_storage **scratch; /* the scratch taken, released when the call has run */
     tl_err *err;
     const struct tl_kernel *kernel; /* selected for this call (kernel.h); NULL: the op's own */
     bool plain;      /* all operands are row-major and in a compute type; false: not known */
@@ -92,7 +92,7 @@ enum {
 #define TL_BIT(i) (1u << (i))
 
 struct tl_op {
-    const char *name;  /* of no other op in use: what is made of parameters goes by it */
+    const char *name;  /* of no other op in use: it identifies values made of parameters */
     int n_in;          /* inputs; -1: any number */
     int n_out;         /* at most 8 */
     unsigned optional; /* bit i: input i may be absent */
@@ -109,7 +109,7 @@ struct tl_op {
     /* The inputs that vjp reads when only those of `wanted` take gradients; NULL: saves_in. */
     unsigned (*saves_for)(unsigned wanted);
     unsigned folds;     /* inputs whose gradient sums over samples: vjp adds it to acc[i] itself */
-    unsigned folds_f64; /* those of them whose accumulator is f64; others': the compute type */
+    unsigned folds_f64; /* those of `folds` whose accumulator is f64; others': the compute type */
     bool (*folds_wide)(const void *attrs); /* with these attributes all are f64; NULL: never */
     /* How output 0 can be recomputed: by op, with the same attributes, from from[0 .. n), where i
      * is input i and ~j is output j. Its outputs are this op's first ones. */

@@ -10,8 +10,8 @@
  * values in any order. */
 #include "autograd/batch.h"
 
-/* The node of this tape that made x; -1 for leaves and other owners. Through what a vjp has
- * detached only if asked: a re-run depends on its source, gradients do not. */
+/* The node of this tape that made x; -1 for leaves and other owners. Follows what a vjp has
+ * detached to its source only if asked: a re-run depends on the source, gradients do not. */
 static int32_t producer(const tl_tape *t, tl_tensor x, bool through_detached)
 {
     if (x.generation != t->generation)
@@ -75,7 +75,7 @@ tl_status tl_canonical_order(tl_tape *t, tl_tensor y, tl_order_end end, uint32_t
     *n = 0;
     tl_postorder_begin(&o, t, follow[end], t);
     tl_postorder_from(&o, root >= 0 && end != TL_TO_ALL && !t->node[root].needs_grad ? -1 : root);
-    for (int32_t i; (i = tl_postorder_next(&o)) >= 0; ++*n) { /* how many there will be is open */
+    for (int32_t i; (i = tl_postorder_next(&o)) >= 0; ++*n) { /* their number is not known yet */
         t->node[i].link = last;
         last = i;
     }

@@ -23,8 +23,8 @@ tl_tiles tl_tiles_of(int n, size_t unit);
 void *tl_scratch(tl_call *c, size_t bytes, bool zeroed);
 /* Lays an array of that dtype and those dims out row-major in scratch memory. */
 tl_status tl_scratch_array(tl_call *c, tl_array *a, bool zeroed);
-/* *out: a row-major and in the compute type: a itself if it is, or, of a TL_ROWS op,
- * if its rows are; else a copy in scratch memory. */
+/* Sets *out to a in row-major order and in the compute type: a itself if it is so, or, for a
+ * TL_ROWS op, if its rows are; else a copy in scratch memory. */
 tl_status tl_as_compute(tl_call *c, const tl_array *a, tl_array *out);
 /* The same for output i, with undefined contents, which tl_store_compute then rounds into it. */
 tl_status tl_out_compute(tl_call *c, int i, tl_array *out);

@@ -1,5 +1,5 @@
-/* run.c: a call runs: observers are told of it, and the kernel that was selected for it
- * (kernels/table.c) or the op's own computes it, as it is or by the loops of compute.c. */
+/* run.c: runs a call: tells observers, and computes it by the kernel that was selected for it
+ * (kernels/table.c) or the op's own, as it is or in the loops of compute.c. */
 #include <string.h>
 
 #include "autograd/internal.h"
@@ -24,7 +24,7 @@ static const tl_observer *next(const tl_tape *t, int *i, const tl_call *c, void 
     return NULL;
 }
 
-/* Observers may leave it to us to say that they refuse. */
+/* An observer may refuse without saying so on the tape; then this does. */
 tl_status tl_tell(tl_tape *t, const tl_seen *s, bool ran)
 {
     const tl_observer *o;
@@ -69,7 +69,7 @@ typedef tl_status forward(tl_call *c);
 static forward run_apart;
 
 /* What computes the call: the selected kernel, the loop over tiles, or the op's forward, as it is
- * or between conversions of operands that it would not take. */
+ * or between conversions of operands that it does not take. */
 static forward *way_of(const tl_call *c)
 {
     const tl_op *op = c->op;

@@ -11,7 +11,7 @@
 #include "tensor/files/hash.h"
 #include "tensor/threads.h"
 
-/* Some vjp would read x, whose record is v: that of the node that made it, or of a user. */
+/* Whether some vjp would read x, whose record is v: its node's, or that of a node that uses it. */
 static bool gradient_reads(const tl_tape *t, tl_tensor x, const tl_value *v)
 {
     const tl_node *n = &t->node[v->node];
@@ -63,7 +63,7 @@ static tl_status hash_array(const tl_array *a, unsigned char out[32], tl_err *er
     return tl_sha256_finish(&h, out, err);
 }
 
-/* n can be run again: its inputs are there, or will have been recomputed. */
+/* Whether n can be run again: its inputs are there, or will have been recomputed. */
 static bool repeatable(const tl_tape *t, const tl_node *n)
 {
     bool all = true;
@@ -118,8 +118,8 @@ tl_status tl_segment_end_at(tl_at at, uint32_t begin, const tl_tensor *keep, int
     return TL_OK;
 }
 
-/* n has a dropped output to recompute. If an input is gone as well, n is not on the way of this
- * backward, and nobody needs it. */
+/* Whether n has a dropped output to recompute. If an input is gone as well, this backward does not
+ * pass n, and nobody needs it. */
 static bool missing(const tl_tape *t, const tl_node *n)
 {
     bool any = false;
@@ -130,7 +130,7 @@ static bool missing(const tl_tape *t, const tl_node *n)
     return any;
 }
 
-/* The recomputed outputs have the hashes of the first ones. */
+/* Fails unless the recomputed outputs have the hashes of the first ones. */
 static tl_status compare(tl_tape *t, const tl_segment *s, const tl_node *n, const tl_tensor *out)
 {
     const uint32_t at = n->out - t->node[s->first].out;
@@ -148,8 +148,8 @@ static tl_status compare(tl_tape *t, const tl_segment *s, const tl_node *n, cons
     return TL_OK;
 }
 
-/* Calls node i again. Of its new outputs those that were dropped take their old places; one that
- * was kept, and may have been changed or released since, does not. Nothing is written over. */
+/* Calls node i again. New outputs take the places of those that were dropped, but not of one that
+ * was kept, and may have been changed or released since. Nothing is overwritten. */
 static tl_status run_again(tl_tape *t, const tl_segment *s, uint32_t i)
 {
     const tl_node n = t->node[i]; /* a copy: nodes may move */

@@ -223,7 +223,7 @@ void tl_record_with(tl_tape *t, const tl_recorder *r, void *ctx)
     t->now.mode |= TL_TRACE;
 }
 
-/* The message begins with "NAME:", "NAME " or "tl_NAME:". */
+/* Whether the message begins with "NAME:", "NAME " or "tl_NAME:". */
 static bool begins_with_call(const char *message, const char *name)
 {
     const size_t n = strlen(name);

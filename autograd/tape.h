@@ -32,16 +32,16 @@ void tl_tape_limit(tl_tape *t, int steps);
 bool tl_failed(const void *object);
 const char *tl_error(const void *object);
 tl_status tl_error_status(const void *object);
-/* Clears the error, if any; with a tape's its model's. One of the tape's own costs all gradients,
- * which may lack what failed, unless a backward is under way: the batch begins anew. A call that
- * reports to a model (tl_data, tl_save, ...) first clears an error that tl_error has read; if
- * nobody has read it, the call returns it and does nothing else. */
+/* Clears the error, if any; for a tape, its model's too. If the error was the tape's own, drops all
+ * gradients, since they may lack what failed, unless a backward is under way: the batch begins
+ * anew. A call that reports to a model (tl_data, tl_save, ...) first clears an error that tl_error
+ * has read; if nobody has read it, the call returns it and does nothing else. */
 void tl_error_clear(void *object);
 
 /* Frees tapes, models, optimizers and graphs, in any order; skips NULLs. What another one needs
  * lives on until that is freed: a model for its tapes and optimizers, an optimizer for graphs that
- * step with it. Prints a line on stderr for an error that nobody has read or cleared, and for what
- * is free already (unless a new object lies there). TL_EUSAGE: in a tape's own callback. */
+ * step with it. Prints a line on stderr for an error that nobody has read or cleared, and for an
+ * object freed before (unless a new one lies there). TL_EUSAGE: in a tape's own callback. */
 void tl_free_objects(void *const *objects, size_t n);
 #ifdef __cplusplus
 extern "C++" template <class... T> void tl_free(T *...object)
@@ -74,14 +74,14 @@ enum {
     TL_MIXED = -3  /* in any other way: gradients through it depend on the micro-batch split */
 };
 /* How x depends on it, by the rules of the ops that made it (op.h). Named tensors of the model,
- * tl_constant, 0-d data and results without inputs (tl_fill; tell tl_batch_axis, if they are of the
- * batch's size) are TL_FREE; other data (tl_data, tl_zeros, tl_bound) have samples along axis 0; an
+ * tl_constant, 0-d data and results without inputs (tl_fill; use tl_batch_axis if one has the size
+ * of the batch) are TL_FREE; other data (tl_data, tl_zeros, tl_bound) have samples along axis 0; an
  * input of a traced program is as the tensor passed for it. TL_MIXED if x is no value. */
 tl_batch tl_batch_of(tl_tape *t, tl_tensor x);
 /* Declares something else: samples along that axis, TL_FREE or TL_MIXED. x must be data, a random
  * draw, the result of an op without inputs, or a view of one of these; or what tl_expand repeats
- * along that axis; or one sample, of which nothing tells along which axis it lies; or already so.
- * TL_EUSAGE for other values, and for one that a call has used; TL_ESHAPE: no such axis. */
+ * along that axis; or a single sample, whose axis nothing else tells; or already so. TL_EUSAGE for
+ * other values, and for one that a call has used; TL_ESHAPE: no such axis. */
 #define tl_batch_axis(owner, x, axis) tl_batch_axis_at(owner, x, axis, __FILE__, __LINE__)
 
 tl_tensor tl_data_tape_at(tl_tape *t, const void *data, const char *c_type, tl_dtype dtype,
@@ -117,8 +117,8 @@ template <class... A> tl_status tl_batch_axis_at(tl_model *m, A... a)
 #endif
 /* clang-format on */
 
-/* A 0-d tensor of that value. TL_EDOMAIN if dtype is TL_I64 and the value is no such integer; C
- * has rounded one beyond 2^53 to a double, here and for all ops: tl_data takes it whole. */
+/* A 0-d tensor of that value. TL_EDOMAIN if dtype is TL_I64 and the value is not such an integer. C
+ * rounds one beyond 2^53 to a double, here and for all ops; tl_data takes it exactly. */
 #define tl_scalar(t, dtype, value) TL_OP(scalar, t, dtype, value)
 tl_tensor tl_scalar_at(tl_at at, tl_dtype dtype, double value);
 
@@ -141,8 +141,8 @@ tl_status tl_host(tl_tape *t, tl_host_when when, tl_host_fn *f, void *ctx);
 
 /* ---- contents out ---- */
 
-/* Shape and dtype are known without contents, so also in a traced function. They are 0-d and
- * TL_F32, without an error, of a handle that is none or stale. */
+/* Shape and dtype are known without contents, so also in a traced function. For a handle that is
+ * zero or stale they are 0-d and TL_F32, without an error. */
 tl_shape tl_shape_of(tl_tape *t, tl_tensor x);
 tl_dtype tl_dtype_of(tl_tape *t, tl_tensor x);
 /* The strided array behind x, borrowed; false if there is none. Its data is NULL in a trace, or if
@@ -207,9 +207,9 @@ typedef struct {
     bool partial;        /* allow parameters that y does not reach */
     bool ragged;         /* allow another program than in earlier micro-batches of the step: other
                           * ops (as many as a sample is long, say), or fewer calls of tl_backward.
-                          * Sums go on by a call's number: make those of all micro-batches first,
-                          * or the bits depend on the split (NUMERICS 10.3) */
-    bool put_off;        /* leave what comes to parameters to tl_accumulate (or each run does) */
+                          * Sums continue by call number: make the calls of all micro-batches
+                          * first, or the bits depend on the split (NUMERICS 10.3) */
+    bool put_off;        /* leave parameters' gradients to tl_accumulate (traced: each run does) */
 } tl_backward_options;
 /* Adds the gradients of y with respect to every parameter and marked leaf to what earlier
  * micro-batches, each before a tl_tape_reset, have left there. Releases values as it passes them,
@@ -221,9 +221,9 @@ typedef struct {
 tl_status tl_backward_at(tl_at at, tl_tensor y, tl_backward_options o);
 /* Adds what .put_off has left waiting for a parameter (TL_ENAME: no such parameter) to what its
  * accumulators hold by now, whether this tape has summed that or another one has
- * (tl_accumulator_open, author.h). The bits are the same, with the parameters in any order. Until
- * all is added, tl_grad, tl_step, a graph's backward, a checkpoint and a reset (which drops the
- * rest) are TL_EUSAGE, and what the gradients read must not change (TL_EINPLACE). */
+ * (tl_accumulator_open, author.h). The order of the parameters does not change the bits. Until all
+ * is added, tl_grad, tl_step, a graph's backward, a checkpoint and a reset (which drops the rest)
+ * are TL_EUSAGE, and what the gradients read must not change (TL_EINPLACE). */
 tl_status tl_accumulate(tl_tape *t, const char *param);
 
 /* The gradient of a parameter or marked leaf, in f32 (f64 if it is f64): its accumulators added up

@@ -138,7 +138,7 @@ static tl_status make_edges(tl_walk *w)
     return TL_OK;
 }
 
-/* y can be differentiated: with the caller's cotangent or, if it has one element, with a one. */
+/* Fails unless y can be differentiated: with the given cotangent or, for one element, with 1. */
 static tl_status check_start(const tl_walk *w)
 {
     tl_tape *t = w->t;
@@ -194,7 +194,7 @@ static tl_status find_root(tl_walk *w)
     return tl_error_status(t);
 }
 
-/* A gradient would pass through n, and come from there to the node that made its input k. */
+/* Whether a gradient can pass through n. */
 static bool passes(const tl_node *n)
 {
     return !(n->mode & TL_NO_GRAD || n->op->traits & TL_NONDIFF);
@@ -210,7 +210,7 @@ static int32_t follow_late(void *ctx, const tl_node *n, int k)
     return (int32_t)(to - t->node);
 }
 
-/* No node on the way to y has used a leaf that takes a gradient only since. */
+/* Fails if a node on the way to y used a leaf before that took a gradient. */
 static tl_status check_late(const tl_walk *w)
 {
     tl_tape *t = w->t;
@@ -232,7 +232,7 @@ static tl_status check_late(const tl_walk *w)
     return TL_OK;
 }
 
-/* Each tl_model_freeze has met a parameter, and the walk reaches all that are trained. */
+/* Fails unless each tl_model_freeze has met a parameter and the walk reaches all trained ones. */
 static tl_status check_parameters(const tl_walk *w)
 {
     tl_model *m = w->t->model;

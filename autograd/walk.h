@@ -22,8 +22,8 @@ void tl_postorder_from(tl_postorder *o, int32_t node);
 /* The next node, after all those behind its inputs; -1: nothing is left below the roots so far. */
 int32_t tl_postorder_next(tl_postorder *o);
 
-/* Which nodes below y: all, also behind what a vjp has detached; those that gradients go through;
- * or of these only the ones above where gradients accumulate. */
+/* Which nodes below y: all, even behind what a vjp has detached; those that gradients go through;
+ * or, of these, only the ones above the places where gradients accumulate. */
 typedef enum { TL_TO_ALL, TL_TO_GRAD, TL_TO_LEAVES } tl_order_end;
 /* *order: the *n nodes in canonical order, in the tape's bump memory. */
 tl_status tl_canonical_order(tl_tape *t, tl_tensor y, tl_order_end end, uint32_t **order,
@@ -33,7 +33,7 @@ tl_status tl_canonical_order(tl_tape *t, tl_tensor y, tl_order_end end, uint32_t
 
 /* Before backward visits node n: recomputes its segment, if it is in one. */
 tl_status tl_segment_restore(tl_tape *t, uint32_t n);
-/* A segment that has not been recomputed yet will read that value. */
+/* Whether a segment that has not been recomputed yet will read that value. */
 bool tl_segment_awaits(const tl_tape *t, uint32_t value);
 
 /* ---- accumulators.c: the gradients of leaves ---- */
@@ -50,7 +50,7 @@ void tl_leaf_grads_key(tl_tape *t);
 const char *tl_leaf_grad_name(const tl_tape *t, const tl_leaf_grad *g);
 
 /* The accumulator of a kind of use and a call: its index, or -1. get makes it on demand; -1, with
- * an error, is then lack of memory. */
+ * an error, when out of memory. */
 int tl_acc_find(const tl_leaf_grad *g, int call, const char *kind);
 int tl_acc_get(tl_tape *t, tl_leaf_grad *g, int call, const char *kind);
 /* Opens accumulator k in that dtype: zero (its storage blank) unless it is open already. */
@@ -67,16 +67,16 @@ tl_status tl_check_waiting(tl_at at, const char *who);
 
 /* ---- walk.c, backward.c: the walk of a backward ----
  *
- * That of tl_backward adds to the accumulators of leaves and may release values as it goes. The
- * functional one of tl_gradients returns the gradients by given targets as ordinary values, which
- * can be differentiated again. */
+ * The walk of tl_backward adds to the accumulators of leaves and may release values as it goes. The
+ * functional walk of tl_gradients returns the gradients with respect to given targets as ordinary
+ * values, which can be differentiated again. */
 
 /* Where the gradient of one input of one node goes. */
 typedef struct tl_fold tl_fold; /* batch.h */
 typedef struct tl_edge {
     bool wanted;
     int leaf;             /* 1 + the number of the record that accumulates it; 0: it waits here */
-    tl_fold *fold;        /* of that record: which of its folds */
+    tl_fold *fold;        /* the fold of that record that takes it */
     int use;              /* the input's number among the uses of that fold */
     tl_tensor cotangent;  /* what waits */
     struct tl_edge *next; /* in the inbox */
@@ -92,7 +92,7 @@ typedef struct {
     tl_at at;
     const char *who; /* tl_backward or tl_gradients, for errors */
     tl_tensor y;
-    tl_tensor asked; /* y as the caller named it, before a node that sums it (find_root) */
+    tl_tensor asked; /* y as the caller named it: find_root may record a node behind it */
     tl_backward_options opt;
     const tl_tensor *target; /* functional: the values whose gradients are wanted; else NULL */
     int n_targets;
@@ -110,7 +110,7 @@ typedef struct {
     uint8_t *leads;  /* functional: by node, whether a target lies below it */
 } tl_walk;
 
-/* Orders the nodes and decides where gradients go. Refuses all that is to be refused, before
+/* Orders the nodes and decides where gradients go. Refuses whatever must be refused, before
  * anything is recorded. */
 tl_status tl_walk_check(tl_walk *w);
 /* tl_walk_check; then delivers the first cotangent, and deals the uses of leaves out to folds. */
@@ -128,14 +128,14 @@ void tl_walk_free_since(tl_walk *w, uint32_t mark);
 const tl_node *tl_view_at(const tl_tape *t, tl_tensor x);
 /* The leaf that x is, or shows through such views; TL_NONE if there is none. */
 tl_tensor tl_leaf_under(const tl_tape *t, tl_tensor x);
-/* Where the gradient of input k of n accumulates: a leaf, or a fixed value that n makes something
- * unfixed of (batch/derived.c), seen through views. TL_NONE: it goes on to the input's node. */
+/* Where the gradient of input k of n accumulates: a leaf, or a fixed value of which n makes an
+ * unfixed one (batch/derived.c), seen through views. TL_NONE: it goes on to the input's node. */
 tl_tensor tl_accumulates(const tl_tape *t, const tl_node *n, int k);
-/* n only views a leaf: uses of its output are uses of the leaf. */
+/* Whether n only views a leaf: then uses of its output are uses of the leaf. */
 bool tl_walk_skips(const tl_walk *w, const tl_node *n);
 /* Whether input k of a node, or output k - n_in, has been overwritten since, and by whom. */
 bool tl_changed_since(tl_tape *t, uint32_t node, int k, tl_changer *by);
-/* Input k of a node has not been. If it has, tape `on` gets an error, which begins with `who` and
+/* Fails if input k of a node has been. Tape `on` then gets an error, which begins with `who` and
  * says why that matters. */
 tl_status tl_input_unchanged(tl_tape *t, uint32_t node, int k, tl_tape *on, const char *who,
                              const char *why);
@@ -144,7 +144,7 @@ void tl_value_give_back(tl_value *v);
 /* x under a new record, which the walk holds: it stays when x is released. */
 tl_tensor tl_hold(tl_tape *t, tl_tensor x);
 
-/* x is in the walk's range of values. */
+/* Whether x is in the walk's range of values. */
 static inline bool tl_walk_holds(const tl_walk *w, tl_tensor x)
 {
     return x.owner == w->t->values.owner && x.index - w->first_value < w->n_values;

@@ -143,7 +143,7 @@ uint64_t tl_derived_constant(tl_tape *t, const tl_array *a)
     return print;
 }
 
-/* What x is made of: itself, or what it was detached from, however often. */
+/* The value that x was detached from, however often; x itself if it was not. */
 static tl_tensor made_of(const tl_tape *t, tl_tensor x)
 {
     while (!tl_is_none(x) && x.owner == t->values.owner) {

@@ -179,7 +179,7 @@ tl_status tl_fold_deal(tl_walk *w)
     return TL_OK;
 }
 
-/* ---- what a use is made of ---- */
+/* ---- what a use saves ---- */
 
 /* Whether nothing is summed before a use's samples: the dims in front are 1, or the leaf's. */
 static bool samples_lead(const tl_use *u, const tl_array *leaf)
