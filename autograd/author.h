@@ -58,8 +58,8 @@ bool tl_traced(const tl_tape *t);
 tl_status tl_host_hold(tl_tape *t, void *object);
 /* Something has changed that traces over m take as constant (groups, say): tl_run traces again. */
 void tl_model_changed(tl_model *m);
-/* A number that changes with tl_model_changed and when a parameter is made, frozen or removed:
- * while it stays the same, what was found by name is still valid. 0: m is not alive. */
+/* A number that changes with tl_model_changed and when a parameter is made, frozen, thawed or
+ * removed: while it stays the same, what was found by name is still valid. 0: m is not alive. */
 uint64_t tl_model_state(const tl_model *m);
 
 /* Accumulators, to save a step between two micro-batches and to continue it. A parameter has one
@@ -112,7 +112,7 @@ void tl_object_hold(void *object);
 void tl_object_release(void *object);
 /* The life of an object, whose memory comes from tl_calloc. begin is the first step of making it;
  * destroy releases what it owns, but not its own memory. give is the last step: the user owns it
- * from then on, until tl_free. take is the first step of tl_free: the user owns it no more; false
+ * from then on, until tl_free. take is the first step of tl_free: the user no longer owns it; false
  * if that was so already. end frees an object that the user never had. All accept NULL. */
 void tl_object_begin(tl_object *o, tl_kind kind, void (*destroy)(void *));
 void tl_object_give(tl_object *o);

@@ -89,7 +89,7 @@ tl_status tl_input_unchanged(tl_tape *t, uint32_t node, int k, tl_tape *on, cons
                         tl_shown_text(name, t, n->in[k]), tl_changer_text(text, by), why);
 }
 
-/* A saved value is gone. The error names the place of this backward, not that of the op. */
+/* Reports that a saved value is gone. The error names the place of this backward, not the op's. */
 static tl_status fail_freed(tl_walk *w, const tl_node *n, const char *what)
 {
     int base = w->t->now.place_base;

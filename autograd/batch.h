@@ -9,8 +9,8 @@
 
 /* ---- rules.c: how values depend on the batch ---- */
 
-/* Sets how the results of a call depend on the batch. Some input does, or weights enter a TL_RANDOM
- * op. in: room for how the inputs depend. */
+/* Sets how the results of a call depend on the batch, if some input does or weights enter a
+ * TL_RANDOM op. in: room for how the inputs depend. */
 void tl_batch_infer(tl_call *c, tl_value *const *value, tl_batch *in, tl_value *const *made);
 /* Whether, by the op's rule, input i of n may hold the samples of n's result along that axis. */
 bool tl_batch_could(tl_tape *t, const tl_node *n, int i, int axis);
@@ -97,7 +97,7 @@ tl_tensor tl_grad_named(tl_tape *t, const char *name, tl_dtype dtype, const tl_s
 
 /* ---- prints.c: micro-batches of a step run the same program ---- */
 
-/* Whether n only shows or copies its input: whether a program has it may depend on sizes. */
+/* Whether n only shows or copies its input: a program may have it for some sizes only. */
 static inline bool tl_passes_on(const tl_node *n) { return n->op->traits & (TL_VIEW | TL_COPY); }
 /* Before a backward: checks that earlier micro-batches ran the same program (unless .ragged allows
  * others) and, under TL_STRICT, that the cotangent neither sums nor mixes samples. */

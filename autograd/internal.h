@@ -214,7 +214,7 @@ struct tl_tape {
     struct {
         unsigned mode;
         const tl_choice *choice;
-    } mode_stack[TL_MODE_DEPTH];      /* outside each open mode */
+    } mode_stack[TL_MODE_DEPTH];      /* what was in force outside each open mode */
     tl_place_frame places[TL_PLACES]; /* the outermost first */
     tl_choice *choices;               /* all selections there have been; nodes refer to them */
 
@@ -246,7 +246,7 @@ struct tl_tape {
     } looked;             /* of a lasting tape */
     tl_tensor *again;     /* a blank map of the values for tl_rerun, n_again long, or NULL */
     uint32_t n_again;
-    bool settled;  /* their gradients have been passed on to what they are made of */
+    bool settled;  /* derived values' gradients have been sent back to parameters */
     int settlings; /* in a trace: how often that was recorded */
 
     /* Who watches, and who redirects. */
@@ -286,7 +286,7 @@ struct tl_model {
     _Atomic uint32_t settings; /* grows when anything else of it changes */
     _Atomic uint32_t thaws;    /* grows when parameters are trained again */
     _Atomic uint64_t frozen;   /* a hash of the parameters frozen or thawed since they were made */
-    _Atomic uint32_t names; /* grows when a parameter is made or frozen, or tensors are removed */
+    _Atomic uint32_t names; /* grows when a parameter is made, frozen, thawed or a tensor removed */
     tl_entry *entry;        /* sorted by name */
     int n_entries, cap_entries;
     tl_freeze *freezes; /* newest first; the newest decides */

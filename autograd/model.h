@@ -73,8 +73,8 @@ typedef struct {
 /* tl_save writes them to a safetensors file, whole or not at all, and with them the buffers NAME.x
  * of layers that have a parameter NAME.y: BatchNorm's statistics, but no state of an optimizer or a
  * loader. tl_load reads such a file, which must hold just these: shapes and dtypes must agree; on
- * an error the model is as it was. PyTorch's files of the same names are such files (save_file in
- * safetensors.torch of a state_dict); its BatchNorm's .num_batches_tracked is ignored. */
+ * an error the model is as it was. A state_dict of PyTorch with the same names makes such a file
+ * (save_file in safetensors.torch); its BatchNorm's .num_batches_tracked is ignored. */
 #define tl_save(m, path, ...) tl_save_with(m, path, TL_MAKE(tl_part){__VA_ARGS__})
 tl_status tl_save_with(tl_model *m, const char *path, tl_part part);
 #define tl_load(m, path, ...) tl_load_with(m, path, TL_MAKE(tl_part){__VA_ARGS__})

@@ -9,7 +9,7 @@
 /* ---- observers ---- */
 
 /* The next observer from number *i on, the shipped ones first, that hears of calls like c; *ctx:
- * its context. NULL: that was all. */
+ * its context. NULL: no more. */
 static const tl_observer *next(const tl_tape *t, int *i, const tl_call *c, void **ctx)
 {
     int shipped = 0;

@@ -2,8 +2,8 @@
  * recomputed (checkpointing).
  *
  * A segment is a range of nodes. They stay recorded, but the memory of their outputs is released.
- * When backward reaches the last of them, all are called again in order on the same inputs, which
- * gives the same bits.
+ * When backward first reaches one of them, those whose outputs are gone are called again in order
+ * on the same inputs, which gives the same bits.
  * Source: Griewank & Walther 2000; Chen et al. 2016. */
 #include <string.h>
 

@@ -15,7 +15,7 @@ static void tape_destroy(void *object)
     tl_values_drop(&t->values, 0);
     tl_prints_free(&t->prints);
     tl_leaf_grads_drop(t, 0, 0);
-    if (t->arena != NULL) /* a trace shares those of the user's tape */
+    if (t->arena != NULL) /* a trace shares the lasting tape of the user */
         tl_derived_forget(t);
     tl_object_release(t->lasting);
     tl_free_raw(t->grad);

@@ -32,10 +32,10 @@ void tl_tape_limit(tl_tape *t, int steps);
 bool tl_failed(const void *object);
 const char *tl_error(const void *object);
 tl_status tl_error_status(const void *object);
-/* Clears the error, if any; for a tape, its model's too. If the error was the tape's own, drops all
- * gradients, since they may lack what failed, unless a backward is under way: the batch begins
- * anew. A call that reports to a model (tl_data, tl_save, ...) first clears an error that tl_error
- * has read; if nobody has read it, the call returns it and does nothing else. */
+/* Clears the error, if any; for a tape, its model's too. If it was the tape's or kept a backward
+ * from the batch, drops all gradients (they may lack what failed) unless in a backward: the batch
+ * begins anew. A call that reports to a model (tl_data, tl_save, ...) first clears an error that
+ * tl_error has read; if nobody has, the call returns it and does nothing else. */
 void tl_error_clear(void *object);
 
 /* Frees tapes, models, optimizers and graphs, in any order; skips NULLs. What another one needs
@@ -234,8 +234,8 @@ tl_tensor tl_grad_at(tl_at at, tl_tensor x);
 /* Drops all accumulated gradients. */
 void tl_grad_clear(tl_tape *t);
 /* The gradients of y with respect to x[0 .. n), any values that take one, in dx[0 .. n); zeros if y
- * does not depend on x[i], TL_ENOGRAD if on nothing. They are recorded, to be differentiated again;
- * nothing is released or accumulated. cotangent: of y's shape, or TL_NONE if y has one element. */
+ * does not depend on x[i]. TL_ENOGRAD if y takes none. They are recorded and can be differentiated
+ * again; nothing is released or accumulated. cotangent: of y's shape; TL_NONE for one element. */
 #define tl_gradients(t, ...) tl_gradients_at(TL_AT(t), __VA_ARGS__) /* y, x, n, cotangent, dx */
 tl_status tl_gradients_at(tl_at at, tl_tensor y, const tl_tensor *x, int n, tl_tensor cotangent,
                           tl_tensor *dx);

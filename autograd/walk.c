@@ -210,7 +210,7 @@ static int32_t follow_late(void *ctx, const tl_node *n, int k)
     return (int32_t)(to - t->node);
 }
 
-/* Fails if a node on the way to y used a leaf before that took a gradient. */
+/* Fails if a node on the way to y used a leaf before the leaf took a gradient. */
 static tl_status check_late(const tl_walk *w)
 {
     tl_tape *t = w->t;

@@ -78,7 +78,7 @@ typedef struct tl_edge {
     int leaf;             /* 1 + the number of the record that accumulates it; 0: it waits here */
     tl_fold *fold;        /* the fold of that record that takes it */
     int use;              /* the input's number among the uses of that fold */
-    tl_tensor cotangent;  /* what waits */
+    tl_tensor cotangent;  /* the gradient that waits */
     struct tl_edge *next; /* in the inbox */
 } tl_edge;
 
