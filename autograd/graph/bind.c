@@ -1,10 +1,10 @@
 /* bind.c: memory from outside - inputs, parameters, host memory, accumulators - when a run begins,
- * and what becomes of the gradients when it ends.
+ * and the fate of the gradients when it ends.
  *
  * A program that consumes its gradients (tl_step, tl_grad_clear) and then calls tl_backward again
  * has several parts, each with records and accumulators of its own. Those of the first part go on
  * with what waits on the user's tape. Those of later parts begin at zero, in memory of the graph;
- * what the last part does not consume is put on the user's tape. */
+ * gradients that the last part does not consume are put on the user's tape. */
 #include <string.h>
 
 #include "autograd/graph/internal.h"
@@ -18,8 +18,7 @@ void tl_root_bind(tl_root *r, void *base)
         p->a->data = r->base + p->offset;
 }
 
-/* Gives a root memory of its own: other memory than in the last run, if somebody still holds that.
- */
+/* Gives a root memory of its own, but not that of the last run if somebody still holds it. */
 static tl_status bind_own(tl_graph *g, tl_root *r)
 {
     if (r->st != NULL && atomic_load(&r->st->refs) > 1) {
@@ -54,9 +53,9 @@ static tl_grad_note noted(const tl_graph *g, const tl_leaf_grad *mine)
     return record < p->cap_notes ? p->note[record] : (tl_grad_note){0};
 }
 
-/* What becomes of a gradient. */
+/* The fate of a gradient. */
 typedef enum {
-    GOES_ON, /* of the first part: with what waits on the user's tape, where it is added */
+    GOES_ON, /* of the first part: it is added to what waits on the user's tape */
     STAYS,   /* of the last of several parts: it is put on the user's tape when the run ends */
     ENDS     /* of a part before that, or of a marked input: it ends with the part, or the run */
 } fate;
@@ -78,14 +77,14 @@ static int their_call(const tl_graph *g, const tl_leaf_grad *mine, int call)
     return fate_of(g, mine) != GOES_ON || call < g->tracing->calls ? call : call + g->call_shift;
 }
 
-/* What becomes of an accumulator. What has been sent on below derived values ends. */
+/* The fate of an accumulator. One that has been sent on below derived values ends. */
 static fate fate_there(const tl_graph *g, const tl_root *r)
 {
     const tl_leaf_grad *mine = r->kind == TL_ROOT_ACC ? &g->t->grad[r->at] : NULL;
     return mine == NULL || mine->acc[r->use].call >= TL_BELOW ? ENDS : fate_of(g, mine);
 }
 
-/* The accumulator as the user's tape has it, open. */
+/* *acc: the accumulator on the user's tape, opened. */
 static tl_status open_theirs(tl_graph *g, const tl_root *r, tl_accumulator **acc)
 {
     const tl_leaf_grad *mine = &g->t->grad[r->at];
@@ -94,7 +93,7 @@ static tl_status open_theirs(tl_graph *g, const tl_root *r, tl_accumulator **acc
     return tl_acc_open(g->user, theirs, r->acc, mine->acc[r->use].sum.dtype);
 }
 
-/* Where the first part reads gradients, what waits in that derived value goes on to them. */
+/* The first part reads gradients, and what waits in that derived value goes on to them. */
 static bool sends_on(const tl_graph *g, tl_tensor derived)
 {
     for (int i = 0; i < g->t->n_grads; i++)
@@ -103,8 +102,8 @@ static bool sends_on(const tl_graph *g, tl_tensor derived)
     return false;
 }
 
-/* The user's record holds accumulators that the graph, which reads the gradient as a whole, does
- * not have where it reads it first. */
+/* The graph reads this gradient as a whole, and the user's record holds accumulators that the graph
+ * did not have when it first read it. */
 static bool reads_less(const tl_graph *g, const tl_leaf_grad *mine, const tl_leaf_grad *theirs)
 {
     int open = 0;
@@ -178,8 +177,8 @@ tl_status tl_bind_check_gradients(tl_graph *g, tl_at at)
     return TL_OK;
 }
 
-/* Makes records on the user's tape, with room for their uses, of all parameters that will have a
- * gradient: also of those that backward reaches only by paths that give nothing. */
+/* Makes records on the user's tape, with room for their uses, for all parameters that will have a
+ * gradient, including those that backward reaches only by paths that give nothing. */
 static tl_status bind_records(tl_graph *g)
 {
     const int call = g->tracing->clears_first ? 0 : g->user->calls;
@@ -217,8 +216,8 @@ static tl_status bind_records(tl_graph *g)
     return tl_derived_agree((tl_at){g->user, g->file, g->line, NULL}, call);
 }
 
-/* The first step that comes to an accumulator begins there, if that is blank and the step can; else
- * the accumulator is settled. */
+/* Lets the first step that uses an accumulator begin there, if the accumulator is blank and the
+ * step can; else settles the accumulator. */
 static void begin(tl_graph *g, const tl_root *r, tl_storage *st)
 {
     tl_plan_step *s = r->used ? g->step[r->first] : NULL;
@@ -247,7 +246,7 @@ tl_status tl_bind_accumulator(tl_graph *g, tl_root *r)
 
 bool tl_bind_theirs(const tl_graph *g, const tl_root *r) { return fate_there(g, r) == GOES_ON; }
 
-/* The user's tape has the gradients of that fate from now on. */
+/* From now on the user's tape has the gradients of that fate. */
 static void leave_records(tl_graph *g, fate which)
 {
     for (int i = 0; i < g->t->n_grads; i++) {
@@ -270,7 +269,7 @@ tl_status tl_bind_gradients_over(tl_graph *g)
     if (tl_clears(g->t))
         tl_grads_drop(g->user);
     g->user->calls = g->t->calls + (tl_clears(g->t) ? 0 : g->call_shift);
-    /* What the last part leaves goes where the user's gradients are, which have been consumed. */
+    /* The gradients of the last part take the place of the user's, which have been consumed. */
     leave_records(g, STAYS);
     for (const tl_root *r = g->outside; r != NULL; r = r->next) {
         tl_accumulator *acc;

@@ -1,13 +1,13 @@
-/* changes.c: which nodes change memory in place, and that no node reads what another has changed.
+/* changes.c: finds changes of memory in place, and checks that no node reads a changed value.
  *
- * A tape with memory sees such a read when the value is used (tl_deref). A trace has no memory, so
- * the same rule is applied to the places that views have in their roots. This also covers what
+ * A tape with memory detects such a read when the value is used (tl_deref). A trace has no memory,
+ * so the same rule is applied to the places that views have in their roots. This also covers what
  * backward reads of values that the program overwrote. */
 #include "autograd/graph/internal.h"
 
 /* ---- the index of changes ---- */
 
-/* Counts, or lists, the changes that node i makes. end: by root, behind its changes so far. */
+/* Counts, or lists, the changes that node i makes. end: by root, the end of its changes so far. */
 static void add_changes(tl_graph *g, uint32_t i, uint32_t *end)
 {
     const tl_node *n = &g->t->node[i];
@@ -41,8 +41,8 @@ tl_status tl_graph_find_changes(tl_graph *g)
     return g->head.err.status;
 }
 
-/* The first change of that root by node `node` or a later one: a number in change[], where those of
- * the root end if there is none. */
+/* The first change of that root by node `node` or a later one: its index in change[], or the end of
+ * the root's changes if there is none. */
 static uint32_t first_from(const tl_graph *g, uint32_t root, uint32_t node)
 {
     uint32_t low = g->first_change[root], high = g->first_change[root + 1];
@@ -67,9 +67,9 @@ bool tl_root_changes_between(const tl_graph *g, uint32_t root, uint32_t first, u
     return at < g->first_change[root + 1] && g->change[at].node < end;
 }
 
-/* ---- reads of what has been changed ---- */
+/* ---- reads of changed values ---- */
 
-/* What a view shows was recorded before it. */
+/* Finds value[].born. A view is recorded after the value that it shows, so one pass does. */
 static void find_born(tl_graph *g)
 {
     const tl_tape *t = g->t;
@@ -89,8 +89,8 @@ static bool variable(const tl_graph *g, uint32_t root)
     return g->roots[root].kind == TL_ROOT_MODEL || g->roots[root].kind == TL_ROOT_ACC;
 }
 
-/* x, which node `reader` reads as its input `input`, has not been changed since it was made, by an
- * earlier node or by the reader itself. A reader past the last node is not in the graph. */
+/* Checks that neither the reader nor an earlier node has changed x since it was made. Node `reader`
+ * reads x as its input `input`; a reader past the last node is not in the graph. */
 static tl_status check(tl_graph *g, tl_tensor x, uint32_t reader, int input, const char *who,
                        const char *file, int line)
 {
@@ -115,8 +115,8 @@ static tl_status check(tl_graph *g, tl_tensor x, uint32_t reader, int input, con
     return TL_OK;
 }
 
-/* A watch is read when the graph has run: a parameter or gradient that the graph changes is another
- * then. */
+/* A watch is read when the graph has run. By then a parameter or gradient that the graph changes
+ * has other contents. */
 static tl_status check_watch(tl_graph *g, const tl_watch_entry *w)
 {
     const uint32_t root = tl_graph_root(g, w->x);

@@ -43,7 +43,7 @@ typedef struct reader {
     struct reader *next;
 } reader;
 
-/* What is known of a node's value. */
+/* A node's value: who reads it, and how it is computed. */
 typedef struct {
     reader *readers; /* also through plain views */
     bool pinned;     /* needed in memory, whoever reads it */
@@ -78,15 +78,15 @@ tl_tensor tl_fuse_whole(const tl_graph *g, tl_tensor x)
     }
 }
 
-/* What is known of x, if it is a node's first result; else NULL. */
+/* The expression of x, if it is a node's first result; else NULL. */
 static expression *expression_of(const fuser *s, tl_tensor x)
 {
     const tl_node *n = tl_maker(s->g->t, x);
     return n == NULL || n->out != x.index ? NULL : &s->of[n - s->g->t->node];
 }
 
-/* Node i reads its input k, or changes it. A node that changes memory is not fusable, so it never
- * walks what it changes. */
+/* Notes that node i reads or changes its input k. A node that changes memory is not fusable, so it
+ * never walks what it changes. */
 static void note_use(const fuser *s, uint32_t i, int k)
 {
     tl_graph *g = s->g;

@@ -37,8 +37,8 @@ static int member_of(const tl_graph *g, const tl_fused *f, int n, tl_tensor x)
     return i;
 }
 
-/* The nodes that the loop storing node i computes, node i last, into nodes, behind the n that are
- * there already. How many there are then. */
+/* Adds to nodes[0 .. n) the nodes that the loop storing node i computes, node i last. Returns how
+ * many there are then. */
 static int members(const tl_graph *g, uint32_t i, uint32_t *nodes, int n)
 {
     const tl_node *node = &g->t->node[i];
@@ -71,7 +71,7 @@ static int operand_for(tl_graph *g, tl_fused *f, tl_tensor x, tl_dtype tile, tl_
     return f->n_in++;
 }
 
-/* Op i of the loop is that of the node. */
+/* Makes the op of the node op i of the loop. */
 static void add_op(tl_graph *g, tl_fused *f, int i, uint32_t node)
 {
     const tl_node *n = &g->t->node[node];
@@ -94,8 +94,8 @@ static void add_op(tl_graph *g, tl_fused *f, int i, uint32_t node)
     f->heavy |= (n->op->traits & TL_HEAVY) != 0;
 }
 
-/* Gives each op a tile. A tile is free again after the last op that reads it. Tile 0 is for what is
- * rounded and widened again. */
+/* Gives each op a tile. A tile is free again after the last op that reads it. Tile 0 is for values
+ * that are rounded and widened again. */
 static void give_buffers(tl_fused *f)
 {
     int last[TL_FUSED_OPS], owner[TL_FUSED_OPS + 1];
@@ -139,7 +139,7 @@ static size_t wider(size_t unit, tl_dtype d)
     return tl_dtype_size(d) > unit ? tl_dtype_size(d) : unit;
 }
 
-/* Tiles for the ops and for operands that are gathered, as long as there is room for all. */
+/* Lays out tiles for the ops and for gathered operands, as long as room for all of them allows. */
 static void lay_tiles(tl_fused *f)
 {
     int n = f->n_buffers;
@@ -189,7 +189,7 @@ static void run_tiles(void *ctx, int64_t begin, int64_t end, int thread)
     _Alignas(64) unsigned char tile[TL_TILES_BYTES];
     const size_t bytes = f->tiles.bytes;
     void *const narrow = tile; /* buffer 0, if there is an op that needs it */
-    /* operands, and before them what the ops make, by tl_fused_op.from */
+    /* operands, and before them the ops' values, by tl_fused_op.from */
     const void *values[TL_FUSED_OPS + TL_FUSED_INS], **const value = values + TL_FUSED_OPS;
     (void)thread;
     for (int64_t at = begin; at < end; at += f->tiles.len) {

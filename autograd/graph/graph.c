@@ -6,7 +6,7 @@
 #include "autograd/graph/internal.h"
 #include "tensor/threads.h"
 
-/* In nanoseconds: a caller may trap what is inexact. */
+/* In whole nanoseconds: a caller may trap inexact operations. */
 static int64_t now(void)
 {
     struct timespec t;
@@ -137,7 +137,7 @@ static int twin(const tl_tensor *in, int i)
     return i;
 }
 
-/* A constant, or what is made of constants, may be part of weights. Tensors of the model are not
+/* A constant, or a value made of constants, may be part of weights. Tensors of the model are not
  * fixed: they change. */
 static bool is_fixed(const tl_graph *g, tl_tensor x)
 {
@@ -191,7 +191,7 @@ tl_status tl_graph_input_fits(const tl_graph *g, const tl_tensor *in, int i, con
                         same != i ? "not" : "");
 }
 
-/* Notes what the trace knows of the model, if all that it uses is still there. */
+/* Notes the model's last tensor. It is an error if the trace uses one that is gone. */
 static tl_status know_model(tl_graph *g, tl_at at)
 {
     tl_model *m = g->user->model;
@@ -255,7 +255,7 @@ static tl_status record(tl_graph *g, tl_at at, tl_program *f, const tl_tensor *i
     return know_model(g, at);
 }
 
-/* What is done with the recorded program, in this order (internal.h). */
+/* Makes the graph from the recorded program, in this order (internal.h). */
 static tl_status compile(tl_graph *g)
 {
     tl_graph_keys_forward(g);
@@ -377,7 +377,7 @@ tl_graph *tl_compiled_at(const tl_compiled *c, int i)
     return !tl_lives(c) || i < 0 || i >= c->n ? NULL : c->graph[i];
 }
 
-/* What cannot come back has changed, or been removed, since g was traced. */
+/* Tensors were removed (is_cut), or settings changed for good (is_over), since g was traced. */
 static bool is_cut(const tl_graph *g)
 {
     const tl_model *m = g->user->model;
@@ -457,7 +457,7 @@ static tl_status run_held(const char *file, int line, tl_compiled *c, const tl_t
     if (g == NULL)
         return tl_error_status(c->tape);
     tl_object_take(g); /* it is the compiled program's */
-    /* only now is the place looked for: the trace may have run c, too */
+    /* grown only now, since the trace may have run c, too */
     if (!tl_grow(&c->graph, &c->cap, c->n, sizeof *c->graph)) {
         tl_object_release(g);
         return tl_tape_fail(at, TL_ENOMEM, "tl_run: no memory for graph %d", c->n);

@@ -4,17 +4,17 @@
  *
  *   trace.c      the program runs on a tape without storage; backward is one node there (marks.c)
  *   replace.c    subgraphs give way to registered replacements (autograd/replace/)
- *   rebuild.c    the tape is recorded again with backward op by op
+ *   rebuild.c    the tape is recorded again with backward op by op; then replace.c once more
  *   record.c     under a log: which value is which result of the called program
  *   roots.c      the memory that each value lies in and, after simplify.c, the needed nodes
- *   changes.c    which nodes change memory in place; nobody reads what has been changed since
+ *   changes.c    which nodes change memory in place; a check that no node reads a changed value
  *   simplify.c   equal values and constants
  *   fuse.c       pointwise nodes that are computed inside their users' loops (fused.c)
  *   plan.c       the steps, what is computed a second time (recompute.c), and the slab
  *   run.c        inputs are bound (bind.c), steps run and are logged (record.c); gradients may be
  *                put off (later.c)
  *
- * After rebuild.c nodes stay as they are; the later passes only write beside them. */
+ * From record.c on nodes stay as they are; the passes only write beside them. */
 #ifndef TL_GRAPH_INTERNAL_H
 #define TL_GRAPH_INTERNAL_H
 
@@ -23,7 +23,7 @@
 
 /* ---- memories and steps ---- */
 
-/* What planning knows of a value of the trace. */
+/* The planning data of a value of the trace. */
 typedef struct {
     tl_tensor same; /* the value that stands for it, equal bit for bit; itself if none does */
     uint32_t root;
@@ -40,8 +40,8 @@ typedef struct {
     int input;
 } tl_node_change;
 
-/* What a memory is that values lie in: a place in the slab, or something outside, first of all what
- * leaves stand for. */
+/* The kind of a memory that values lie in: a place in the slab, or something outside. The first
+ * kinds are those of leaves. */
 typedef enum {
     TL_ROOT_SLAB = TL_LEAF_NONE,
     TL_ROOT_INPUT = TL_LEAF_INPUT,
@@ -49,7 +49,7 @@ typedef enum {
     TL_ROOT_CONSTANT = TL_LEAF_CONSTANT,
     TL_ROOT_ACC = TL_LEAF_ACC,
     TL_ROOT_MODEL,  /* value `at` of the model */
-    TL_ROOT_OUTPUT, /* of its own, to be handed out */
+    TL_ROOT_OUTPUT, /* storage of its own, to be handed out */
     TL_ROOT_DERIVED /* a derived value, kept by the user's tape: value `at` of its lasting tape */
 } tl_root_kind;
 
@@ -70,11 +70,11 @@ typedef struct tl_root {
     int acc;          /* of an accumulator, in this run: its number on the user's tape */
     size_t bytes;
     bool result;          /* an output or a watched value lies here */
-    bool needed;          /* something that lies here is */
+    bool needed;          /* something that lies here is needed */
     tl_spot *spots;       /* all that lies here; later steps first, until results are placed */
     bool used, written;   /* by a step */
     uint32_t first, last; /* the first and the last step that uses it */
-    /* Steps after this one find the value in root `remade`: it has been computed again there. */
+    /* Steps after this one find the value in root `remade`, where it is computed again. */
     const struct tl_plan_step *remade_by;
     uint32_t remade;
     uint32_t place;       /* in the slab, the root whose place it has: itself, if it has its own */
@@ -99,7 +99,7 @@ typedef struct tl_plan_step {
     tl_call call;
     const tl_array **in; /* call.in, for writing */
     tl_spot *spot;       /* of the operands that are present, then of the results */
-    int n_in, n_out;     /* so many */
+    int n_in, n_out;     /* how many of each */
     bool again;          /* it computes something a second time, for backward */
 } tl_plan_step;
 
@@ -127,13 +127,13 @@ typedef struct {
 
 typedef struct {
     bool keep;
-    const char *rule;      /* that decided */
+    const char *rule;      /* the one that decided */
     int64_t inlined, kept; /* bytes that either would move */
 } tl_cost_answer;
 
 tl_cost_answer tl_cost_decide(tl_cost_question q, tl_cost_limits limits);
 
-/* What was asked about a value, and answered; tl_graph_explain prints it. No rule: nothing was. */
+/* A question about a value, and its answer, for tl_graph_explain. Without a rule none was asked. */
 typedef struct {
     tl_cost_question question;
     tl_cost_answer answer;
@@ -153,13 +153,13 @@ struct tl_graph {
     int line;
     int n_in, n_out;
     tl_tensor *in, *out; /* handles of the trace */
-    bool needs_grad;     /* an output does */
-    /* What the user's tape and model were set to. For other settings it is another graph. */
+    bool needs_grad;     /* an output needs one */
+    /* The settings of the user's tape and model at the trace. Other settings take another graph. */
     const tl_choice *traced_choice;
     unsigned traced_mode;
     uint32_t traced_settings, traced_values; /* of the model */
     uint64_t traced_seed, traced_givers;
-    tl_tensor newest; /* the model's last tensor. While it is there, all that the trace knows are */
+    tl_tensor newest; /* the model's last tensor. While it exists, so do all that the trace knows */
 
     tl_bump bump;         /* memory of everything below */
     tl_value_plan *value; /* by value of the trace, with room for cap_values */
@@ -185,10 +185,10 @@ struct tl_graph {
     struct tl_remark *made, *missed[2]; /* replacements; those not made: forward, joint */
     tl_graph_stats stats;
 
-    int call_shift;     /* in a run: a backward has so much higher a number than in the trace */
-    uint32_t n_waiting; /* in a run: the first so many of later[] may be asked for */
-    int *pass;          /* in a run: by pass of the trace's log, that of the user's */
-    int running;        /* so many calls of its steps are under way */
+    int call_shift;     /* in a run: how much higher a backward's number is than in the trace */
+    uint32_t n_waiting; /* in a run: how many of later[], from the first on, may be asked for */
+    int *pass;          /* in a run, by pass of the trace's log: the pass of the user's log */
+    int running;        /* how many calls of its steps are under way */
     tl_err run_err;     /* of the step that runs */
 };
 
@@ -201,18 +201,18 @@ static inline const tl_array *tl_graph_array(const tl_graph *g, tl_tensor x)
 {
     return &tl_peek(g->t, x)->a;
 }
-/* What is read when the steps have run: outputs, then what is watched. */
+/* The values that are read when the steps have run: outputs, then watched values. */
 static inline int tl_graph_results(const tl_graph *g) { return g->n_out + g->tracing->n_watch; }
 static inline tl_tensor *tl_graph_result(const tl_graph *g, int i)
 {
     return i < g->n_out ? &g->out[i] : &g->tracing->watch[i - g->n_out].x;
 }
-/* Which settings are not those of the trace, as text in buf; "" if all are. The mode may be that
- * one, too. */
+/* The settings that differ from those of the trace, as text in buf; "" if none does. The tape's
+ * mode may also be `mode`. */
 enum { TL_MISFITS_TEXT = 320 };
 const char *tl_graph_misfits(char buf[TL_MISFITS_TEXT], const tl_graph *g, unsigned mode);
-/* in[i], which is a tensor, is like the input that the program was traced with; else an error, on
- * the tape at *at unless that is NULL. */
+/* TL_OK if in[i], a tensor, is like the input that the program was traced with; else an error,
+ * reported on the tape of *at unless at is NULL. */
 tl_status tl_graph_input_fits(const tl_graph *g, const tl_tensor *in, int i, const tl_at *at);
 
 /* replace.c; joint: after backward has been recorded op by op. */
@@ -221,15 +221,15 @@ tl_status tl_graph_replace(tl_graph *g, bool joint);
 /* ---- roots.c ---- */
 
 tl_status tl_graph_find_roots(tl_graph *g); /* value[] and roots[] */
-/* The value that stands for x, which is of the trace or the model. */
+/* The value that stands for x. x belongs to the trace or the model. */
 tl_tensor tl_graph_resolve(const tl_graph *g, tl_tensor x);
-/* The memory that what stands for x lies in: an index of roots[]. */
+/* The root of the value that stands for x: an index of roots[]. */
 uint32_t tl_graph_root(tl_graph *g, tl_tensor x);
-/* A constant that was recorded later, for one of the values, has a root, too. */
+/* Gives a root to a constant that was recorded later, for one of the values. */
 void tl_graph_adopt(tl_graph *g, tl_tensor leaf);
 /* Adds r to roots[]; 0, with g's error, if there is no room. */
 uint32_t tl_root_new(tl_graph *g, tl_root r);
-/* Values 0 .. n-1 that lie in the memory of others lie in that of what stands for those now. */
+/* Values 0 .. n-1 that lie in another value's memory get the root of that value's stand-in. */
 void tl_graph_move_roots(tl_graph *g, uint32_t n);
 /* Bytes from the beginning of x's root to its first element; 0, with g's error, if that cannot be
  * found. */
@@ -240,12 +240,12 @@ tl_status tl_graph_order(tl_graph *g); /* order[] */
 
 /* ---- changes.c ---- */
 
-/* change[], of the nodes in order[], or of all nodes before that is known. */
+/* Fills change[] for the nodes in order[], or for all nodes while order[] is not known. */
 tl_status tl_graph_find_changes(tl_graph *g);
 /* Some node changes that root; one of the nodes first .. end-1 does. */
 bool tl_root_changes(const tl_graph *g, uint32_t root);
 bool tl_root_changes_between(const tl_graph *g, uint32_t root, uint32_t first, uint32_t end);
-/* No node reads what has been changed in place since it was made; else TL_EINPLACE. */
+/* TL_EINPLACE if a node reads a value that was changed in place after it was made. */
 tl_status tl_graph_check_changes(tl_graph *g);
 
 /* ---- simplify.c, fuse.c, fused.c ---- */
@@ -259,8 +259,8 @@ static inline bool tl_inlined(const tl_graph *g, uint32_t node)
 
 /* Several pointwise ops in one loop, which goes over its elements tile by tile. Each op in turn
  * computes into a tile of its own, from operands (arrays, gathered and widened as in op.c) and from
- * the tiles of earlier ops. What an op would store in f16 or bf16 if it stood alone is rounded to
- * that and widened again, so the bits are those of the ops one by one. Only the last op's value is
+ * the tiles of earlier ops. A value that its op alone would store in f16 or bf16 is rounded to that
+ * and widened again, so the bits are those of the ops run one by one. Only the last op's value is
  * written to memory. */
 enum { TL_FUSED_OPS = 48, TL_FUSED_INS = 32 };
 
@@ -276,7 +276,7 @@ typedef struct {
     int buffer;                     /* its tile */
 } tl_fused_op;
 
-/* What the loop reads. */
+/* An operand of the loop. */
 typedef struct {
     tl_tensor value;
     tl_dtype tile;
@@ -294,17 +294,17 @@ struct tl_fused {
     const tl_call *call; /* of the step: in[i] as above, and out[0], which the loop stores */
 };
 
-/* The loop that stores the value of that node, in g's bump memory. NULL if it is no loop of several
- * ops, or with g's error. */
+/* The loop that stores the value of that node, in g's bump memory. NULL if the loop would have one
+ * op alone, or with g's error. */
 tl_fused *tl_fused_new(tl_graph *g, uint32_t node);
-/* The arrays of the call have their shapes and strides. */
+/* To be called when the arrays of the call have their shapes and strides. */
 void tl_fused_ready(tl_fused *f, const tl_call *call);
 void tl_fused_run(tl_fused *f);
 
-/* The value whose memory x shows whole and in order: through values that others stand for, detached
- * leaves and plain views. */
+/* The value whose memory x shows whole and in order, found through stand-ins, detached leaves and
+ * plain views. */
 tl_tensor tl_fuse_whole(const tl_graph *g, tl_tensor x);
-/* n may be part of a loop: pointwise, alone on its output, by its own kernel. */
+/* n may be part of a loop: it is pointwise, has one output and uses its op's own kernel. */
 bool tl_fusable(const tl_node *n);
 /* The dtype of the tile in which node n reads its input k. */
 tl_dtype tl_tile_dtype(const tl_graph *g, const tl_node *n, int k);
@@ -312,9 +312,9 @@ tl_dtype tl_tile_dtype(const tl_graph *g, const tl_node *n, int k);
 /* ---- plan.c, recompute.c ---- */
 
 tl_status tl_graph_plan(tl_graph *g); /* step[] and the slab */
-/* Steps that compute again, for backward, what would cost more to keep. */
+/* Adds steps that compute values again for backward where keeping them would cost more. */
 tl_status tl_plan_recompute(tl_graph *g);
-/* Node n called on these arrays. */
+/* A call of node n on these arrays. */
 tl_call tl_graph_call(tl_graph *g, const tl_node *n, const tl_array *const *in, tl_array *out,
                       tl_err *err);
 /* The step of a node. NULL, with g's error, if it cannot be made. */
@@ -322,62 +322,62 @@ tl_plan_step *tl_plan_step_of(tl_graph *g, uint32_t node);
 /* A step that calls op, with the attributes of that node, on n_in inputs. It has no arrays yet.
  * NULL, with g's error, if there is no memory. */
 tl_plan_step *tl_step_new(tl_graph *g, uint32_t node, const tl_op *op, int n_in);
-/* Input k of s, or its next result, is a copy of the array *p.a that lies at p. Inputs come in
- * order, and before results. */
+/* Adds input k of s, or its next result: a copy of the array *p.a, lying at p. Inputs must be added
+ * in order, and before results. */
 void tl_step_add_in(tl_plan_step *s, int k, tl_spot p);
 void tl_step_add_out(tl_plan_step *s, tl_spot p);
-/* Lists the spots of s, from that one on, with their roots. */
+/* Lists the spots of s, from number `first` on, with their roots. */
 void tl_step_link(tl_graph *g, tl_plan_step *s, int first);
 /* s adds to an accumulator that is all of st, reads it nowhere else, and may begin there
  * (tl_op_begins). */
 bool tl_step_may_begin(const tl_graph *g, const tl_plan_step *s, const tl_storage *st);
 /* s reads or writes that root; with only_writes: writes it. */
 bool tl_step_touches(const tl_plan_step *s, uint32_t root, bool only_writes);
-/* A step behind number `from` and before number `to` writes that root. */
+/* A step after number `from` and before number `to` writes that root. */
 bool tl_root_written_between(const tl_graph *g, uint32_t root, int64_t from, int64_t to);
 /* Two neighbours may change places: neither writes what the other uses. */
 bool tl_steps_may_swap(const tl_plan_step *a, const tl_plan_step *b);
 
-/* ---- bind.c: what a run takes from outside and leaves there ---- */
+/* ---- bind.c: memory from outside, and gradients left there ---- */
 
 /* A parameter whose gradient does not fit the program: more or less of it waits on the user's tape
  * than the program found there when it asked. TL_NONE: there is none. */
 tl_tensor tl_bind_misfit(tl_graph *g);
-/* The gradients that wait on the user's tape are those that the graph goes on with. */
+/* Checks that the gradients that wait on the user's tape are those that the graph goes on with. */
 tl_status tl_bind_check_gradients(tl_graph *g, tl_at at);
 /* The storage of a root outside the slab; of an input, a constant or host memory only if it was
  * copied, else NULL. */
 tl_storage *tl_graph_storage(const tl_graph *g, const tl_root *r);
-/* r lies at base in this run: its arrays get their data. */
+/* Places r at base for this run, and points its arrays there. */
 void tl_root_bind(tl_root *r, void *base);
-/* Every root outside the slab gets its memory. */
+/* Gives every root outside the slab its memory. */
 tl_status tl_bind_all(tl_graph *g, const tl_tensor *in);
-/* The steps have run: gradients are left on the user's tape, or consumed. */
+/* When the steps have run: leaves the gradients on the user's tape, or consumes them. */
 tl_status tl_bind_gradients_over(tl_graph *g);
 /* r is an accumulator of the user's tape, and not only of the run. */
 bool tl_bind_theirs(const tl_graph *g, const tl_root *r);
-/* An accumulator gets its memory. */
+/* Gives an accumulator its memory. */
 tl_status tl_bind_accumulator(tl_graph *g, tl_root *r);
 
 /* ---- run.c ---- */
 
-/* New memory of the user's tape with a copy of a, row-major; NULL, without an error, if there is
- * none. */
+/* A row-major copy of a in new memory of the user's tape; NULL, without an error, if there is no
+ * memory. */
 tl_storage *tl_graph_copy(tl_graph *g, const tl_array *a, tl_array *copy);
 /* Makes call c: the step's own, or a part of it. */
 tl_status tl_graph_run_call(tl_graph *g, const tl_plan_step *p, tl_call *c);
 
 /* ---- later.c: gradients that are put off ---- */
 
-/* Puts the steps that add to them behind all others. */
+/* Moves the steps that add to them behind all others. */
 tl_status tl_later_order(tl_graph *g);
-/* So many of the other steps have run: what is complete by then waits on the user's tape. */
+/* When n of the other steps have run: accumulators complete by then wait on the user's tape. */
 tl_status tl_later_wait(tl_graph *g, uint32_t n);
-/* A run is over: everything waits, with the operands that are there now. */
+/* When a run is over: all of them wait, with the operands that are there now. */
 tl_status tl_later_over(tl_graph *g);
-/* The graph ends: what still waits has no graph. */
+/* When the graph ends: those that still wait lose their graph. */
 void tl_later_forget(tl_graph *g);
-/* Something that a run of g has put off waits. */
+/* A gradient that a run of g has put off still waits. */
 bool tl_later_waits(const tl_graph *g);
 
 /* ---- record.c: which values are which results of a log. Without a log they do nothing. ---- */
@@ -387,7 +387,7 @@ void tl_graph_keys_forward(tl_graph *g);    /* when it has been */
 tl_status tl_graph_keys_end(tl_graph *g);   /* when nothing is recorded any more */
 /* The log of the user's tape was opened after g was traced: a run cannot be logged. */
 bool tl_graph_keys_missing(const tl_graph *g);
-/* A run goes into the log of the user's tape: before its steps, after each, after the last. */
+/* Write a run into the log of the user's tape: before its steps, after each, after the last. */
 void tl_graph_log_begin(tl_graph *g, const tl_tensor *in);
 void tl_graph_log_step(tl_graph *g, const tl_plan_step *p);
 void tl_graph_log_end(tl_graph *g);

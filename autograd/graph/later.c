@@ -1,11 +1,11 @@
 /* later.c: gradients that a traced backward puts off (.put_off). A run leaves them waiting on the
  * user's tape, as a called backward does; tl_accumulate then runs the steps of one parameter.
  *
- * These steps stand behind all others, those of one accumulator together. They may be asked for
- * in any order, even while the run goes on, once all steps that stood before them have run. What
- * they read therefore keeps its place in the slab for good, and inputs and host memory are copied.
- * Accumulators are bound only then, with what other tapes may have put there. The graph cannot run
- * again meanwhile: a graph with gradients refuses to run while any wait. */
+ * These steps stand behind all others, those of one accumulator together. They may be asked for in
+ * any order, even while the run goes on, once all steps that stood before them have run. What they
+ * read therefore keeps its place in the slab for good, and inputs and host memory are copied.
+ * Accumulators are bound only when they are asked for: other tapes may have added to them. The
+ * graph cannot run again meanwhile: a graph with gradients refuses to run while any wait. */
 #include "autograd/graph/internal.h"
 
 enum { MOST = 8 }; /* inputs of an op that is run in parts */
@@ -18,7 +18,7 @@ typedef struct {
 /* An accumulator whose steps wait. */
 typedef struct tl_later {
     uint32_t sums;       /* its root */
-    uint32_t from;       /* it may be asked for once so many of the other steps have run */
+    uint32_t from;       /* how many of the other steps must have run before it may be asked for */
     uint32_t first, end; /* its steps */
     int axis;            /* of the parameter, along which its steps can be cut; TL_WHOLE: none */
     cut *cut;            /* by step, from first on */
@@ -62,7 +62,7 @@ static bool may_be_cut(const tl_call *c, cut how)
 
 /* Finds the input with an axis that corresponds to axis how->axis of the sums. The op's rule for
  * the batch tells: if the elements along that axis of the input were samples, those of the sums
- * would be, and each sample has the same bits if it is computed alone. */
+ * would be, too, and each sample has the same bits if it is computed alone. */
 static bool find_cut(const tl_call *c, cut *how)
 {
     const int acc = c->op->mutates;
@@ -87,7 +87,7 @@ static bool find_cut(const tl_call *c, cut *how)
     return false;
 }
 
-/* The first axis of the accumulator along which all steps of l can be cut, with how; TL_WHOLE. */
+/* The first axis of the accumulator along which all steps can be cut (l->cut); else TL_WHOLE. */
 static int find_axis(const tl_graph *g, const tl_later *l)
 {
     const tl_root *r = &g->roots[l->sums];
@@ -109,7 +109,7 @@ static int find_axis(const tl_graph *g, const tl_later *l)
     return TL_WHOLE;
 }
 
-/* Part k of `of`. */
+/* Runs part k of `of`. */
 static tl_status run_part(tl_graph *g, const tl_plan_step *s, cut how, int k, int of)
 {
     const int64_t size = s->call.out[0].dim[how.axis], from = size * k / of;
@@ -151,7 +151,7 @@ static tl_status check_order(tl_graph *g, tl_plan_step **later, uint32_t n, cons
 }
 
 /* Puts the n steps that are put off behind the others, those of an accumulator together, in the
- * order in which the accumulators are complete. least: so many others must have run in any case. */
+ * order in which the accumulators are complete. At least `least` others must have run. */
 static tl_status group(tl_graph *g, tl_plan_step **later, uint32_t n, uint32_t least)
 {
     uint32_t at = g->n_now;
@@ -194,7 +194,7 @@ tl_status tl_later_order(tl_graph *g)
         }
         TL_TRY(check_order(g, later, n_later, s));
         g->step[n++] = s;
-        if (changes_model(g, s)) /* whoever adds beside the run sees all of that done */
+        if (changes_model(g, s)) /* tl_accumulate during the run must find all of this done */
             least = n;
     }
     g->n_now = n;
@@ -203,7 +203,7 @@ tl_status tl_later_order(tl_graph *g)
 
 /* ---- runs ---- */
 
-/* What waits on the user's tape for tl_accumulate. */
+/* A fold of the graph that waits on the user's tape for tl_accumulate. */
 typedef struct {
     tl_fold f;
     tl_graph *g;    /* NULL: it has been freed */
@@ -255,7 +255,7 @@ static tl_status accumulate(tl_tape *t, tl_fold *f, int i, int of)
     return TL_OK;
 }
 
-/* What the steps of l read is from now on as it is now. */
+/* Notes the versions of all that the steps of l read, which must not change from now on. */
 static void note_versions(tl_graph *g, const tl_later *l)
 {
     for (uint32_t i = l->first; i < l->end; i++)

@@ -35,8 +35,8 @@ const tl_op tl_op_mark_clear = {.name = "grad_clear",
                                 .traits = TL_NONDIFF,
                                 .shape = mark_shape};
 
-/* Refuses at once what the called program would be refused. What backward will come to has a
- * gradient from now on, which can be read. */
+/* Refuses at once whatever tl_backward refuses in a called program. The leaves that backward will
+ * reach have gradients from now on, which can be read. */
 static tl_status mark_backward(tl_at at, tl_tensor y, const tl_backward_options *o)
 {
     tl_tape *t = at.tape;
@@ -109,7 +109,7 @@ static bool finds_earlier(const tl_traced_tape *k)
     return k->part == 0 && !k->tracing->clears_first;
 }
 
-/* The program was told that there is no such gradient: it may do something else where there is. */
+/* Notes that the program found no such gradient: where there is one, it may do something else. */
 static bool miss(tl_tracing *s, tl_tape *t, tl_tensor x)
 {
     for (int i = 0; i < s->n_missed; i++)
@@ -148,8 +148,8 @@ static const tl_leaf_grad *wanted(tl_traced_tape *k, tl_at at, tl_tensor x)
     return g;
 }
 
-/* A gradient that is read goes on with what waits in derived values, there and here: in all that
- * there are when the first is read, and here, in those that have come since. */
+/* A gradient that is read includes what waits in derived values: on the user's tape, in all that
+ * exist at the first read; on this tape, also in those that have come since. */
 static tl_status want_derived(tl_traced_tape *k, tl_at at)
 {
     tl_tape *t = at.tape;

@@ -51,7 +51,7 @@ tl_plan_step *tl_step_new(tl_graph *g, uint32_t node, const tl_op *op, int n_in)
     return s;
 }
 
-/* Array *a of s is like *p.a and lies at p. */
+/* Makes *a, an array of s, like *p.a, lying at p. */
 static void add_spot(tl_plan_step *s, tl_array *a, tl_spot p)
 {
     tl_spot *spot = &s->spot[s->n_in + s->n_out];
@@ -228,7 +228,7 @@ static void mark_derived(tl_graph *g)
 
 /* ---- how long values live ---- */
 
-/* What steps that are put off use lives on when a run is over. */
+/* Roots that put-off steps use live on when a run is over. */
 static void note_lives(tl_graph *g)
 {
     for (uint32_t i = 0; i < g->n_steps; i++) {
@@ -246,7 +246,7 @@ static void note_lives(tl_graph *g)
     }
 }
 
-/* An output that the graph computes has storage of its own, which outlives the run. What is watched
+/* An output that the graph computes has storage of its own, which outlives the run. A watched value
  * is read when the last step has run. */
 static tl_status place_results(tl_graph *g)
 {
@@ -271,8 +271,8 @@ static tl_status place_results(tl_graph *g)
 
 /* ---- results that take the place of an operand ---- */
 
-/* Element i is read before it is written, if the operand's memory is only walked as the result
- * is. */
+/* Result j may take the memory of operand k: each element is read before it is written, if no other
+ * operand lies there and k is walked as the result is. */
 static bool may_share(const tl_plan_step *s, int k, int j)
 {
     const tl_array *in = s->spot[k].a, *out = s->spot[s->n_in + j].a;
@@ -330,8 +330,8 @@ static int by_size(const void *pa, const void *pb)
 
 static size_t rounded(size_t bytes) { return (bytes + ALIGN - 1) / ALIGN * ALIGN; }
 
-/* A root that has its place. Every later one is compared with it, so it holds only what that
- * needs. */
+/* A root that has its place. Every later one is compared with it, so it holds only what a
+ * comparison needs. */
 typedef struct {
     size_t from, to;
     uint32_t first, held;

@@ -58,7 +58,7 @@ static const char *leaf_text(const tl_graph *g, tl_leaf l, char buf[TEXT])
     return buf;
 }
 
-/* What x shows: through values that stand for others, and detached leaves. */
+/* The value that x shows, found through stand-ins and detached leaves. */
 static tl_tensor shown(const tl_graph *g, tl_tensor x)
 {
     for (;;) {
@@ -155,7 +155,7 @@ static const char *colour(const tl_graph *g, const tl_node *n, uint32_t i)
                                           : "#dae8fc";
 }
 
-/* s as it may stand between the quotes of DOT. */
+/* s escaped for a quoted string of DOT. */
 static const char *quoted(const char *s, char to[2 * TEXT])
 {
     size_t n = 0;

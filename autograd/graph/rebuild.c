@@ -70,7 +70,7 @@ static void rebuild_node(copier *c, const tl_node *n)
     }
 }
 
-/* What stands for x; TL_NONE: nothing else does. */
+/* The stand-in for x; TL_NONE if it has none. */
 static tl_tensor stand_in(const copier *c, tl_tensor x)
 {
     const bool may = c->splice != NULL && !tl_is_none(x) && x.owner == c->to.src->values.owner &&
@@ -78,7 +78,7 @@ static tl_tensor stand_in(const copier *c, tl_tensor x)
     return may ? c->splice->stand_in[x.index] : TL_NONE;
 }
 
-/* If another value stands for x, or for what x was detached from, x gets the handle of that. */
+/* If x, or the value that x was detached from, has a stand-in, maps it to the stand-in's handle. */
 static void map_stand_in(copier *c, tl_tensor x)
 {
     x = tl_attached(c->to.src, x);
@@ -110,7 +110,7 @@ static void copy(copier *c, uint32_t i)
     }
 }
 
-/* The node that made x, or what stands for it, also behind a detached leaf; -1 for others. */
+/* The node that made x or its stand-in, also behind a detached leaf; -1 if there is none. */
 static int32_t maker(const copier *c, tl_tensor x)
 {
     for (tl_tensor y = x; !tl_is_none(y); y = stand_in(c, x))
@@ -118,9 +118,9 @@ static int32_t maker(const copier *c, tl_tensor x)
     return tl_maker_at(c->to.src, x);
 }
 
-/* The node behind input k of n. If the way leads back to a node that it comes from, the stand-in
- * nearest to its end is noted as cyclic. Nothing is copied any more then, but the search goes on
- * for other such ways. */
+/* The node behind input k of n. If the path leads back to a node on it, the stand-in nearest to its
+ * end is noted as cyclic. Nothing more is copied then, but the search goes on for other such
+ * paths. */
 static int32_t follow(void *ctx, const tl_node *n, int k)
 {
     copier *c = ctx;
@@ -160,8 +160,8 @@ static void copy_in_turn(copier *c, uint32_t i)
     }
 }
 
-/* Copies all nodes in canonical order, except that marks and changes in place keep their turn: what
- * was recorded before them stays before them. */
+/* Copies all nodes in canonical order, except that marks and changes in place keep their turn:
+ * nodes recorded before them stay before them. */
 static void rebuild(copier *c, uint32_t n_nodes, const tl_tensor *out, int n_out)
 {
     uint32_t left = 0;

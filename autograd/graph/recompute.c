@@ -4,7 +4,7 @@
  * computed again if that takes one pass over values that are in memory anyway, and if
  * tl_cost_decide, asked as if the two computations were two users, does not want it kept. A heavy
  * value comes back for free where the gradient of its op computes the heavy part anyway and can
- * give the value besides (tl_op.result_of). Source: Chen et al. 2016. */
+ * give the value, too (tl_op.result_of). Source: Chen et al. 2016. */
 #include <string.h>
 
 #include "autograd/graph/internal.h"
@@ -19,7 +19,7 @@ static uint32_t root_for(const tl_graph *g, uint32_t r, uint32_t at)
     return r;
 }
 
-/* Steps after s that read root r read root `to` instead. */
+/* Makes the steps after s that read root r read root `to` instead. */
 static void redirect(tl_graph *g, uint32_t r, const tl_plan_step *s, uint32_t to)
 {
     tl_root *from = &g->roots[r];
@@ -89,8 +89,8 @@ static const tl_spot *input_spot(const tl_plan_step *s, int k)
     return s->in[k] == NULL ? NULL : &s->spot[at];
 }
 
-/* The op of s can be computed by another one, as it says of itself. What a user's op says may be
- * nonsense; then it is computed by itself. */
+/* Another op can compute the value of s, as the op of s declares. A user's op may declare nonsense;
+ * then the op itself computes the value. */
 static bool other_op_can(const tl_plan_step *s)
 {
     const tl_op *op = s->call.op, *other = op->again.op;
@@ -126,8 +126,8 @@ static tl_plan_step *step_of_other_op(tl_graph *g, const tl_plan_step *s)
     return again;
 }
 
-/* All that `again`, a second step of s, reads is there before step number `at`, as it was for s,
- * and lives no longer for it, unless it is small. */
+/* Before step number `at`, all operands of `again`, a second step of s, are as they were for s, and
+ * none of them lives longer because of it, unless it is small. */
 static bool operands_stay(const tl_graph *g, const tl_plan_step *again, const tl_plan_step *s,
                           uint32_t at)
 {
@@ -143,7 +143,7 @@ static bool operands_stay(const tl_graph *g, const tl_plan_step *again, const tl
     return true;
 }
 
-/* `again`, a second step of s, stands before step number `at`: from there on its value is read. */
+/* Inserts `again`, a second step of s, before step number `at`; from there on its value is read. */
 static void remake_before(tl_graph *g, const tl_plan_step *s, tl_plan_step *again, uint32_t at)
 {
     const uint32_t r = s->spot[s->n_in].root, fresh = g->n_roots;
@@ -160,7 +160,7 @@ static void remake_before(tl_graph *g, const tl_plan_step *s, tl_plan_step *agai
 /* ---- a heavy value, from the step of its own gradient ---- */
 
 /* d computes the gradient of s's op from a cotangent and the operands of s, and can give the result
- * of s besides. */
+ * of s, too. */
 static bool can_give(const tl_graph *g, const tl_plan_step *d, const tl_plan_step *s)
 {
     if (d->fused != NULL || d->call.op->result_of != g->t->node[s->node].op ||
@@ -188,9 +188,9 @@ static tl_plan_step *gradient_step(const tl_graph *g, const tl_plan_step *s, uin
     return first;
 }
 
-/* The uses of the value of s from step number `after` on take it from the step of its gradient, if
- * there is one that can give it and they can all come behind that. Else the value stays where it
- * is: false. */
+/* Makes the uses of the value of s from step number `after` on take it from the step of its
+ * gradient. Returns false, and the value stays where it is, if no such step can give it or a use
+ * cannot move behind that step. */
 static bool remake_in_gradient(tl_graph *g, const tl_plan_step *s, uint32_t after)
 {
     const tl_spot *y = &s->spot[s->n_in];
@@ -219,8 +219,8 @@ static bool may_be_remade(const tl_graph *g, const tl_plan_step *s)
            !(n->op->traits & TL_RANDOM) && !(n->mode & TL_WATCHED_MODES);
 }
 
-/* The value of s lies in memory of its own, unused for so long between two steps that it is worth a
- * thought. *after: the number of the second of these. */
+/* The value of s lies in memory of its own and is unused between two steps for long enough to ask
+ * whether to keep it. *after: the number of the second of these. */
 static bool rests(const tl_graph *g, const tl_plan_step *s, uint32_t *after)
 {
     const tl_cost_limits *l = &g->opt.limits;

@@ -2,14 +2,14 @@
  * program, and a run writes the lines of that program into the log of its tape.
  *
  * Forward results are numbered while the program is as it was called (trace.c), and a value keeps
- * its key when it is replaced or recorded again. Those of backward are numbered when that is
- * recorded op by op, those of the update at the end. What a replacement puts in the place of
- * several ops has the key of the value that it gives, which has the same bytes. What is inside the
- * replacement, and what its own vjp gives, has no key.
+ * its key when it is replaced or recorded again. Results of backward are numbered when it is
+ * recorded op by op, those of the update at the end. The result of a replacement has the key of the
+ * value that it replaces, which has the same bytes. Values inside it, and those of its own vjp,
+ * have no key.
  *
  * A run can only write the bytes that it has in memory: a value that is computed inside its users'
  * loops, that another value stands for, or that a replacement left out has a line without bytes, or
- * none. The slab is used again while the run goes on, so what is hashed is copied first. */
+ * none. The slab is used again while the run goes on, so bytes are copied before hashing. */
 #include <string.h>
 
 #include "autograd/graph/internal.h"
@@ -62,7 +62,7 @@ bool tl_graph_keys_missing(const tl_graph *g)
 
 /* ---- a run ---- */
 
-/* The key that one of the trace has in this step. */
+/* The key in this step for a key of the trace. */
 static uint64_t key_now(const tl_graph *g, uint64_t key)
 {
     tl_log_key k = tl_log_key_unpack(key);
@@ -72,7 +72,7 @@ static uint64_t key_now(const tl_graph *g, uint64_t key)
     return tl_log_key_pack(k);
 }
 
-/* The entry in this step for what the trace's log has as `like`, which says everything but the keys
+/* The entry in this step for `like`, an entry of the trace's log, which has everything but the keys
  * and bytes of this step. *made: it is new. NULL: the log is stopped. */
 static tl_log_entry *entry_for(tl_graph *g, const tl_log_entry *like, bool *made)
 {
@@ -159,7 +159,7 @@ void tl_graph_log_begin(tl_graph *g, const tl_tensor *in)
             return;
     for (uint32_t i = 0; i < k->n && l->failure.status == TL_OK; i++) {
         bool made, leaf = !tl_is_none(k->entry[i].from) && !is_state(&k->entry[i]);
-        /* An update that is called reads it by that key. */
+        /* A called update reads it by that key. */
         if (leaf && tl_model_value(g->user->model, k->entry[i].from) != NULL)
             tl_log_set_key(g->user, k->entry[i].from, key_now(g, k->entry[i].key));
         tl_log_entry *e = tl_log_wants(l, k->entry[i].shape.ndim)

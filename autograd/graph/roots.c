@@ -1,8 +1,8 @@
 /* roots.c: the memory that each value lies in, and which nodes are needed.
  *
- * A root is one memory: a value shares it with its views and with what is changed in place into
- * others. Nodes run in the order in which they stand: rebuild.c has put them into canonical order,
- * and backward and optimizers record theirs so. */
+ * A root is one memory: a value shares it with its views and with the results of changes in place.
+ * Nodes run in the order in which they stand: rebuild.c has put them into canonical order, and
+ * backward and optimizers record theirs in it. */
 #include "autograd/graph/internal.h"
 
 void *tl_graph_room(tl_graph *g, size_t n, size_t size)

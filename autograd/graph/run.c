@@ -93,7 +93,7 @@ static tl_status run_steps(tl_graph *g, uint32_t *at)
     return s;
 }
 
-/* What the graph has changed of the model has another version now. */
+/* Gives the tensors of the model that the graph has changed a new version. */
 static void note_changes(tl_graph *g)
 {
     for (const tl_root *r = g->outside; r != NULL; r = r->next)

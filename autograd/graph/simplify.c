@@ -1,10 +1,10 @@
 /* simplify.c: values that equal others bit for bit, so that one computation serves both.
  *
- * Equal are: results of the same op with the same attributes on the same inputs, unchanged in
- * between; a view that shows its operand as it is; what an op says equals its input (tl_op.same_as:
- * x*1, but not x+0), or undoes (neg of neg); and constants. Nothing random, nothing that is changed
- * in place and nothing that is handed out takes part: a copy that somebody may write to stays a
- * copy. Nodes are not touched; tl_value_plan.same says what stands for what. */
+ * These are equal: results of the same op with the same attributes on the same inputs, unchanged in
+ * between; a view and an operand that it shows as it is; a result and an input that it equals, as
+ * its op says (tl_op.same_as: x*1, but not x+0), or undoes (neg of neg); and constants. Values that
+ * are random, changed in place or handed out take no part: a copy that somebody may write to stays
+ * a copy. Nodes are not touched; tl_value_plan.same says which value stands for which. */
 #include <string.h>
 
 #include "autograd/graph/internal.h"
@@ -35,7 +35,7 @@ static void stand_for(simplifier *s, tl_tensor y, tl_tensor x)
     s->g->stats.merged++;
 }
 
-/* ---- what is known while a graph is made: small constants, and what follows from them ---- */
+/* ---- values that are known while a graph is made: small constants, and results of these ---- */
 
 enum { MOST = 4096 }; /* bytes of a result */
 
@@ -53,7 +53,7 @@ static const tl_array *known(simplifier *s, tl_tensor x)
     return s->known[x.index].data == NULL ? NULL : &s->known[x.index];
 }
 
-/* y is the constant *a. */
+/* Makes a constant of *a stand for y. */
 static void settle(simplifier *s, const tl_node *n, tl_tensor y, const tl_array *a)
 {
     tl_graph *g = s->g;
@@ -73,8 +73,8 @@ static bool is_function(const tl_node *n)
     return n->n_out > 0 && !(n->op->traits & TL_RANDOM) && (n->n_in > 0 || n->op == &tl_op_fill);
 }
 
-/* Computes the results of n now, if all that it reads is known; true if it has. A view of something
- * known is known, too, but stays a view. */
+/* Computes the results of n now, if all its inputs are known; true if it has. A view of a known
+ * value is known, too, but stays a view. */
 static bool fold(simplifier *s, const tl_node *n)
 {
     tl_graph *g = s->g;
@@ -109,7 +109,7 @@ static bool fold(simplifier *s, const tl_node *n)
 
 /* ---- one number throughout ---- */
 
-/* *value: the one number that all of x holds; false if that is not known. */
+/* *value: the one number that all elements of x hold; false if that is not known. */
 static bool uniform(simplifier *s, tl_tensor x, double *value)
 {
     const tl_graph *g = s->g;
@@ -146,7 +146,7 @@ static bool uniform(simplifier *s, tl_tensor x, double *value)
 
 /* ---- the same op on the same inputs ---- */
 
-/* Of the op and its inputs, whatever the order of two that may change places. */
+/* Hashes the op and its inputs, whatever the order of two that commute. */
 static uint64_t hash(const tl_graph *g, const tl_node *n)
 {
     uint64_t h = tl_mix((uint64_t)n->n_in, (uintptr_t)n->op), pair = 0;
@@ -193,7 +193,7 @@ static bool equal(simplifier *s, uint32_t ia, uint32_t ib)
             return false;
     for (int j = 0; j < a->n_out; j++) {
         tl_tensor x = tl_node_out(g->t, a, j), y = tl_node_out(g->t, b, j);
-        bool view = j == 0 && b->op->traits & TL_VIEW; /* of one memory, both */
+        bool view = j == 0 && b->op->traits & TL_VIEW; /* both are of one memory */
         if (!tl_array_laid_alike(tl_graph_array(g, x), tl_graph_array(g, y)) || !unchanging(s, x) ||
             (view ? !unchanging(s, y) : !is_free(s, y)))
             return false;
@@ -201,8 +201,8 @@ static bool equal(simplifier *s, uint32_t ia, uint32_t ib)
     return true;
 }
 
-/* The results of an earlier node stand for those of node i: true. Else node i may stand for later
- * ones. */
+/* Makes the results of an equal earlier node stand for those of node i, if there is one: true. Else
+ * node i may stand for later ones. */
 static bool share(simplifier *s, uint32_t i)
 {
     tl_graph *g = s->g;
@@ -223,8 +223,8 @@ static bool share(simplifier *s, uint32_t i)
 
 /* ---- an input in another form ---- */
 
-/* x, from which y is made, stands for y, if it has the same layout and nobody ever changes either.
- */
+/* Makes x, from which y is made, stand for y, if it has the same layout and nobody ever changes
+ * either. */
 static bool may_stand_for(simplifier *s, tl_tensor y, tl_tensor x)
 {
     x = tl_graph_resolve(s->g, x);
@@ -235,7 +235,7 @@ static bool may_stand_for(simplifier *s, tl_tensor y, tl_tensor x)
     return may;
 }
 
-/* A view of views that shows what one below it shows. */
+/* If a value below a view of views shows the same elements, it stands for the view. */
 static void see_through(simplifier *s, const tl_node *n)
 {
     tl_graph *g = s->g;

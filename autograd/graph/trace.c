@@ -1,5 +1,5 @@
-/* trace.c: the recorder of a trace. A trace is a tape without storage: it runs no op, and what
- * would need contents is answered here. Beside the tape it keeps what each leaf stands for, and the
+/* trace.c: the recorder of a trace. A trace is a tape without storage: it runs no op, and calls
+ * that need contents are answered here. Beside the tape it keeps what each leaf stands for, and the
  * part of the program that each node belongs to. marks.c has its backward and gradients. */
 #include <string.h>
 
@@ -35,7 +35,7 @@ static tl_status no_memory(tl_at at, const char *who)
     return tl_tape_fail(at, TL_ENOMEM, "%s: no memory while tracing", who);
 }
 
-/* ---- what lies beside a tape ---- */
+/* ---- data beside a tape ---- */
 
 /* Entry i of a table that grows as needed, its new entries zero; NULL, with an error on t, if there
  * is no memory. */

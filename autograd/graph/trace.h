@@ -1,6 +1,6 @@
-/* trace.h: a trace, a program recorded on a tape without storage - what stands beside that tape
- * (trace.c), backward in it (marks.c), and recording it again (rebuild.c). For autograd/graph/ and
- * the room of replacements, which have it through internal.h. */
+/* trace.h: a trace, which is a program recorded on a tape without storage: the data beside that
+ * tape (trace.c), backward in it (marks.c), and recording it again (rebuild.c). For autograd/graph/
+ * and the room of replacements, which include it through internal.h. */
 #ifndef TL_GRAPH_TRACE_H
 #define TL_GRAPH_TRACE_H
 
@@ -39,7 +39,7 @@ typedef struct {
     int line, part;
 } tl_watch_entry;
 
-/* What a trace has beside its tape. It is handed on when the tape is recorded again. */
+/* The data of a trace beside its tape. They are handed on when the tape is recorded again. */
 typedef struct tl_tracing {
     tl_tape *user;          /* the tape whose gradients the program may find; NULL: none */
     tl_arena *arena;        /* of that tape: for constants, the slab, copies */
@@ -68,7 +68,7 @@ typedef struct {
     bool earlier; /* it found it on the user's tape */
     bool read;    /* it has read it */
     bool reached; /* a backward of its own has come to it */
-    int summed;   /* accumulators that it has read at first: what is added later is not in it */
+    int summed;   /* how many accumulators its first read summed: later ones are not in it */
 } tl_grad_note;
 
 /* A program falls into parts: each time it consumes gradients the next part begins, with gradient
@@ -80,15 +80,15 @@ typedef struct {
     int n_parts, cap_parts;
 } tl_part_grads;
 
-/* What belongs to one tape of a trace; the context of its recorder (trace.c). */
+/* The data of one tape of a trace; the context of its recorder (trace.c). */
 typedef struct {
     tl_tracing *tracing; /* borrowed */
     tl_leaf *leaf;       /* by value */
     int *part_of;        /* by node */
     uint32_t cap_leaves, cap_nodes;
     tl_part_grads grads;
-    int part;   /* of what is recorded now */
-    int wanted; /* gradient records before it have been asked for what waits in derived values */
+    int part;   /* of the nodes that are recorded now */
+    int wanted; /* gradient records before this one have been searched for derived values */
     bool reads; /* gradients have been read in the first part */
     /* By value of the model: 1 + the last of the first n_seen nodes to change it in place. */
     int32_t *changed;
@@ -97,9 +97,9 @@ typedef struct {
 
 static inline tl_traced_tape *tl_traced_of(const tl_tape *t) { return t->recorder_ctx; }
 static inline tl_tracing *tl_tracing_of(const tl_tape *t) { return tl_traced_of(t)->tracing; }
-/* The program consumes gradients after a backward (tl_grad_clear, tl_step). */
+/* The program has consumed gradients after a backward (tl_grad_clear, tl_step). */
 static inline bool tl_clears(const tl_tape *t) { return tl_traced_of(t)->part > 0; }
-/* What x, of any owner, stands for. */
+/* What leaf x, of any owner, stands for. */
 tl_leaf tl_leaf_of(const tl_tape *t, tl_tensor x);
 int tl_node_part(const tl_tape *t, uint32_t node);
 int tl_grad_part(const tl_tape *t, int record);
@@ -107,29 +107,29 @@ int tl_grad_part(const tl_tape *t, int record);
 tl_grad_note *tl_grad_note_at(tl_tape *t, int record);
 /* A hash of the observers of the user's tape that may replace what vjps return. */
 uint64_t tl_trace_givers(const tl_tape *user);
-/* What is recorded from now on belongs to that part. */
+/* Nodes that are recorded from now on belong to that part. */
 void tl_trace_part(tl_tape *t, int part);
-/* dst takes over the gradient records of src, whose leaves are still those of src. */
+/* Moves the gradient records of src to dst. Their leaves are still handles of src. */
 void tl_trace_take_gradients(tl_tape *dst, tl_tape *src);
 
 tl_tracing *tl_tracing_new(tl_arena *arena);
 void tl_tracing_free(tl_tracing *s);
 /* A tape without storage that records for `user`. It borrows s. */
 tl_tape *tl_trace_tape(tl_tape *user, tl_tracing *s);
-/* t, a fresh tape, records for s; false if there is no memory. */
+/* Makes t, a fresh tape, record for s; false if there is no memory. */
 bool tl_trace_on(tl_tape *t, tl_tracing *s);
 tl_tensor tl_trace_leaf(tl_tape *t, const tl_array *a, tl_leaf leaf);
 
 /* ---- marks.c ---- */
 
-/* The nodes as which tl_backward, tl_grad and tl_grad_clear are recorded while tracing->whole. They
+/* While tracing->whole, tl_backward, tl_grad and tl_grad_clear are recorded as these nodes. They
  * never run. */
 extern const tl_op tl_op_mark_backward, tl_op_mark_grad, tl_op_mark_clear;
 static inline bool tl_is_mark(const tl_node *n)
 {
     return n->op == &tl_op_mark_backward || n->op == &tl_op_mark_grad || n->op == &tl_op_mark_clear;
 }
-/* What the recorder of a trace does for these three calls. */
+/* The recorder of a trace calls these for the three functions. */
 bool tl_trace_backward(void *ctx, tl_at at, tl_tensor y, const tl_backward_options *o,
                        tl_status *s);
 bool tl_trace_grad(void *ctx, tl_at at, tl_tensor x, tl_tensor *dx);
@@ -138,7 +138,7 @@ void tl_trace_clear(void *ctx, tl_tape *t);
 tl_tensor tl_mark_gradient(tl_at at, tl_tensor x);
 /* The leaf whose gradient that mark reads, as a handle of the tape it was recorded on. */
 tl_tensor tl_mark_leaf(const tl_node *n);
-/* Does on dst what the mark stands for. in, leaf: as handles of dst. */
+/* Makes on dst the call that the mark stands for. in, leaf: handles of dst. */
 void tl_mark_expand(tl_tape *dst, const tl_node *n, const tl_tensor *in, tl_tensor leaf,
                     tl_tensor *out);
 
@@ -146,19 +146,19 @@ void tl_mark_expand(tl_tape *dst, const tl_node *n, const tl_tensor *in, tl_tens
 
 /* The handle on dst of x, a handle of src. Leaves are made when they are first met. */
 tl_tensor tl_rebuild_map(tl_tape *dst, const tl_tape *src, tl_tensor *map, tl_tensor x);
-/* Values of a trace that others stand for, as if the program had computed those instead. */
+/* Stand-ins for values of a trace. It is recorded as if the program had computed them instead. */
 typedef struct {
-    uint32_t n_nodes, n_values; /* what lies behind them is copied only where something needs it */
+    uint32_t n_nodes, n_values; /* those behind them are copied only where something needs them */
     const bool *gone;           /* by node: not copied */
     const tl_tensor *stand_in;  /* by value: another one of the same trace, or TL_NONE */
     uint32_t *from;             /* filled in, by node of the copy: the node it is a copy of */
-    bool *cyclic; /* filled in, by node: it stands where its outputs lead back to its inputs */
+    bool *cyclic; /* filled in, by node: as a stand-in its outputs lead back to its inputs */
 } tl_splice;
 /* Records the trace again in canonical order, with stand-ins (NULL: none), and backward op by op
  * unless `whole`. map, by value of g->t, receives the handles. NULL, with *err, if there is no
  * memory or no order. */
 tl_tape *tl_graph_again(tl_graph *g, bool whole, const tl_splice *s, tl_tensor **map, tl_err *err);
-/* Puts such a copy in the place of g's tape, which is freed; or frees the copy. */
+/* Puts that copy in the place of g's tape, which is freed; or frees the copy. */
 void tl_graph_take(tl_graph *g, tl_tape *copy, tl_tensor *map);
 void tl_graph_leave(tl_tape *copy);
 /* Records g's trace again and takes it. */
