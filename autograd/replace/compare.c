@@ -1,13 +1,13 @@
 /* compare.c: compares a graph in which replacements have been made with the graph before. Each node
- * of the new graph is a copy of one of the old. What could change a bit is compared:
+ * of the new graph is a copy of one of the old. All that could change a bit is compared:
  *   - memory: every node reads its operands after the same changes in place, and an output lies in
  *     the same memory as before, if that is ever changed;
  *   - gradients of leaves: the same uses at the same numbers, of one kind (NUMERICS 10);
  *   - gradients of other values: the same terms in the same order. The first two may change places
- *     (an IEEE addition commutes), and terms of one match with which the sum begins count as one:
- *     what the rule claims is about their sum;
- *   - gradients of outputs that the match itself reads: the replacement adds its term to the sum
- *     of the others, so the term must have been the last, or one of two. */
+ *     (an IEEE addition commutes), and terms of one match count as one if the sum begins with them:
+ *     the rule's claim is about their sum;
+ *   - gradients of outputs that the match itself reads: the replacement adds its term to the sum of
+ *     the others, so the term must have been the last, or one of two. */
 #include <string.h>
 
 #include "autograd/replace/internal.h"
@@ -80,7 +80,7 @@ bool tl_same_outputs(tl_pass *p, const tl_match *m)
     return true;
 }
 
-/* What node i of the program reads has seen exactly the changes in place that came before it. */
+/* Every memory that node i of the program reads has seen exactly the changes before the node. */
 static bool in_time(tl_pass *p, uint32_t i)
 {
     const tl_node *n = &p->t->node[i];
@@ -123,14 +123,14 @@ static bool same_memory(tl_pass *p)
 
 /* ---- gradients ---- */
 
-/* A term of a gradient: the match it comes from (NULL: none), and what tells it from others. */
+/* A term of a gradient: its match (NULL: none), and a name that tells it from others. */
 typedef struct term {
     tl_match *m;
     uint64_t name;
     struct term *next;
 } term;
 
-/* The terms of a value's gradient in one backward; of the match that makes it, only counted. */
+/* The terms of a value's gradient in one backward; those of its own match are only counted. */
 typedef struct {
     term *first, *last;
     int n, n_own;
@@ -138,10 +138,10 @@ typedef struct {
     bool leaf;
 } sum;
 
-/* Adds the term that comes from input k of a node, named by its match or, without one, by that
- * place; of a leaf also by the kind of accumulator. Terms of one match with which the sum begins
- * count as one, but not a leaf's, which are all numbered, nor behind a term of its own. Of the
- * first two the smaller name comes first. */
+/* Adds the term that comes from input k of a node. Its match names it or, without one, that place;
+ * a leaf's term is also named by the kind of accumulator. Terms of one match count as one if the
+ * sum begins with them, except a leaf's, which are all numbered, and except behind a term of `own`.
+ * Of the first two terms the smaller name comes first. */
 static void add_term(tl_pass *p, tl_tape *t, sum *x, uint32_t node, int k, const tl_match *own)
 {
     char kind[TL_ATTRS_TEXT];
@@ -197,7 +197,7 @@ static sum *sums_of(tl_pass *p, tl_tape *t, tl_tensor y)
     return all;
 }
 
-/* The term of the match that makes the value may be added to the others': the last, or of two. */
+/* The term of the value's own match is the last, or one of two: the others may be summed first. */
 static bool own_last(const sum *x)
 {
     return x->n_own == 0 || (x->n_own == 1 && (x->n == 1 || x->own_at == x->n));

@@ -1,4 +1,4 @@
-/* internal.h: what the files of pattern replacement share. Private to autograd/replace/. */
+/* internal.h: shared by the files of pattern replacement. Private to autograd/replace/. */
 #ifndef TL_PATTERN_INTERNAL_H
 #define TL_PATTERN_INTERNAL_H
 
@@ -10,7 +10,7 @@ enum { TL_REF_ARG = -1, TL_REF_NONE = -2 };
 typedef struct {
     int node, at;
 } tl_pattern_ref;
-/* Arguments with cotangents behind them, or outputs with gradients behind them. */
+/* The most arguments with the cotangents behind them, or outputs with the gradients behind them. */
 enum { TL_PATTERN_MOST = TL_PATTERN_ARGS + TL_PATTERN_OUTS };
 
 typedef struct {
@@ -28,7 +28,7 @@ typedef struct {
     tl_pattern_node node[];
 } tl_pattern;
 
-/* One form of a replacement. Its forms are an array; the last four are used in the first form. */
+/* One form of a replacement. Its forms are an array; only the first uses the last four fields. */
 typedef struct tl_rule {
     tl_replacement o;    /* with copies of all but ctx */
     tl_pattern *pattern; /* its search at the examples, without gradients */
@@ -55,29 +55,29 @@ typedef struct {
     double scalar[TL_PATTERN_SCALARS];
     bool grad[TL_PATTERN_ARGS];     /* it takes a gradient */
     unsigned seeded;                /* bit i: output i is differentiated; 0: forward alone */
-    tl_tensor arg[TL_PATTERN_MOST]; /* what the call got: arguments, then cotangents */
+    tl_tensor arg[TL_PATTERN_MOST]; /* the call's arguments, then cotangents */
     tl_tensor out[TL_PATTERN_MOST]; /* outputs, then gradients by each argument that takes one */
     int n_out;
-    tl_tensor seed; /* what the gradients are gradients of */
+    tl_tensor seed; /* the number whose gradients these are */
 } tl_rule_call;
 
 /* A match, while it is judged and when it is made. */
 typedef struct tl_match {
     const tl_rule *rule;
     struct tl_pass *pass;
-    const tl_pattern *search; /* looked for: the rule's own, then one traced for this place */
+    const tl_pattern *search; /* to be found: the rule's own, then one traced for this place */
     tl_rule_call call;
     tl_binding b;
     uint32_t root;                  /* the graph's node for output 0 */
     tl_tensor out[TL_PATTERN_MOST]; /* values that it replaces; TL_NONE: none, or an argument */
-    tl_tensor put[TL_PATTERN_MOST]; /* what stands for them */
-    uint32_t first, end;            /* that is recorded as nodes first .. end-1 */
+    tl_tensor put[TL_PATTERN_MOST]; /* the values that stand for them */
+    uint32_t first, end;            /* the replacement is recorded as nodes first .. end-1 */
     bool blamed;                    /* memory or a gradient would change by it: it is barred */
-    bool rounds;                    /* bits may change by it, and are allowed to */
+    bool rounds;                    /* bits may change by it, which is allowed */
 } tl_match;
 
 /* A line of the report: how often a replacement (its first form) was made (why is "") or missed. Or
- * a bar of a node, which one has made or, times being 0, where it was tried as the first output. */
+ * a bar of a node: the replacement made it or, if times is 0, was tried with it as first output. */
 typedef struct tl_remark {
     const tl_rule *rule;
     int times, rounds;
@@ -86,12 +86,12 @@ typedef struct tl_remark {
 } tl_remark;
 
 typedef struct tl_user {
-    uint32_t node; /* that reads a value or changes a memory; UINT32_MAX: a result does */
+    uint32_t node; /* the one that reads a value or changes a memory; UINT32_MAX: a result does */
     const struct tl_user *next;
 } tl_user;
 
-/* What is known of a value and of the memory at the bottom of it. Values of the model come first,
- * then accumulators, then values of the tape. */
+/* A value, and the memory at the bottom of it. Values of the model come first, then accumulators,
+ * then values of the tape. */
 typedef struct {
     const tl_user *users; /* all that read the value */
     const tl_user *due;   /* those that have yet to change the memory */
@@ -107,24 +107,24 @@ typedef struct tl_pass {
     bool joint;   /* after backward has been expanded */
     bool example; /* the graph is the example of a rule: only the match itself is checked */
     tl_bump bump;
-    tl_err why;                 /* why the attempt under way failed; OK: it never came near */
+    tl_err why;                 /* why the attempt under way failed; OK: not even a near miss */
     uint32_t n_nodes, n_values; /* of the tape, before replacements were recorded behind them */
     uint32_t n_others, n_known; /* slots before the tape's values; all slots without replacements */
     uint32_t *first_acc;        /* by gradient record: the slot of its first accumulator */
     tl_slot *at;
-    bool *reached, *weight; /* by node: a backward comes there; it makes part of a weight */
+    bool *reached, *weight; /* by node: a backward reaches it; it makes part of a weight */
     tl_remark **bars;       /* by node of the graph's tape */
-    tl_match **found;       /* that are good by themselves */
+    tl_match **found;       /* matches that are good by themselves */
     tl_match **owner;       /* by node: the match that replaces or has put it */
     int n_found, n_barred;
-    tl_tensor *stand_in; /* by value: what stands for it in the matches found */
+    tl_tensor *stand_in; /* by value: the one that stands for it in the matches found */
     tl_tape *now;        /* the graph rebuilt with the matches found */
     tl_tensor *map;      /* by value of t: the value of now */
     uint32_t *from;      /* by node of now: the node of t that it is a copy of */
     uint32_t *was;       /* by value of now: the slot of the first value that it stands for */
 } tl_pass;
 
-/* pattern.c: makes argument i on t, of an array like that; behind arguments come cotangents. */
+/* pattern.c: makes argument i on t, of an array like that. Cotangents follow the arguments. */
 typedef tl_tensor tl_rule_leaf(void *ctx, tl_tape *t, const tl_array *like, int i);
 void tl_rule_run(tl_rule_call *c, bool search, tl_tape *t, tl_rule_leaf *leaf, void *ctx);
 /* A tape to trace rules on, which tl_rule_tape_end frees; NULL with *err. */
@@ -134,20 +134,20 @@ void tl_rule_tape_end(tl_tape *t);
 tl_pattern *tl_rule_trace(tl_rule_call *c, bool search, tl_tape *t, tl_bump *mem, tl_err *err);
 bool tl_pattern_same(const tl_pattern *a, const tl_pattern *b);
 
-/* rule.c: the call at the examples, of these shapes (NULL: their own). */
+/* rule.c: the call on the example inputs, with these shapes (NULL: their own). */
 tl_status tl_rule_example(const tl_rule *r, const tl_shape *shapes, tl_rule_call *c, tl_err *err);
 /* The n rules of that kind that are on for g; TL_ENAME if a name to be left out is unknown. */
 tl_status tl_rules_on(tl_graph *g, bool joint, const tl_rule ***list, int *n);
 tl_rule *tl_rule_find(const char *name, int form, tl_err *err); /* NULL: there is none */
-/* The rule claims the bits of outputs for that dtype of the first argument; of gradients, too. */
+/* The rule claims the bits of outputs, with `gradients` of those too, for dtype d of argument 0. */
 bool tl_rule_claims(const tl_rule *r, tl_dtype d, bool gradients);
 
-/* verify.c: the rule is found in its own example, and keeps the bits that it claims. */
+/* verify.c: checks that the rule is found in its own example, and keeps the bits that it claims. */
 tl_status tl_rule_verify(const tl_rule *r, uint64_t seed, int rounds, tl_err *err);
-/* `what` number i has one shape and dtype by search (a) and replacement (b; NULL: is not set). */
+/* `what` number i has one shape and dtype by search (a) and by replacement (b; NULL: not set). */
 tl_status tl_same_kind(const tl_array *a, const tl_array *b, const char *what, int i, tl_err *err);
 
-/* match.c: notes why an attempt fails, if nothing is noted yet, and of which node (n). False. */
+/* match.c: notes why an attempt fails, and at which node (n), if no reason is noted yet. False. */
 bool tl_refuse(tl_pass *p, const tl_node *n, const char *fmt, ...) TL_PRINTF(3, 4);
 /* Lays m->search over the graph in every way, with its first output at m->root and the arguments of
  * that binding (NULL: any), until one is good by itself. */
@@ -158,15 +158,15 @@ bool tl_pass_index(tl_pass *p);
 /* n zeroed elements that last as long as the pass; NULL, with p->why, without memory. */
 void *tl_pass_room(tl_pass *p, size_t n, size_t size);
 uint32_t tl_pass_slot(const tl_pass *p, tl_tensor x);
-/* What m has put is like what it replaces in shape, dtype and strides, in memory that is changed,
- * and in carrying a gradient; false, with p->why. */
+/* The values that m has put are like those they replace in shape, dtype, strides and carrying a
+ * gradient, and lie in the same memory if that is changed; else false, with p->why. */
 bool tl_same_outputs(tl_pass *p, const tl_match *m);
 /* The rebuilt graph reads every memory in the state in which it was read before, and has the terms
  * of every gradient in their order. Matches that change this are barred, or round if they may.
  * False: out of memory, or no match can be blamed. */
 bool tl_same_graph(tl_pass *p);
 
-/* replace.c: m is not to be tried again, for the reason in p->why, which is cleared. */
+/* replace.c: bars m from being tried again, for the reason in p->why, which it clears. */
 void tl_match_bar(tl_pass *p, tl_match *m);
 
 #endif

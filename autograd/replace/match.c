@@ -4,8 +4,8 @@
  * each way is tried on a copy of the binding. Nodes are bound one to one.
  *
  * The first match is by ops alone. There the search is traced again with the shapes and constants
- * of the place, and must match in full. Then the surroundings, what the rule claims, and
- * extra_check decide. What only shows in the whole graph is left to compare.c. */
+ * of the place, and must match in full. Then the surroundings, the rule's claims and extra_check
+ * decide. Conditions on the whole graph are left to compare.c. */
 #include <math.h>
 #include <string.h>
 
@@ -71,7 +71,7 @@ static bool bind_node(const tl_match *m, tl_binding *s, int k, uint32_t i)
     return true;
 }
 
-/* Binds what the pattern calls `want` to x. */
+/* Binds the pattern's reference `want` to x. */
 static bool bind(const tl_match *m, tl_binding *b, tl_pattern_ref want, tl_tensor x)
 {
     const tl_replacement *o = &m->rule->o;
@@ -100,8 +100,8 @@ static tl_tensor bound(const tl_tape *t, const tl_binding *b, tl_pattern_ref x)
                                                  : TL_NONE;
 }
 
-/* How many readers outside the match the value x has, if it is none of the match's outputs. The
- * replacement is one if x is an argument, too: mul(h, h) of h = silu(a) is no silu(a)*b. */
+/* How many readers x has outside the match; 0 if it is one of the match's outputs. The replacement
+ * is a reader if x is also an argument: mul(h, h) with h = silu(a) is not silu(a)*b. */
 static int readers(const tl_match *m, tl_tensor x)
 {
     int n = 0;
@@ -115,7 +115,7 @@ static int readers(const tl_match *m, tl_tensor x)
     return n;
 }
 
-/* The search has matched in full. Values that are no outputs have no users outside, and everything
+/* The search has matched in full. Checks that only outputs have users outside, and that everything
  * was recorded in one mode, without TL_FAST or selected kernels, whose bits nobody has compared. */
 static bool finish_match(tl_match *m, const tl_binding *b)
 {
@@ -153,8 +153,8 @@ static bool finish_match(tl_match *m, const tl_binding *b)
 
 static bool try_place(tl_match *m, const tl_binding *b);
 
-/* Completes a binding in which inputs of nodes above k are bound: those of bound nodes from k down,
- * then nodes that read something bound. Tries each way until one is good. */
+/* Completes a binding in which inputs of nodes above k are bound. Binds those of bound nodes from k
+ * down, then nodes that read a bound value. Tries each way until one is good. */
 static bool solve(tl_match *m, const tl_binding *was, int k)
 {
     const tl_tape *t = m->pass->t;
@@ -205,9 +205,9 @@ bool tl_match_at(tl_match *m, const tl_binding *like)
     return bind_node(m, &b, root, m->root) && solve(m, &b, root);
 }
 
-/* ---- may what was found be replaced? ---- */
+/* ---- may a match be replaced? ---- */
 
-/* The rule claims the bits for these dtypes; where a gradient passes, those of gradients. */
+/* The rule claims the bits for these dtypes and, where a gradient passes, those of gradients. */
 static bool check_claim(tl_pass *p, tl_match *m)
 {
     const tl_pattern_arg *arg = m->rule->o.example_inputs;
@@ -226,8 +226,8 @@ static bool check_claim(tl_pass *p, tl_match *m)
                      fits && tl_rule_claims(m->rule, d, false) ? ", in the gradient" : "");
 }
 
-/* Traces the search with what stands at the place, and matches that; a joint one with the gradients
- * of all outputs or, if that does not match, of fewer. Cotangents get the graph's strides. */
+/* Traces the search with the arrays and scalars of the place, and matches that; a joint one with
+ * the gradients of all outputs or, failing that, of fewer. Cotangents get the graph's strides. */
 static bool match_in_full(tl_match *m, const tl_binding *b)
 {
     tl_pass *p = m->pass;
@@ -288,7 +288,7 @@ static bool put(tl_match *m)
     return s == TL_OK;
 }
 
-/* The ops match. If the place is refused, what was recorded for the replacement is taken back. */
+/* Tries a place where the ops match. If it is refused, the recorded replacement is taken back. */
 static bool try_place(tl_match *m, const tl_binding *b)
 {
     tl_pass *p = m->pass;
@@ -312,7 +312,7 @@ static bool try_place(tl_match *m, const tl_binding *b)
                              "its search does not use its scalar '%s' as an attribute of that "
                              "value (%g)",
                              o->scalars[i].name, o->scalars[i].value);
-    /* Arguments stand for no samples there: what TL_STRICT refuses shows where put() records. */
+    /* Arguments have no samples there: TL_STRICT can refuse only where put() records. */
     const unsigned mode = p->joint ? 0 : p->t->node[m->root].mode & ~(unsigned)TL_STRICT;
     p->scratch->now.mode = TL_TRACE | mode;
     if (match_in_full(m, b) &&
@@ -326,7 +326,7 @@ static bool try_place(tl_match *m, const tl_binding *b)
     return false;
 }
 
-/* ---- what an extra_check may ask about a match ---- */
+/* ---- questions of an extra_check about a match ---- */
 
 const tl_array *tl_match_input(const tl_match *m, const char *name)
 {

@@ -32,7 +32,7 @@ static const tl_op seed_op = {.name = "seed",
                               .vjp = seed_vjp,
                               .saves_in = ~0u};
 
-/* Appends the gradients of the seeded outputs, by each argument that takes one: one backward. */
+/* Appends the gradients of the seeded outputs, by each argument that takes one, in one backward. */
 static void add_gradients(tl_rule_call *c, tl_tape *t, tl_rule_leaf *leaf, void *ctx)
 {
     tl_tensor x[TL_PATTERN_ARGS], in[2 * TL_PATTERN_OUTS];
@@ -104,7 +104,7 @@ static int fields(const tl_op *op)
     return n;
 }
 
-/* What x is called in the pattern; made: by node of the tape, 1 + its number in the pattern. */
+/* The reference to x in the pattern; made: by node of the tape, 1 + its number in the pattern. */
 static tl_pattern_ref name_of(const tl_tape *t, const int *made, tl_tensor x, tl_err *err)
 {
     const int32_t node = tl_maker_at(t, x);
@@ -118,9 +118,9 @@ static tl_pattern_ref name_of(const tl_tape *t, const int *made, tl_tensor x, tl
                     : (tl_pattern_ref){made[node] - 1, tl_peek(t, x)->out};
 }
 
-/* Adds node i of the tape to the pattern. In that of the rule itself an attribute that has a scalar
- * argument's example value stands for that argument; of several arguments of one value, for the one
- * of its name. At a place it is what it is there. */
+/* Adds node i of the tape to the pattern. In the rule's own pattern, an attribute with the example
+ * value of a scalar argument stands for that argument; if several have that value, for the one of
+ * its name. In a pattern traced at a place it has its value there. */
 static void read_node(tl_pattern *p, tl_bump *mem, const tl_tape *t, const tl_rule_call *c,
                       int *made, uint32_t i, tl_err *err)
 {
@@ -181,7 +181,7 @@ static tl_tensor trace_leaf(void *ctx, tl_tape *t, const tl_array *a, int i)
     return x;
 }
 
-/* Refuses what a program may not do, since it is not called when a graph runs. */
+/* Refuses calls that a program may not make, since it is not called when a graph runs. */
 static tl_status check_program(const tl_tape *t, tl_err *err)
 {
     if (tl_tracing_of(t)->n_hook + tl_tracing_of(t)->n_watch > 0)

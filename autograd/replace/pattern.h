@@ -1,7 +1,7 @@
 /* pattern.h: replaces subgraphs by others when a graph is made. Public.
  *
- * A replacement is two programs with the same arguments and outputs: what to search for, and what
- * to put there. A match is first found by its ops alone. Then the search is traced again with the
+ * A replacement is two programs with the same arguments and outputs: one to search for, and one to
+ * put there. A match is first found by its ops alone. Then the search is traced again with the
  * graph's own shapes, strides, dtypes and scalars, and must agree field by field. It is replaced
  * only where every bit stays the same (NUMERICS 13), unless tl_graph_options.rounds is set. */
 #ifndef TL_PATTERN_H
@@ -32,13 +32,13 @@ typedef struct {
         .name = (name_), .dtype = (dtype_), .shape = shape_, __VA_ARGS__ \
     }
 
-/* A constant that may differ, as eps may. No other attribute of search has the example's value. */
+/* A constant that may differ, as eps may. No other attribute of search may have its value. */
 typedef struct {
     const char *name; /* that of its attribute, if another scalar has the same value */
     double value;
 } tl_pattern_scalar;
 
-/* What search and replace get as ctx. */
+/* The ctx of search and replace. */
 typedef struct {
     const double *scalar; /* in the order of tl_replacement.scalars */
     void *ctx;            /* tl_replacement.ctx */
@@ -69,7 +69,7 @@ typedef struct {
     tl_trace_kind trace;
     tl_extra_check *extra_check;
     void *ctx;            /* borrowed for ever */
-    bool skip_duplicates; /* a form whose pattern is known is left out, and is no error */
+    bool skip_duplicates; /* a form whose pattern is known is left out, without an error */
     unsigned exact;       /* TL_BIT(dtype of the first argument): same bits, forward and backward */
     unsigned exact_forward;  /* same bits of values alone: made where no gradient passes */
     uint64_t rounding_forms; /* bit i: form i claims neither */
@@ -80,7 +80,7 @@ typedef struct {
  * does not use an argument or scalar, draws random numbers, or changes something in place; or it is
  * a duplicate (same pattern, same extra_check). TL_ENAME: the name is taken. TL_ESHAPE, TL_EDTYPE:
  * outputs of replace have another shape or dtype. TL_EDOMAIN: exact or exact_forward does not hold;
- * both are tested here, at two sizes. A replacement is not made again in what it has put. */
+ * both are tested here, at two sizes. A replacement is not made again in nodes that it has put. */
 #define tl_register_replacement(err, ...) \
     tl_register_replacement_with(err, TL_MAKE(tl_replacement){__VA_ARGS__})
 tl_status tl_register_replacement_with(tl_err *err, tl_replacement r);

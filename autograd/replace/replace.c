@@ -3,7 +3,7 @@
  * A pass tries the rules at every node, from the last to the first. The replacements that it finds
  * are recorded behind the program, and the graph is rebuilt with all of them at once and compared
  * with the old one (compare.c). If nothing has changed it takes the old one's place. Otherwise the
- * matches to blame are barred from their places and the next pass goes without them; where no match
+ * matches to blame are barred from their places and the next pass goes without them; if no match
  * can be blamed, it tries half as many. So time grows with the graph, not with its square. A rule
  * is also barred from what it has made, however often that has been rewritten: so passes end. */
 #include <limits.h>
@@ -12,7 +12,7 @@
 #include "autograd/batch.h"
 #include "autograd/replace/internal.h"
 
-/* Puts one in front of that list; NULL, with g's error, without memory. */
+/* Adds one in front of that list; NULL, with g's error, if there is no memory. */
 static tl_remark *remark(tl_graph *g, tl_remark **list, const tl_rule *r, const char *why)
 {
     tl_remark *b = tl_graph_room(g, 1, sizeof *b + strlen(why) + 1);
@@ -74,7 +74,7 @@ void tl_match_bar(tl_pass *p, tl_match *m)
     tl_err_clear(&p->why);
 }
 
-/* The bars of what m has put: of its own rule, and of those that made what it replaces. */
+/* The bars of the nodes that m has put: its own rule, and those that made the nodes it replaces. */
 static tl_remark *bars_behind(tl_pass *p, const tl_match *m)
 {
     static const char ever[] = "was made by this replacement: it would go on for ever";
@@ -89,7 +89,7 @@ static tl_remark *bars_behind(tl_pass *p, const tl_match *m)
 
 /* ---- a pass ---- */
 
-/* The first rule that matches at the node is noted; it is made with all others of the pass. */
+/* Notes the first rule that matches at the node. All matches of a pass are made together. */
 static void try_rules(tl_pass *p, uint32_t node)
 {
     for (int i = 0; i < p->n_rules && !p->owner[node] && p->why.status != TL_ENOMEM; i++) {
@@ -115,7 +115,7 @@ static void try_rules(tl_pass *p, uint32_t node)
     }
 }
 
-/* Rebuilds the graph with all matches found; false, with p->why: it has no order, or changed. */
+/* Rebuilds the graph with all matches found; false, with p->why, if it has no order or changed. */
 static bool rebuild(tl_pass *p)
 {
     const size_t n = p->t->n_nodes;

@@ -1,5 +1,5 @@
-/* rule.c: what is checked of a replacement when it is registered, and the process's table of them.
- * Its rules never change and are never freed: graphs need no lock. */
+/* rule.c: checks replacements when they are registered, and keeps the process's table of them. Its
+ * rules never change and are never freed: graphs need no lock. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -91,7 +91,7 @@ static void free_rules(tl_rule *r)
     tl_free_raw(r);
 }
 
-/* o as a rule for each of its forms, all checked; NULL with *err. */
+/* Makes a checked rule for each form of o; NULL with *err. */
 static tl_rule *make_rules(tl_replacement o, bool shipped, tl_err *err)
 {
     if (check_options(&o, err) != TL_OK)
@@ -125,7 +125,7 @@ static tl_rule *make_rules(tl_replacement o, bool shipped, tl_err *err)
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static tl_rule *table; /* first forms: the user's as they were registered, then the library's */
-static int n_shipped;  /* so many of the library's have been added */
+static int n_shipped;  /* how many of the library's have been added */
 
 /* The first n characters at `text` are that name. */
 static bool is(const char *name, const char *text, size_t n)
@@ -142,7 +142,7 @@ static tl_rule *find(const char *name, size_t n)
     return r;
 }
 
-/* What has been added and searches for what x does, under the same condition; NULL: nothing. */
+/* Another rule of the table with the pattern, trace and extra_check of x; NULL if there is none. */
 static const tl_rule *like(const tl_rule *x)
 {
     for (const tl_rule *r = table; r != NULL; r = r->next)
@@ -153,7 +153,7 @@ static const tl_rule *like(const tl_rule *x)
     return NULL;
 }
 
-/* Adds r, which is freed if there is an error, or all its forms are there already. */
+/* Adds r. Frees it instead if there is an error, or if all its forms are there already. */
 static void insert(tl_rule *r, tl_err *err)
 {
     const bool taken = find(r->o.name, strlen(r->o.name)) != NULL;
@@ -179,7 +179,7 @@ static void insert(tl_rule *r, tl_err *err)
     }
 }
 
-/* Takes the lock, and adds the library's own. Out of memory, the next call goes on with them. */
+/* Takes the lock, and adds the library's own. If memory runs out, the next call goes on. */
 static tl_status enter(tl_err *err)
 {
     pthread_mutex_lock(&lock);
@@ -238,8 +238,8 @@ const char *tl_replacement_at(int i)
     return r == NULL ? NULL : r->o.name;
 }
 
-/* Takes the rules out of the list that `names` means: names with commas, or "all". `where` says
- * where the names come from; TL_ENAME if no replacement has one of them. */
+/* Removes the rules in `names` from the list: names with commas, or "all". `where` says where the
+ * names come from; TL_ENAME if no replacement has one of them. */
 static void leave_out(const char *where, const char *names, const tl_rule **list, int *n,
                       tl_err *err)
 {

@@ -1,8 +1,8 @@
 /* verify.c: tests that a replacement keeps the bits that it claims to keep. Search and replacement
  * are computed directly on the same inputs: random ones of several kinds, then extremes of the
- * dtype, in the shapes of the examples and in others. Compared bit for bit (all NaNs are one) are
- * the outputs, the gradients as values, and the accumulators after two backwards. Those whose uses
- * differ in number or kind are not compared: graphs refuse such a replacement (compare.c). */
+ * dtype, in the shapes of the examples and in others. The outputs, the gradients as values, and the
+ * accumulators after two backwards are compared bit for bit (all NaNs are one). Accumulators whose
+ * uses differ in number or kind are not compared: graphs refuse such a replacement (compare.c). */
 #include <math.h>
 #include <string.h>
 
@@ -22,7 +22,7 @@ typedef struct {
     tl_rule_call c[2]; /* the same */
 } trial;
 
-/* What the values of a round are like. After the rounds that were asked for come as many as there
+/* The kinds of values in a round. The rounds that were asked for are followed by as many as there
  * are extremes, in which every element is each of them once. */
 static const char *const kinds[] = {"ordinary", "of very different size",
                                     "some infinities, NaNs and other extremes",
@@ -32,10 +32,10 @@ enum { MOST_ELEMENTS = 1 << 24 }; /* of an argument: each is drawn dozens of tim
 
 static int kind_of(const trial *k) { return k->round >= k->rounds ? EXTREME : k->round % EXTREME; }
 
-/* Extreme e of d: where d ends, where its numbers lose bits, and what is special with these. */
+/* Extreme e of d: the ends of d, where its numbers lose bits, and special values. */
 static double extreme(tl_dtype d, uint64_t e)
 {
-    /* behind the point of a mantissa; the largest exponent */
+    /* bits of a mantissa behind the point; the largest exponent */
     static const int bits[] = {[TL_F64] = 52, [TL_F32] = 23, [TL_F16] = 10, [TL_BF16] = 7};
     static const int top[] = {[TL_F64] = 1023, [TL_F32] = 127, [TL_F16] = 15, [TL_BF16] = 127};
     const double infinity = (double)INFINITY, nan = (double)NAN, normal = ldexp(1, 1 - top[d]),
@@ -149,7 +149,7 @@ static tl_status compare_accumulators(trial *k, int i)
     return TL_OK;
 }
 
-/* The second of two backwards of a forward replacement continues accumulators. */
+/* A forward replacement has two backwards; the second continues the accumulators of the first. */
 static tl_status try_once(trial *k)
 {
     const tl_rule_call *was = &k->c[0], *is = &k->c[1];
@@ -215,7 +215,7 @@ static tl_status check(const tl_rule *r, tl_dtype d, const tl_shape *shapes, boo
                                        tl_dtype_name(d), at, e.message);
 }
 
-/* The rule is found in its own example or, with shapes, in one that has these. */
+/* Checks that the rule is found in its own example or, with shapes, in one of these shapes. */
 static tl_status find(const tl_rule *r, const tl_shape *shapes, tl_err *err)
 {
     tl_pass p = {.example = true, .joint = r->o.trace == TL_TRACE_JOINT};
@@ -235,7 +235,7 @@ static tl_status find(const tl_rule *r, const tl_shape *shapes, tl_err *err)
     return found ? TL_OK : tl_fail(err, p.why.status, "%s", p.why.message);
 }
 
-/* Sizes at which the rule is found, too: each of the examples' but 1 is one more or, where the
+/* Other sizes at which the rule is found: each of the examples' except 1 is one more or, where the
  * programs do not allow that, twice as large. False: there are none, or an extra_check decides. */
 static bool other_sizes(const tl_rule *r, tl_shape *shapes)
 {
@@ -268,7 +268,7 @@ tl_status tl_rule_verify(const tl_rule *r, uint64_t seed, int rounds, tl_err *er
                 tl_err e = {.status = TL_OK};
                 check(r, d, i == 0 ? NULL : other, tl_rule_claims(r, d, true), seed, rounds, &e);
                 if (e.status == TL_EUSAGE && i > 0)
-                    return TL_OK; /* it cannot be computed there, so that no graph will have it */
+                    return TL_OK; /* it cannot be computed there, so no graph has it */
                 if (e.status != TL_OK)
                     return tl_fail(err, e.status, "%s", e.message);
             }
