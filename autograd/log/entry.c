@@ -1,4 +1,4 @@
-/* entry.c: the entries of a step: their keys, what they are of, and the bytes that they take.
+/* entry.c: the entries of a step: their keys, their results, and the bytes that they take.
  *
  * Values wait, with their storage retained, until there are enough to hash them on all threads.
  * Each belongs to an entry of its own, so it does not matter which thread hashes which. */
@@ -249,9 +249,9 @@ void tl_log_write_values(tl_run_log *l)
     tl_free_raw(name);
 }
 
-/* ---- of what: outputs of nodes, leaves ---- */
+/* ---- the results of entries: outputs of nodes, leaves ---- */
 
-/* NULL: x is none of the model's, or has no name there. */
+/* NULL: x is not the model's, or has no name there. */
 static const char *name_in_model(const tl_tape *t, tl_tensor x)
 {
     return x.owner == t->values.owner ? NULL : tl_model_name_of(t->model, x);
@@ -272,7 +272,7 @@ static tl_log_entry *describe(tl_tape *t, uint64_t key, const tl_node *n, int j)
     e->file = n->file;
     e->line = n->line;
     e->mode = n->kernel != NULL ? n->kernel->mode
-                                : TL_INVARIANT; /* of what ran, not what a scope asked for */
+                                : TL_INVARIANT; /* of the kernel that ran, not of a scope */
     e->dtype = v->a.dtype;
     if (l->of_trace)
         e->shape = tl_array_shape(&v->a);
@@ -297,7 +297,7 @@ void tl_log_take_output(tl_tape *t, const tl_log_entry *e, const tl_node *n, int
         tl_log_take(tl_log_of(t), e, &v->a, v->st);
 }
 
-/* An accumulator takes its bytes when the step ends: here its entry learns which it is. */
+/* An accumulator takes its bytes when the step ends: here its entry only notes which it is. */
 static void name_accumulator(tl_tape *t, tl_log_entry *e, const tl_leaf_grad *g, int use)
 {
     const char *name = name_in_model(t, g->leaf);

@@ -18,7 +18,7 @@
 /* Text, inputs, rows and the hash lie in memory of the step. */
 typedef struct {
     uint64_t key;
-    const char *op;           /* static; "param", "buffer", "data", "state" for what is no op's */
+    const char *op;           /* static; "param", "buffer", "data", "state" for results of no op */
     bool update;              /* changes the parameter `name` */
     const char *name, *attrs; /* "" if there are none */
     const char *file;
@@ -61,7 +61,7 @@ typedef struct tl_run_log {
     tl_log_options o;
     char *path;
     FILE *f;
-    tl_err failure; /* what stopped it */
+    tl_err failure; /* the error that stopped it */
     int64_t step;   /* being logged */
     bool begun;     /* a step has been written */
     bool compiled;  /* a graph has run in this step */
@@ -83,21 +83,21 @@ typedef struct tl_run_log {
     int updates;   /* in a trace: steps that its program takes */
 } tl_run_log;
 
-/* What a log knows of a value of its tape. */
+/* A log's record of a value of its tape. */
 typedef struct {
     const char *name;
     uint64_t now;  /* its key in the current pass; 0: none yet */
-    uint64_t key;  /* in a trace: of the called program's value that it is; stays when the trace is
+    uint64_t key;  /* in a trace: of the called program's value that it is, kept when the trace is
                     * rewritten; 0: it is none */
     bool stand_in; /* in a trace: a replacement made it */
 } tl_log_mark;
 
-/* What a log has on a tape. */
+/* A log's data on a tape. */
 typedef struct {
     tl_run_log *log;   /* NULL: values have names, and nothing is logged */
     tl_log_mark *mark; /* by value */
     uint32_t cap;
-    uint32_t generation; /* of the tape, that the marks are of */
+    uint32_t generation; /* of the tape when the marks were made */
 } tl_log_side;
 
 /* ---- log.c ---- */
@@ -109,42 +109,42 @@ tl_status tl_log_of_trace(tl_tape *t);
 void tl_log_stop(tl_run_log *l, tl_status s, const char *fmt, ...) TL_PRINTF(3, 4);
 /* The step is logged with all its results, and not only with the 0-d ones. */
 bool tl_log_full(const tl_run_log *l);
-/* With results of that many dims. */
+/* The step is logged with results of that many dims. */
 static inline bool tl_log_wants(const tl_run_log *l, int ndim)
 {
     return ndim == 0 || tl_log_full(l);
 }
-/* All that the step has is there: it is written, and the next one begins. */
+/* The step is complete: writes it, and begins the next one. */
 void tl_log_end_step(tl_tape *t);
 
-/* ---- marks.c: what a log knows of the values of its tape ---- */
+/* ---- marks.c: a log's marks of the values of its tape ---- */
 
 /* The tape's log; NULL: it has none. */
 tl_run_log *tl_log_of(const tl_tape *t);
-/* l, or none, is the tape's log from now on. */
+/* Makes l (NULL: none) the tape's log from now on. */
 tl_status tl_log_attach(tl_tape *t, tl_run_log *l);
-/* The mark of a value, of which nothing is known as a rule. */
+/* The mark of a value; most values have an empty one. */
 tl_log_mark tl_log_mark_of(const tl_tape *t, uint32_t value);
-/* x of dst is what y of src was, and has its mark. stand_in: a replacement made it. */
+/* x of dst is what y of src was, and gets its mark. stand_in: a replacement made it. */
 void tl_log_carry(tl_tape *dst, tl_tensor x, const tl_tape *src, tl_tensor y, bool stand_in);
 /* The value that x shows, through views and detached copies. */
 tl_tensor tl_log_resolve(const tl_tape *t, tl_tensor x);
-/* The key of what x shows, in the current pass; 0: none. */
+/* The key in the current pass of the value that x shows; 0: none. */
 uint64_t tl_log_key_of(const tl_tape *t, tl_tensor x);
 void tl_log_set_key(tl_tape *t, tl_tensor x, uint64_t key);
 void tl_log_forget_keys(tl_tape *t);
-/* In a trace, the keys of values in the called program become those in the current pass: the keys
- * of one pass or, if that is below 0, all. And back. */
+/* In a trace: makes the keys of values in the called program those in the current pass, for one
+ * pass or, if that is below 0, for all; and back again. */
 void tl_log_keys_in(tl_tape *t, int pass);
 void tl_log_keys_out(tl_tape *t);
 
 /* ---- walk.c: where in the canonical order results stand ---- */
 
-/* What a tape with a log is watched by. */
+/* Watches a tape with a log. */
 extern const tl_observer tl_log_observer;
-/* In a whole trace: the forward results below the root y of its next backward get their keys. */
+/* In a whole trace: gives keys to the forward results below the root y of its next backward. */
 void tl_log_number_forward(tl_tape *t, tl_tensor y);
-/* The results of an update get their keys. */
+/* Gives keys to the results of an update. */
 void tl_log_number_update(tl_tape *t);
 /* The entries of accumulators take their bytes; own: those of the tape's leaves, else those of the
  * model's parameters. */
@@ -158,16 +158,16 @@ int tl_log_pass_of(tl_tape *t, uint64_t program);
 tl_log_entry *tl_log_entry_get(tl_run_log *l, uint64_t key, bool *made); /* NULL: stopped */
 /* A copy of s in memory of the step; "" without memory, where the log stops. */
 const char *tl_log_text(tl_run_log *l, const char *s);
-/* The next part of entry e is a's bytes. They are taken later, but before they change. */
+/* Adds a's bytes to entry e as its next part. They are taken later, but before they change. */
 void tl_log_take(tl_run_log *l, const tl_log_entry *e, const tl_array *a, tl_storage *st);
 /* Takes all bytes that are waiting. */
 void tl_log_settle(tl_run_log *l);
-/* Output j of n is the next part of e, unless it is gone or was changed since. */
+/* Adds output j of n to e as its next part, unless it is gone or was changed since. */
 void tl_log_take_output(tl_tape *t, const tl_log_entry *e, const tl_node *n, int j);
 /* Whether x lies in an accumulator, and in which: use *use of t->grad[*leaf]. */
 bool tl_log_in_accumulator(const tl_tape *t, tl_tensor x, uint32_t *leaf, uint32_t *use);
-/* The outputs of n have the keys from `key` on; or leaf x has that key. logged: those that the step
- * is logged with have an entry, which takes their bytes. */
+/* Gives the outputs of n the keys from `key` on; or leaf x that key. logged: those that the step is
+ * logged with get an entry, which takes their bytes. */
 void tl_log_node(tl_tape *t, const tl_node *n, uint64_t key, bool logged);
 void tl_log_leaf(tl_tape *t, tl_tensor x, uint64_t key, bool logged);
 /* The entry of a leaf, which takes its bytes; NULL: stopped. */

@@ -1,12 +1,12 @@
-/* key.h: where a result stands in the canonical order of a step, as one number; and which version
- * of a log has them.
+/* key.h: where a result stands in the canonical order of a step, as one number; and the version of
+ * logs that have these keys.
  *
  * Ascending keys are canonical order: first the passes, one for each backward of the step, then the
  * update. Within a pass come the forward results by number, then the backward ones, from the last
  * op to the first and within one op's vjp in its own order. Written as
  *
  *   f12     forward result 12 (its second output: f12/1)     1:f12   the same of the second pass
- *   c12.1   first result of adding up what came to f12       b12.3   third result of f12's vjp
+ *   c12.1   first result of adding up f12's cotangents       b12.3   third result of f12's vjp
  *   u5      result 5 of the update                           u5.1    first gradient read behind it
  */
 #ifndef TL_LOG_KEY_H
@@ -42,7 +42,7 @@ tl_log_key tl_log_key_unpack(uint64_t key);
 int tl_log_by_key(const void *a, const void *b);
 /* buf has TL_KEY_TEXT bytes; returns buf. */
 char *tl_log_key_text(char *buf, uint64_t key);
-/* The n bytes at s as a key; 0 if they are none. In the reading code, read/read.c. */
+/* The n bytes at s as a key; 0 if they are none. Defined in read/read.c. */
 uint64_t tl_log_key_parse(const char *s, size_t n);
 
 #endif

@@ -1,4 +1,4 @@
-/* log.c: opening and closing a tape's log, and what stops it. */
+/* log.c: opening, stopping and closing a tape's log. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -45,7 +45,7 @@ void tl_log_free(tl_run_log *l)
     tl_free_raw(l);
 }
 
-/* A run can be added to f: it is empty, or a log of this version. */
+/* Checks that a run can be added to f: it is empty, or a log of this version. */
 static tl_status check_log(tl_at at, const char *path, FILE *f)
 {
     char line[32];
@@ -73,7 +73,7 @@ static tl_status open_file(tl_at at, tl_run_log *l)
                             "tl_log_open: cannot write %.200s: %s", l->path, strerror(errno));
     if (l->o.append)
         TL_TRY(check_log(at, l->path, l->f));
-    /* a log that was cut off ends in half a line; what comes next must not join it */
+    /* a log that was cut off ends in half a line; the next line must not join it */
     bool half = l->o.append && fseek(l->f, -1, SEEK_END) == 0 && fgetc(l->f) != '\n';
     fseek(l->f, 0, SEEK_END);
     if (half)
@@ -84,7 +84,7 @@ static tl_status open_file(tl_at at, tl_run_log *l)
                : tl_tape_fail(at, l->failure.status, "tl_log_open: %s", l->failure.message);
 }
 
-/* That the values of step `keep` can be written beside the log is known before it begins. */
+/* Checks, before the log begins, that the values of step `keep` can be written beside it. */
 static tl_status check_values(tl_at at, const char *path, int64_t keep)
 {
     char values[TL_LOG_PATH];

@@ -13,7 +13,7 @@
  *
  * A graph (tl_compile, or tl_trace after tl_log_open) writes the lines of the program it was traced
  * from, with the bytes that its run has in memory. Compared with the log of a called run, they show
- * where the two part. What the graph fused, merged or replaced has no record.
+ * where the two part. Results that the graph fused, merged or replaced have no record.
  *
  * Not logged: views (they have no bytes of their own), ops that no backward and no tl_log_reached
  * covers, values changed in place before backward, graphs of several optimizer steps. Logging
@@ -30,17 +30,17 @@
 TL_BEGIN
 
 typedef struct {
-    /* the first step and then every so many-th are logged with all results (0, 1: every step), the
+    /* the first step and all multiples of this are logged with all results (0, 1: every step), the
      * others only with 0-d results: losses, norms, rates */
     int64_t every;
-    int64_t keep;  /* the values of this step are written to PATH.stepN.safetensors; 0: none are */
+    int64_t keep;  /* the values of this step are written to PATH.stepN.safetensors; 0: none */
     int64_t first; /* the number of the next step, for a resumed run; 0: 1 */
     bool append;   /* add to an existing log, as a resumed run does; false: replace it */
 } tl_log_options;
 
 /* Logs what tape t computes from now on to the file at path. TL_EIO, TL_EUSAGE (t has a log, or is
- * tracing a graph), TL_EDOMAIN (an option below 0), TL_EFORMAT (.append to what is not a log, or
- * one of another version). tl_log_open(t, "run.log", .every = 50) */
+ * tracing a graph), TL_EDOMAIN (an option below 0), TL_EFORMAT (.append to a file that is no log,
+ * or one of another version). tl_log_open(t, "run.log", .every = 50) */
 #define tl_log_open(t, path, ...) \
     tl_log_open_at(TL_AT(t), path, TL_MAKE(tl_log_options){__VA_ARGS__})
 tl_status tl_log_open_at(tl_at at, const char *path, tl_log_options o);
@@ -48,21 +48,21 @@ tl_status tl_log_open_at(tl_at at, const char *path, tl_log_options o);
 /* Ends a step of the log. tl_step does it; a program that updates parameters by itself calls it
  * when the gradients are complete, before clearing them. (It is tl_update_end, observer.h.) */
 void tl_log_step(tl_tape *t);
-/* Logs what led to y, for what no tl_backward reaches: decoding, evaluation, tl_gradients. Ignores
- * a stale handle and one in a trace. */
+/* Logs the results that led to y where no tl_backward does: decoding, evaluation, tl_gradients.
+ * Ignores a stale handle and one in a trace. */
 void tl_log_reached(tl_tape *t, tl_tensor y);
 /* Names a value of the tape that is no parameter: a learning rate, the ids of a batch, a norm.
  * Borrows name until the tape is freed; ignores a stale handle. */
 void tl_log_name(tl_tape *t, tl_tensor x, const char *name);
 
-/* What stopped the log, or "". A log that cannot be written (disk full) stops; the run goes on. */
+/* The log's error, or "". A log that cannot be written (disk full) stops; the run goes on. */
 const char *tl_log_error(const tl_tape *t);
-/* Ends the log, dropping a step that has begun. Returns what stopped it before, recording it on the
- * tape as well; TL_OK without a log. Freeing the tape ends its log, too, but tells nobody. */
+/* Ends the log, dropping a step that has begun. Returns the error that stopped it before, which it
+ * records on the tape, too; TL_OK without a log. Freeing the tape ends its log without a report. */
 #define tl_log_close(t) tl_log_close_at(TL_AT(t))
 tl_status tl_log_close_at(tl_at at);
 
-/* The file of a step's kept values, of the log at path, in buf of n bytes; NULL: no room. */
+/* The path of a step's kept values, for the log at path, in buf of n bytes; NULL: no room. */
 enum { TL_LOG_PATH = 4096 };
 char *tl_log_values_path(char *buf, size_t n, const char *path, int64_t step);
 TL_END

@@ -1,5 +1,4 @@
-/* marks.c: the log on its tape, and what it knows of the tape's values: names, and which results
- * they are. */
+/* marks.c: the log on its tape, and its marks of the tape's values: their names and keys. */
 #include <string.h>
 
 #include "autograd/log/internal.h"
@@ -15,7 +14,7 @@ static void freed(void *ctx, tl_tape *t)
     tl_free_raw(s);
 }
 
-/* Holds what a log knows of the tape. A tape whose values have names, but no log, has it, too. */
+/* Holds a log's data on the tape. A tape with named values but without a log has it, too. */
 static const tl_observer holder = {.freed = freed};
 
 static tl_log_side *side_of(const tl_tape *t) { return tl_observed(t, &holder); }
@@ -56,7 +55,7 @@ tl_status tl_log_attach(tl_tape *t, tl_run_log *l)
 
 /* ---- marks ---- */
 
-/* How many marks are of values that there are; none, if the tape has been reset since. */
+/* How many marks belong to existing values; 0 if the tape has been reset since. */
 static uint32_t n_marks(const tl_log_side *s, const tl_tape *t)
 {
     const uint32_t n = atomic_load(&t->values.count);
@@ -126,7 +125,7 @@ tl_tensor tl_log_resolve(const tl_tape *t, tl_tensor x)
             return x;
 }
 
-/* What a tensor that is no value of the tape is in the table of their keys. */
+/* A tensor that is no value of the tape, as a key of the table other_key. */
 static uint64_t other(tl_tensor x) { return (uint64_t)x.owner << 32 | x.index; }
 
 uint64_t tl_log_key_of(const tl_tape *t, tl_tensor x)

@@ -1,8 +1,8 @@
 /* walk.c: the results of a step in canonical order, each with its key.
  *
- * The forward results of a pass are numbered when its backward begins. What a vjp records is
- * numbered when it has been recorded, what an update records at its end. C may record calls in any
- * order: so what was recorded is walked from its results, inputs first, left to right. */
+ * The forward results of a pass are numbered when its backward begins, those of a vjp when it has
+ * been recorded, those of an update at its end. A program may record calls in any order, so nodes
+ * are walked from their results, inputs first, left to right. */
 #include <string.h>
 
 #include "autograd/kernel.h"
@@ -18,9 +18,9 @@ static bool changes(const tl_node *n, int k)
 
 /* ---- forward ---- */
 
-/* Gives the n nodes, and the leaves that they read, keys of that pass in order; views, too, for
- * their vjps have results. logged: and entries. Returns a hash of the program: its ops, and which
- * of the values numbered before each input is. */
+/* Gives the n nodes, and the leaves that they read, keys of that pass in order; views, too, since
+ * their vjps have results. logged: also entries. Returns a hash of the program: its ops and the
+ * keys of their inputs. */
 static uint64_t number(tl_tape *t, const uint32_t *order, uint32_t n, int pass, bool logged)
 {
     tl_run_log *l = tl_log_of(t);
@@ -68,8 +68,8 @@ int tl_log_pass_of(tl_tape *t, uint64_t program)
     return l->n_passes++;
 }
 
-/* Everything below y is recorded and still there. It is walked twice: which pass it is of can be
- * told from the whole program only. */
+/* Numbers all that is below y, which is recorded and still there. Walks it twice: only the whole
+ * program tells which pass it is. */
 static void number_below(tl_tape *t, tl_tensor y)
 {
     tl_run_log *l = tl_log_of(t);
@@ -109,7 +109,7 @@ void tl_log_reached(tl_tape *t, tl_tensor y)
         backward_begins(tl_log_of(t), t, y);
 }
 
-/* What a segment has computed again was dropped before its bytes could be taken. */
+/* Takes bytes of values that a segment has computed again: they were dropped before that. */
 static void segment_restored(void *ctx, tl_tape *t, uint32_t first, uint32_t end)
 {
     const tl_run_log *l = ctx;
@@ -122,17 +122,17 @@ static void segment_restored(void *ctx, tl_tape *t, uint32_t first, uint32_t end
         }
 }
 
-/* ---- a walk over what a vjp or an update has recorded ---- */
+/* ---- a walk over the nodes that a vjp or an update has recorded ---- */
 
 /* Walks the nodes from `mark` on in post-order. */
 typedef struct {
     tl_tape *t;
     uint32_t mark;
     tl_postorder order;
-    tl_log_key key; /* of the last result; its pass says what is walked */
+    tl_log_key key; /* of the last result; its pass tells what is walked */
 } walker;
 
-/* beside: of the result after the last, which does not count in the numbers of the others. */
+/* The key of the next result. beside: it does not count in the numbers of the others. */
 static uint64_t next_key(walker *w, bool beside)
 {
     if (w->key.pass == TL_KEY_UPDATE && !beside) {
@@ -152,7 +152,7 @@ static uint64_t entry_of_use(const tl_run_log *l, tl_tensor leaf, int use)
     return 0;
 }
 
-/* x, which has no key yet, was there before the walk. */
+/* Logs x, which has no key yet and was there before the walk. */
 static void log_outside(walker *w, tl_tensor x)
 {
     tl_tape *t = w->t;
@@ -175,8 +175,8 @@ static void log_outside(walker *w, tl_tensor x)
     tl_log_leaf(t, x, next_key(w, false), true);
 }
 
-/* Tensors of the model that the node of result `by` reads and may change: an optimizer's state, as
- * it is after the node. */
+/* Logs the tensors of the model that the node of result `by` reads and may change: an optimizer's
+ * state, as it is after the node. */
 static void log_states(walker *w, const tl_node *n, uint64_t by)
 {
     tl_run_log *l = tl_log_of(w->t);
@@ -196,14 +196,14 @@ static void log_states(walker *w, const tl_node *n, uint64_t by)
     }
 }
 
-/* The node is one that is walked. */
+/* The node belongs to the walk. */
 static bool walks(const walker *w, int32_t node)
 {
     return node >= (int32_t)w->mark &&
            (w->key.pass != TL_KEY_UPDATE || w->t->node[node].phase & TL_PHASE_UPDATE);
 }
 
-/* The node that made x, if it is walked; else -1, and x has its key. */
+/* The node that made x, if it is walked; else -1, and x gets its key. */
 static int32_t enter(walker *w, tl_tensor x)
 {
     const tl_tape *t = w->t;
@@ -230,7 +230,7 @@ static void walker_begin(walker *w, tl_tape *t, uint32_t mark, tl_log_key key)
     tl_postorder_begin(&w->order, t, follow, w);
 }
 
-/* Everything below root that has no key yet gets one, and its entry. */
+/* Gives everything below root that has no key yet a key and an entry. */
 static void walk_from(walker *w, tl_tensor root)
 {
     tl_postorder_from(&w->order, enter(w, root));
@@ -238,7 +238,7 @@ static void walk_from(walker *w, tl_tensor root)
         const tl_node *n = &w->t->node[i];
         if (n->op->traits & TL_VIEW)
             continue;
-        /* a gradient that is read for the update: how it is put together does not count */
+        /* a gradient that the update reads: the nodes that put it together do not count */
         const uint64_t key = next_key(w, n->phase & TL_PHASE_GRADIENT);
         tl_log_node(w->t, n, key, true);
         if (w->key.pass == TL_KEY_UPDATE)
@@ -248,8 +248,8 @@ static void walk_from(walker *w, tl_tensor root)
 
 /* ---- backward ---- */
 
-/* What arrived at an input, or was folded into its accumulator: dx as the vjp gave it, or the
- * engine's own sum_to of dx. */
+/* The value that arrived at an input, or was folded into its accumulator: dx as the vjp gave it, or
+ * the engine's own sum_to of dx. */
 static tl_tensor arrived(tl_tape *t, uint32_t mark, tl_tensor dx, tl_tensor delivered)
 {
     uint32_t leaf, use;
@@ -267,8 +267,8 @@ static tl_tensor arrived(tl_tape *t, uint32_t mark, tl_tensor dx, tl_tensor deli
     return dx;
 }
 
-/* In a trace: the called program adds up the same to x, a chain in which each node adds one more
- * cotangent to what there was. It does not if a replacement gave one of them, which has no key. */
+/* In a trace: the called program adds up the same cotangents to x, in a chain of nodes that each
+ * add one more. It does not if a replacement gave one of them, which has no key. */
 static bool sum_is_known(const walker *w, tl_tensor x)
 {
     const tl_tape *t = w->t;
@@ -287,7 +287,7 @@ static bool sum_is_known(const walker *w, tl_tensor x)
     }
 }
 
-/* The chain that adds up to x gets no keys. */
+/* Marks the chain that adds up to x as visited, so that it gets no keys. */
 static void pass_over(walker *w, tl_tensor x)
 {
     for (int32_t i; !tl_is_none(x) && x.owner == w->t->values.owner &&
@@ -416,7 +416,7 @@ static void runs(void *ctx, tl_tape *t, const tl_seen *c)
             tl_log_settle(l);
 }
 
-/* What led to these gradients is no part of a step. After tl_step nothing is left to drop. */
+/* Results that led to these gradients belong to no step. After tl_step nothing is left to drop. */
 static void cleared(void *ctx, tl_tape *t)
 {
     tl_log_drop_step(ctx);

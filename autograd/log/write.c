@@ -97,7 +97,7 @@ static void put_result(FILE *f, const tl_log_entry *e)
     fputc('\n', f);
 }
 
-/* Writes the definition of e, unless that is what the log says already; *text is what f has so far.
+/* Writes the definition of e, unless the log has it already; *text: the contents of f so far.
  * False: out of memory. */
 static bool define(tl_run_log *l, const tl_log_entry *e, FILE *f, char *const *text)
 {

@@ -4,10 +4,10 @@
  * Equal hashes prove equal bytes. Unequal ones prove a difference only where the same bytes were
  * hashed: both runs took the step in the same parts, or the value's parts, joined along axis 0,
  * have as many rows in both (a batch), or every part has the same bytes (a mask) and no input is a
- * batch that was parted in another way. The last part of a value that folds the batch is equal in
+ * batch that was split in another way. The last part of a value that folds the batch is equal in
  * both if the value continues what the parts before left; if it does not (the loss of a
- * micro-batch), unequal hashes say nothing. A batch along another axis is none of these, or looks
- * like the second in what is reshaped from it: under different splits such results, and unequal
+ * micro-batch), unequal hashes say nothing. A batch along another axis is none of these or, in a
+ * result reshaped from it, looks like the second: under different splits such results, and unequal
  * ones computed from them, count as unknown. Gradients of parameters are whole when they are
  * hashed. */
 #include <stdlib.h>
@@ -49,8 +49,8 @@ static bool doubtful(const tl_log_comparison *c, const tl_log_result *r, bool un
     return false;
 }
 
-/* An input of r is a batch that both runs have taken in other parts: r may sum over the samples at
- * hand, and of samples that are alike each part may have the same sum. */
+/* An input of r is a batch that the two runs split in different ways: r may sum over the samples of
+ * a part, and where samples are alike each part may have the same sum. */
 static bool sums(const tl_log_comparison *c, const tl_log_result *r)
 {
     for (int k = 0; k < r->def->n_in; k++) {
@@ -105,7 +105,7 @@ static bool has_all(const tl_logged_step *s)
     return s->full && s->complete && !s->damaged && !s->compiled;
 }
 
-/* s ran compiled and has no bytes of a result, here, of which the other log has: there. */
+/* s ran compiled and has no bytes of a result (here), while the other log has some (there). */
 static bool no_record(const tl_logged_step *s, const tl_log_result *here,
                       const tl_log_result *there)
 {
@@ -180,7 +180,7 @@ static int in_order(const void *a, const void *b)
     return order != 0 ? order : (x > y) - (x < y);
 }
 
-/* The updates of parameters in s, or its parameters, which each pass lists anew, once each. NULL:
+/* The updates of parameters in s, or its parameters, which each pass lists again, once each. NULL:
  * out of memory. */
 static const tl_log_result **list_of(const tl_logged_step *s, bool updates, int *n)
 {

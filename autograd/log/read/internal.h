@@ -1,4 +1,4 @@
-/* internal.h: what the files that read logs share: parameters matched by name, and how two tensors
+/* internal.h: shared by the files that read logs: parameters matched by name, and how two tensors
  * differ. Private to this room. */
 #ifndef TL_LOG_READ_INTERNAL_H
 #define TL_LOG_READ_INTERNAL_H
@@ -32,9 +32,9 @@ typedef struct {
      * [3] 3 to 4, [4] 5 to 8, [k] up to 2^(k-1). +0 and -0 are 1 apart here: they are other bits.
      */
     int64_t ulps[TL_ULP_BUCKETS];
-    /* The tensor as a table, its last axis across and all others down, in cells of so many
-     * elements, of which the last may be smaller. Of each cell: how many elements differ, and how
-     * many there are. */
+    /* The tensor as a table, its last axis across and all others down, in cells of cell_height by
+     * cell_width elements; the last may be smaller. cell: how many elements of a cell differ; of:
+     * how many it has. */
     int rows, columns;
     int64_t cell_height, cell_width;
     int64_t cell[TL_PICTURE_ROWS][TL_PICTURE_COLUMNS], of[TL_PICTURE_ROWS][TL_PICTURE_COLUMNS];
@@ -48,7 +48,7 @@ tl_status tl_value_compare(tl_value_difference *d, const tl_array *a, const tl_a
  * UINT64_MAX when one is NaN. */
 uint64_t tl_ulp_distance(tl_dtype d, const void *a, const void *b);
 
-/* Prints the first element that differs, how far apart how many are, and where they lie. */
+/* Prints the first element that differs, a histogram of distances, and where they lie. */
 void tl_value_show(FILE *f, const tl_value_difference *d, const tl_array *a, const tl_array *b);
 
 #endif

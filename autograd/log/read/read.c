@@ -74,7 +74,7 @@ static int hex_value(char c)
     return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
-/* %XX back into bytes, in place. The end of a line stays as it is: printed, it would pass for one
+/* %XX back into bytes, in place. A coded end of line stays as it is: printed, it would pass for one
  * of the report's. */
 static void decode(char *s)
 {
@@ -142,7 +142,7 @@ static int64_t parse_number(const char *s)
 
 /* ---- lines ---- */
 
-/* The keys in "f1,-,b3.1" become d's inputs; false if they are no keys. */
+/* Reads the keys in "f1,-,b3.1" as d's inputs; false if they are no keys. */
 static bool read_inputs(tl_log_file *f, tl_log_def *d, const char *s)
 {
     int room = 1;
@@ -291,7 +291,7 @@ static int by_key_and_place(const void *a, const void *b)
     return order != 0 ? order : (x->line > y->line) - (x->line < y->line);
 }
 
-/* Of results of one key the last one counts. */
+/* Sorts results by key, and keeps the last of each key. Returns how many it keeps. */
 static int sort_results(tl_log_result *r, int n)
 {
     int kept = 0;
@@ -303,7 +303,7 @@ static int sort_results(tl_log_result *r, int n)
     return kept;
 }
 
-/* By number; of one number complete steps come last, and later ones last. */
+/* By number; of steps with one number, complete ones come last, and then later ones. */
 static int by_number(const void *a, const void *b)
 {
     const tl_logged_step *x = a, *y = b;
@@ -314,8 +314,8 @@ static int by_number(const void *a, const void *b)
     return x->order < y->order ? -1 : 1;
 }
 
-/* Deals the results out to the steps, in the order of the file. Of steps of one number the last one
- * counts. */
+/* Deals the results out to the steps, in the order of the file. Keeps the last of the steps with
+ * one number. */
 static void sort_steps(tl_log_file *f)
 {
     int kept = 0, first = 0;

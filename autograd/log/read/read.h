@@ -1,8 +1,8 @@
 /* read.h: reads logs and compares two of them. build/tally-diff is made of it.
  *
  * A log need not be whole. If a crash cut it off, its last step is not complete; damaged lines are
- * counted and skipped; of a step that comes twice, since a run was resumed before the point where
- * it crashed, the later one counts. */
+ * counted and skipped; if a step comes twice, since a run was resumed before the point where it
+ * crashed, the last complete one counts. */
 #ifndef TL_LOG_READ_H
 #define TL_LOG_READ_H
 
@@ -11,7 +11,7 @@
 #include "autograd/log/log.h"
 #include "autograd/log/key.h"
 
-/* What a key stands for. All text is borrowed from the file. */
+/* The definition of a key. All text is borrowed from the file. */
 typedef struct {
     uint64_t key;
     const char *op, *dtype, *shape, *name, *attrs, *place; /* "" where there is none */
@@ -39,10 +39,10 @@ typedef struct {
     bool full;                   /* it has all results, and not only the scalars */
     bool complete;               /* its end is there */
     bool damaged;                /* some of its lines made no sense */
-    bool compiled;               /* a graph ran: what it fused, merged or replaced has no record */
+    bool compiled;               /* a graph ran: fused, merged or replaced results have no record */
     const tl_log_result *result; /* in ascending order of keys */
     int n;
-    int order; /* in the file, of all that it has */
+    int order; /* its place among the steps of the file */
 } tl_logged_step;
 
 typedef struct tl_log_file tl_log_file;
@@ -74,10 +74,10 @@ typedef enum {
 /* One step of two logs, result by result. */
 typedef struct {
     const tl_logged_step *a, *b;
-    bool partial;         /* a graph ran some parts of a step: what it fused lacks them */
+    bool partial;         /* a graph ran some parts of a step: fused results lack those */
     tl_log_verdict *of_a; /* of each result of a */
     int same, differ;
-    int unknown;    /* of those of which at least one log has a hash */
+    int unknown;    /* of the results of which at least one log has a hash */
     int fused;      /* without a record in a log that ran compiled, and with one in the other */
     int first;      /* the first result of a that differs; -1: none */
     uint64_t other; /* the first key with another op or parameter shape in one log or, where both

@@ -22,7 +22,7 @@ static bool is_leaf(const tl_log_def *d)
     return is(d, "param") || is(d, "buffer") || is(d, "data");
 }
 
-/* "[12, 64, 128]", or "scalar"; parts: and in how many it came. Returns buf. */
+/* "[12, 64, 128]", or "scalar"; parts: also in how many it came. Returns buf. */
 static const char *shape_text(char buf[SHAPE], const tl_log_def *d, bool parts)
 {
     if (d->rows < 0)
@@ -73,7 +73,7 @@ static const char *words(char buf[WORDS], const tl_logged_step *s, const tl_log_
     return buf;
 }
 
-/* ---- what a result was computed from, and how the two logs stand along the way ---- */
+/* ---- the inputs of a result, and how the two logs compare along the way ---- */
 
 enum { PATH_SHOWN = 8 };
 
@@ -82,7 +82,7 @@ static tl_log_verdict verdict_of(const tl_log_comparison *c, const tl_log_result
     return c->of_a[r - c->a->result];
 }
 
-/* A line for a result of a; remark NULL: how it stands to the other log. */
+/* Prints a result of a in a line. remark: NULL for how it compares with the other log. */
 static void show_result(FILE *f, const tl_log_comparison *c, const tl_log_result *r,
                         const char *remark)
 {
@@ -116,7 +116,7 @@ static bool show_inputs(FILE *f, const tl_log_comparison *c, const tl_log_result
 }
 
 /* The input that was computed last or, if all are leaves, the first: going back from one to the
- * next follows the trunk of what was computed. */
+ * next follows the trunk of the computation. */
 static const tl_log_result *before(const tl_logged_step *s, const tl_log_result *r)
 {
     const tl_log_result *leaf = NULL, *made = NULL;
@@ -274,7 +274,7 @@ static void show_op(FILE *f, const tl_log_comparison *c, const tl_log_result *r,
     show_path(f, c, r);
 }
 
-/* Of a step of which one log has only the scalars. */
+/* For a step of which one log has only the scalars. */
 static void show_sampled(FILE *f, const tl_log_pair *p, const tl_log_comparison *c)
 {
     const char *who = c->a->full ? "in B" : c->b->full ? "in A" : "in both";
@@ -287,7 +287,7 @@ static void show_sampled(FILE *f, const tl_log_pair *p, const tl_log_comparison 
 
 /* ---- values ---- */
 
-/* The last part alone, of a value that does not grow with the batch. */
+/* The last part of a value that does not grow with the batch; all of others. */
 static tl_array last_part(tl_array a, const tl_log_def *d, bool whole)
 {
     if (whole || a.ndim == 0 || d->last < 0 || d->last > a.dim[0])
@@ -378,7 +378,7 @@ static void show_difference(FILE *f, const tl_log_pair *p, const tl_log_comparis
 
 static void report(FILE *f, const tl_log_pair *p, const tl_log_comparison *c)
 {
-    /* what runs another program after a difference may do so because of it */
+    /* a run may take another program after a difference, because of it */
     bool before = c->first >= 0 && (c->other == 0 || c->a->result[c->first].key < c->other);
     if (c->other != 0 && (p->agreed == 0 || !before))
         show_other_program(f, p, c);
