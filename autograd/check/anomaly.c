@@ -1,8 +1,8 @@
 /* anomaly.c: which op made the first NaN or infinity, and where in the program.
  *
- * Under TL_ANOMALY every result of every op is looked through. The fault began at the op whose
- * inputs are finite and whose output is not. In backward the op belongs to the vjp of the node
- * whose place is reported. */
+ * Under TL_ANOMALY every result of every op is examined. The fault began at the op whose inputs are
+ * finite and whose output is not. In backward the op belongs to the vjp of the node whose place is
+ * reported. */
 #include "autograd/check/shadow.h"
 #include "autograd/observer.h"
 

@@ -248,7 +248,7 @@ static void add_worst(tl_culprit *w, const tl_compared *e)
     w->worst[at].analytic = isnan(e->analytic) ? (double)NAN : e->analytic; /* without a sign */
 }
 
-/* Writes what was seen of the culprit's input into the report. */
+/* Writes the comparisons by the culprit's input into the report. */
 static void describe(tl_culprit *w, const tl_checker *c)
 {
     double near = fmax(1e-5, 16 * c->unit);
@@ -268,7 +268,7 @@ static void describe(tl_culprit *w, const tl_checker *c)
 
 typedef struct {
     alone worst;      /* the op that is furthest from right ... */
-    double excess;    /* ... by so many tolerances */
+    double excess;    /* ... by how many tolerances */
     int leaf, by;     /* by which inputs it is wrong */
     const tl_op **op; /* the op of every call that is wrong */
     int n;            /* how many calls are */
@@ -314,8 +314,8 @@ static void name_culprit(search *f, int order, tl_gradcheck_options o, tl_culpri
     tl_shadow_free(&c.s);
 }
 
-/* Runs everything again on a tape of its own, p->walk; its nodes in canonical order. False if out
- * of memory. */
+/* Runs everything again on a tape of its own, p->walk. *nodes: its nodes in canonical order. False
+ * if out of memory. */
 static bool walk_again(pair *p, tl_tensor *y, uint32_t **nodes, uint32_t *n)
 {
     p->walk = tl_tape_new(p->rec->model);

@@ -21,7 +21,7 @@ typedef struct {
 
 static double log10_of(double x)
 {
-    return log10(x > 1e-300 ? fmin(x, 1e300) : 1e-300); /* a picture, not a bit */
+    return log10(x > 1e-300 ? fmin(x, 1e300) : 1e-300); /* bits do not matter here */
 }
 
 static void text(FILE *f, const curve *c)

@@ -1,13 +1,13 @@
-/* explain.c: what makes gradients depend on how a batch is split, and why: kernels that promise no
- * bits, ops that mix samples, and values of parameters that changed between micro-batches.
- * tl_explain_invariance names them, and TL_STRICT refuses them. */
+/* explain.c: finds what makes gradients depend on how a batch is split, and why: kernels that
+ * promise no bits, ops that mix samples, and values of parameters that changed between
+ * micro-batches. tl_explain_invariance names them, and TL_STRICT refuses them. */
 #include <stdio.h>
 #include <string.h>
 
 #include "autograd/batch.h"
 #include "autograd/check/shadow.h"
 
-/* ---- what is outside the promise ---- */
+/* ---- nodes outside the promise ---- */
 
 /* "op" or, if the program has called another function that is made of it, "function's op". */
 enum { NAME = 80 };
@@ -38,11 +38,11 @@ static void line(report *r, const char *fmt, ...)
     r->lines++;
 }
 
-/* Input i shows a leaf or a derived value, whose gradient will add finished sums: since the call is
- * apart from the batch, or the input repeats what it shows, and not once for each sample, along an
- * axis that the op's vjp does not sum, which would bring a gradient for each. That leaf; TL_NONE:
- * there is none. samples: of the other inputs. (A size of 1 repeats nothing: whether it is there
- * for a sample cannot be told from one.) */
+/* The leaf or derived value that input i shows, if its gradient will add finished sums; else
+ * TL_NONE. It will if the call is apart from the batch, or if the input repeats the leaf otherwise
+ * than once for each sample. (Once for each sample, along an axis that the op's vjp does not sum,
+ * brings a gradient for each.) samples: of the other inputs. An axis of size 1 passes as one of
+ * samples: one sample cannot tell. */
 static tl_tensor adds_sums(tl_tape *t, const tl_node *use, int i, int64_t samples, bool apart)
 {
     const tl_tensor x = use->in[i];
@@ -65,7 +65,7 @@ static tl_tensor adds_sums(tl_tape *t, const tl_node *use, int i, int64_t sample
     return leaf;
 }
 
-/* The node that made x of what is not mixed; NULL: x is not mixed. */
+/* The node that made x mixed, or a value behind it, from inputs that are not; NULL: x is not. */
 static const tl_node *mixer(const tl_tape *t, tl_tensor x)
 {
     const tl_node *n = NULL;
@@ -102,7 +102,7 @@ static void say_inputs(report *s, const tl_tape *t, const tl_node *n)
 }
 
 /* Whether n is to blame that gradients behind it depend on the split into micro-batches, and why.
- * False if they do not, if an op before it is to blame, or if no gradient comes there. Draws are to
+ * False if they do not, if an op before it is to blame, or if no gradient reaches n. Draws are to
  * blame for values as well, whether or not these need a gradient. */
 static bool blames(tl_tape *t, const tl_node *n, char why[TL_MESSAGE_MAX])
 {

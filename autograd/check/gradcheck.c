@@ -49,7 +49,7 @@ static tl_status find_unit(tl_checker *c)
 }
 
 /* A random cotangent that all dtypes that gradients pass through hold exactly, with all the bits of
- * the coarsest of them: what rounds further on the way is seen. */
+ * the coarsest of them, so that any further rounding on the way shows. */
 static tl_status make_cotangent(tl_checker *c)
 {
     tl_shadow *s = &c->s;
@@ -125,7 +125,7 @@ static double rms(const double *x, const tl_shadow_leaf *l)
     return sqrt(sum / (double)(l->n ? l->n : 1));
 }
 
-/* A derivative that is compared: along a path, what the gradients say of it. */
+/* A derivative along a path that is compared, and its values by the gradients. */
 typedef struct {
     tl_path path;
     tl_numeric num;
@@ -134,7 +134,7 @@ typedef struct {
     double terms;                 /* and that of its terms, which may cancel */
     double sway;                  /* how far a rounding of the leaves moves it */
     double tolerance[2], over[2]; /* by compare() */
-    const char *why;              /* what is to be said of it where every op is right by itself */
+    const char *why;              /* the text for it where every op is right by itself */
 } derivative;
 
 static void note(tl_checker *c, tl_verdict v, const derivative *d, double excess)
@@ -161,7 +161,7 @@ static void note(tl_checker *c, tl_verdict v, const derivative *d, double excess
     snprintf(r->leaf, sizeof r->leaf, "%s", l == NULL ? "all leaves at once" : l->name);
 }
 
-/* What roundings, all in one direction, may amount to, as a part of the gradient. 2000 units of f16
+/* The part of the gradient that roundings, all in one direction, may amount to. 2000 units of f16
  * would be all of it, and of bf16 8 times as much, so that nothing could be wrong there. 64 are 3%
  * and 25%. */
 static double roundings(double unit) { return (unit > 0x1p-20 ? 64 : 2000) * unit; }
@@ -176,7 +176,7 @@ static void compare(const tl_checker *c, derivative *d)
         d->over[own] = fabs(d->num.value - d->g[own]) / d->tolerance[own];
 }
 
-/* A point nearby may lie outside the function's domain. */
+/* Clears an error, since a point nearby may lie outside the function's domain. */
 static void forgive(tl_checker *c)
 {
     if (c->s.err.status == TL_OK || c->s.err.status == TL_ENOMEM)
@@ -185,7 +185,7 @@ static void forgive(tl_checker *c)
     tl_error_clear(c->s.run);
 }
 
-/* What the roundings of a run do to the derivative along a path. */
+/* How far the roundings of a run move the derivative along a path. */
 static double noise_at(tl_checker *c, const tl_path *p, bool own)
 {
     const double *noise = c->s.noise[own], *dir = c->s.dir;
@@ -200,14 +200,14 @@ static double noise_at(tl_checker *c, const tl_path *p, bool own)
     return sqrt(sum);
 }
 
-/* What some units of 1 in the value, which an op may have added and taken away again (1 - tanh^2,
- * 1 + erf), make of a derivative by that step, if the function has values of that size. */
+/* The error that some units of 1 in the value make in a derivative by that step, if the function
+ * has values of that size: an op may add 1 and take it away again (1 - tanh^2, 1 + erf). */
 static double units_of_1(tl_checker *c, double step)
 {
     return 64 * 0x1p-52 * fmin(1, tl_shadow_largest(&c->s)) / step;
 }
 
-/* The same of a derivative that is computed in the user's dtypes, where a factor of the gradient
+/* The same for a derivative that is computed in the user's dtypes, where a factor of the gradient
  * may be such a difference (softmax's p - 1): units of 1 in the largest cotangent. */
 static double units_of_cotangent(const tl_checker *c)
 {
@@ -219,9 +219,9 @@ static double units_of_cotangent(const tl_checker *c)
     return 8 * fmin(c->unit, tl_unit_of(TL_F32)) * largest * sqrt(sum);
 }
 
-/* Both are within their tolerances but for what roundings are seen to do. Ridders' estimate is no
- * bound, because the jumps of the value may be more. But a function that asks whether x == 1 jumps
- * as well, by any amount. So in f64, where few digits are ever lost, no more than 1e-6 of the
+/* Both are within their tolerances except for the measured effect of roundings. Ridders' estimate
+ * is no bound, because the jumps of the value may be more. But a function that asks whether x == 1
+ * jumps as well, by any amount. So in f64, where few digits are ever lost, no more than 1e-6 of the
  * gradient is excused, or some units of 1. */
 static bool is_lost(tl_checker *c, derivative d)
 {
@@ -243,7 +243,7 @@ static bool is_lost(tl_checker *c, derivative d)
     return true;
 }
 
-/* Takes the derivative along a path and what the analytic gradients say of it. */
+/* Takes the derivative along a path, and its values by the analytic gradients. */
 static derivative take(tl_checker *c, tl_path path)
 {
     const tl_shadow *s = &c->s;
@@ -267,11 +267,11 @@ static derivative take(tl_checker *c, tl_path path)
     return d;
 }
 
-/* Where many bends lie close together large steps can agree by chance, and Ridders' estimate of the
- * error is none. But a wrong gradient is wrong at every step: so if two falling steps, one after
- * the other, agree with the gradient, by differences far more exact than what they contradict, they
- * count. A value that jumps, as one that is rounded on the way, has no slope at small steps: what
- * the jumps amount to counts as error, and no gradient of zero is excused. */
+/* Where many bends lie close together, large steps can agree by chance, and Ridders' estimate of
+ * the error is none. But a wrong gradient is wrong at every step. So if two falling steps, one
+ * after the other, agree with the gradient, by differences far more exact than the one they
+ * contradict, they count. A value that jumps, as one that is rounded on the way, has no slope at
+ * small steps: the size of the jumps counts as error, and no gradient of zero is excused. */
 static void look_closer(tl_checker *c, derivative *d)
 {
     const double off = fabs(d->num.value - d->g[0]);
@@ -345,7 +345,7 @@ static bool judge(tl_checker *c, tl_path path)
                          1e-9 * fmax(c->largest, d.terms);
 }
 
-/* ---- what is compared ---- */
+/* ---- the comparisons ---- */
 
 void tl_check_aim(tl_checker *c, const tl_path *p)
 {
@@ -360,7 +360,7 @@ void tl_check_aim(tl_checker *c, const tl_path *p)
             dir[c->s.leaf[i].first + k] = draw(c);
 }
 
-/* At element e of a leaf; e < 0: along a random direction (l NULL: of all leaves at once). */
+/* Judges element e of a leaf; e < 0: a random direction (l NULL: through all leaves at once). */
 static bool check_along(tl_checker *c, tl_shadow_leaf *l, int64_t e)
 {
     const tl_path path = {l, e};
@@ -382,8 +382,8 @@ static double error_along(tl_checker *c, tl_shadow_leaf *l, const double *whole,
     return error;
 }
 
-/* Finds an element that is not finite, or that from which most of the error along a direction
- * comes, by halving: the error of a range of elements is that along the direction's part there. */
+/* Judges an element that is not finite or, found by halving, the one that most of the error along a
+ * direction comes from. The error of a range is that along the part of the direction in it. */
 static tl_status hunt(tl_checker *c, tl_shadow_leaf *l)
 {
     for (int64_t i = 0; i < l->n; i++)
@@ -473,7 +473,7 @@ static tl_verdict check(tl_subject f, int order, tl_gradcheck_options o,
     }
     if (s == TL_OK && r->culprit.op != NULL)
         r->verdict = TL_WRONG; /* also where lost digits hide it */
-    if (s != TL_OK)            /* what could not be looked at is not known to be wrong */
+    if (s != TL_OK)            /* a function that could not be checked is not known to be wrong */
         r->verdict = c.empty || tl_failed(f.at.tape) || s == TL_ENOMEM ? TL_NO_SIGNAL : TL_WRONG;
     tl_check_describe(&c);
     tl_shadow_free(&c.s);

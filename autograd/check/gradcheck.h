@@ -1,14 +1,14 @@
 /* gradcheck.h: whether gradients are right. Public.
  *
  * The function is called as it was written, three times: it must repeat itself and take no number
- * of its inputs through the host (tl_item); buffers keep what it writes. Its nodes are run again
- * in f64, with every floating leaf widened. That run is differentiated numerically, along random
+ * of its inputs through the host (tl_item); buffers keep what it writes. Its nodes are run again in
+ * f64, with every floating leaf widened. That run is differentiated numerically, along random
  * directions and at single elements, with a random cotangent on every output. It is compared
  *   - tightly, with the analytic gradient of the f64 run: is the vjp right?
  *   - to the precision of the user's dtypes, with the gradient in them: are its kernels right?
- * (Values are not compared.) What is detached, or a count to an op, is held constant on both sides.
- * Only what had something to compare can be "right". After "wrong" each op is checked alone, and
- * the culprit is named. */
+ * (Values are not compared.) Values that are detached, or counts to an op, are held constant on
+ * both sides. Only a check that had something to compare can be "right". After "wrong" each op is
+ * checked alone, and the culprit is named. */
 #ifndef TL_GRADCHECK_H
 #define TL_GRADCHECK_H
 
@@ -16,14 +16,14 @@
 #include "autograd/tape.h"
 TL_BEGIN
 
-/* A mode: the first op that makes a NaN or an infinity of finite inputs is an error (TL_EDOMAIN)
+/* A mode: the first op that makes a NaN or an infinity from finite inputs is an error (TL_EDOMAIN)
  * with its place; in backward, with that of the op whose gradient it is. */
 enum { TL_ANOMALY = 1u << 16 };
 
 typedef enum {
     TL_RIGHT,             /* every element compared agrees */
     TL_WRONG,             /* numeric and analytic differ by more than errors, or a call failed */
-    TL_KINK,              /* it bends here or nearby: numeric is the mean of both sides' slopes */
+    TL_KINK,              /* f bends here or nearby: numeric is the mean of both sides' slopes */
     TL_PRECISION_LIMITED, /* roundings hide it, or the numeric side is too uncertain */
     TL_NO_SIGNAL          /* nothing to compare: no gradient, or zero on both sides everywhere */
 } tl_verdict;
@@ -46,7 +46,7 @@ typedef struct {
 typedef struct {
     const char *op, *file; /* its name and the place of its call; op is NULL if none was found */
     int line;
-    int input;            /* by which its gradient is wrong; -1: by its cotangent */
+    int input;            /* the one by which its gradient is wrong; -1: by its cotangent */
     int by;               /* >= 0: the second derivative is wrong, of the gradient by this input */
     double ratio;         /* analytic/numeric if that is one number; else NaN */
     const char *kind;     /* in words: "has the wrong sign" */
@@ -60,7 +60,7 @@ typedef struct {
     } worst[3];
 } tl_culprit;
 
-/* What was found at the worst place. */
+/* The result of a check, at the worst place. */
 typedef struct {
     tl_verdict verdict;
     char leaf[96];   /* "input 0", or the parameter's name */
@@ -84,7 +84,7 @@ tl_verdict tl_gradcheck_at(tl_at at, tl_function *f, const tl_tensor *in, int n,
                            tl_gradcheck_options o, tl_gradcheck_report *report);
 
 /* The same for second derivatives: of the function that gives the gradient of f by each input, with
- * the cotangent as one more input. Inputs on which that does not depend are no failure. */
+ * the cotangent as one more input. Inputs that this does not depend on are no failure. */
 #define tl_gradgradcheck(t, f, ...) /* in, n, ctx */ \
     tl_gradgradcheck_at(TL_AT(t), f, __VA_ARGS__, TL_MAKE(tl_gradcheck_options){0}, NULL)
 #define tl_gradgradcheck_with(t, f, in, n, ctx, report, ...) \

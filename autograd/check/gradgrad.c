@@ -36,8 +36,8 @@ static tl_status find_used(tl_tape *t, tl_tensor y, const tl_tensor *x, int n, b
     return TL_OK;
 }
 
-/* all[n] becomes c: a random tensor on the caller's tape, with the dtype and shape of f's output,
- * which is run to know them, and which inputs it is made of. all[0 .. n-1] are scratch. */
+/* Sets all[n] to c, a random tensor on the caller's tape with the dtype and shape of f's output.
+ * Runs f to learn these, and which inputs the output is made of. all[0 .. n-1] are scratch. */
 static tl_status cotangent(tl_checker *c, const tl_subject *f, tl_tensor *all, bool *used)
 {
     const int n = f->n;

@@ -1,4 +1,4 @@
-/* noise.c: measures what roundings do to a function and to its gradients.
+/* noise.c: measures the effect of roundings on a function and on its gradients.
  *
  * Roundings between ops: in a few runs every leaf and every result moves by a rounding unit, up or
  * down at random, and the gradients are compared with those at rest. Roundings within an op may
@@ -17,7 +17,7 @@
 enum { ROLLS = 3, POINTS = 7, ORDER = 4, WINDOWS = TL_NOISE_WINDOWS };
 _Static_assert(WINDOWS == POINTS - ORDER, "each window holds one fourth difference");
 
-/* Of a fourth difference; the sum of their squares is 70. */
+/* The weights of a fourth difference. The sum of their squares is 70. */
 static const double weight[ORDER + 1] = {1, -4, 6, -4, 1};
 
 double tl_unit_of(tl_dtype d)
@@ -54,8 +54,8 @@ tl_status tl_shadow_sway(tl_shadow *s, double unit)
     return TL_OK;
 }
 
-/* Multiplies every element of what a vjp gives by 1 + MOVE * u, -1 <= u < 1 at random. What an
- * accumulator has taken stays. */
+/* Multiplies every element of the gradients that a vjp gives by 1 + MOVE * u, with a random u in
+ * [-1, 1). Gradients in an accumulator stay as they are. */
 #define MOVE 0x1p-20
 
 typedef struct {
@@ -154,8 +154,8 @@ static double error_in(const tl_shadow *s, int64_t k, bool errors)
 
 /* A wrong gradient has an error in proportion to the gradient, or to one of its terms. Where the
  * gradient itself turns between the points, that looks like noise. So four times the gradient's own
- * differences are left out, or more if it is wrong by more. Of a gradient that is nothing beside
- * the largest, whose terms cancel, by how much it is wrong cannot be said. */
+ * differences are left out, or more if it is wrong by more. If a gradient's terms cancel to nothing
+ * beside the largest gradient, nobody can say by how much it is wrong. */
 static double noise_of(const tl_shadow *s, int64_t k, double largest)
 {
     const double g64 = s->g[0][k];

@@ -109,9 +109,9 @@ static tl_numeric attempt(tl_shadow *s, double middle, double step)
     return out;
 }
 
-/* The first steps begin at a twentieth of what moves. If that is small, larger ones are tried, too;
- * and if the answer is not good enough, because the function turns quickly or is not finite there,
- * smaller ones. The answer with the smallest error counts. */
+/* The first steps begin at a twentieth of the moving leaves' size. If that size is small, larger
+ * steps are tried, too; and if the answer is not good enough, because the function turns quickly or
+ * is not finite there, smaller ones. The answer with the smallest error counts. */
 tl_numeric tl_shadow_derivative(tl_shadow *s, const tl_path *p)
 {
     tl_numeric best = {.value = (double)NAN, .error = HUGE_VAL};
@@ -162,9 +162,9 @@ static double mean_slope(tl_shadow *s, double h)
     return sum;
 }
 
-/* If gradients are right, those between two points add up to how the value changes from one to the
- * other, bend or none. If they are wrong, they miss it at every step. But a gradient that is wrong
- * at x0 alone adds up as well. It is known by its neighbours, which agree with the numeric
+/* If gradients are right, those between two points add up to the change of the value from one to
+ * the other, bend or none. If they are wrong, they miss it at every step. But a gradient that is
+ * wrong at x0 alone adds up as well. It is known by its neighbours, which agree with the numeric
  * derivative; on one side of a bend at least, they do not. */
 bool tl_shadow_bends(tl_shadow *s, const tl_numeric *d, double off)
 {

@@ -1,4 +1,4 @@
-/* report.c: what a check found, in words. */
+/* report.c: the result of a check in words. */
 #include <math.h>
 #include <stdio.h>
 
@@ -9,8 +9,8 @@ static const char *const names[] = {"right", "wrong", "kink", "precision-limited
 
 const char *tl_verdict_name(tl_verdict v) { return (unsigned)v < 5 ? names[v] : "?"; }
 
-/* The culprit in words. If there is none, but each op is right by itself: that, and `none`, which
- * says what follows from it. Returns buf. */
+/* The culprit in words. If there is none, but each op is right by itself, says so and adds `none`,
+ * the conclusion from it. Returns buf. */
 static const char *culprit_text(const tl_culprit *w, const char *none, char *buf, size_t cap)
 {
     char what[64] = "its cotangent", by[32] = "", factor[48] = "", more[96] = "";

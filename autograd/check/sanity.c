@@ -1,10 +1,10 @@
-/* sanity.c: before gradients are compared, is it a function? Run twice it must give the same bits
- * (all NaNs are one), with inputs a little off do the same ops with the same constants, and leave
- * its inputs alone. */
+/* sanity.c: before gradients are compared, checks that f is a function. Run twice it must give the
+ * same bits (all NaNs are one), with inputs a little off it must do the same ops with the same
+ * constants, and it must leave its inputs alone. */
 #include "autograd/check/shadow.h"
 
 /* The contents of x, if it is a constant that the function made on t and nothing has changed: its
- * memory is its own, unlike that of what is detached, which shows an earlier value's. */
+ * memory is its own, unlike that of a detached value, which shows an earlier value's. */
 static const tl_array *constant(const tl_tape *t, tl_tensor x, const tl_tensor *in, int n)
 {
     const tl_value *v = x.owner == t->values.owner ? tl_peek(t, x) : NULL;
@@ -66,7 +66,7 @@ typedef struct {
 } beside;
 
 /* Runs f, first moving the elements of its inputs by 1e-3 or 2e-3 of themselves if asked: towards
- * 0, so that what lies in [0, 1] stays there. */
+ * 0, so that numbers in [0, 1] stay there. */
 static tl_tensor run_beside(tl_tape *t, const tl_tensor *in, int n, void *ctx)
 {
     const beside *k = ctx;

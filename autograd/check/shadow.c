@@ -57,12 +57,12 @@ static tl_status copy_input(tl_at at, const char *what, tl_tensor x, bool grads,
     return grads && tl_dtype_is_float(v->a.dtype) ? tl_require_grad(on, *copy) : TL_OK;
 }
 
-/* Holds inputs constant for which ops take no gradient, a count for one, since backward would
- * refuse them; and with these what is made of them alone. Inputs of which only counts are made are
- * held, too; those of which other things are made as well stay, and are refused. */
+/* Holds constant the inputs for which ops take no gradient, such as a count, since backward would
+ * refuse them, and the values made of these alone. Inputs from which only counts are made are held,
+ * too; those from which other values are made as well stay, and are refused. */
 static tl_status hold_constants(tl_tape *t, tl_tensor y, const tl_tensor *in, int n)
 {
-    enum { VARIES = 1, MAKES = 2, IS = 4 }; /* by index of value: what y has of it; a count */
+    enum { VARIES = 1, MAKES = 2, IS = 4 }; /* by value: y varies with it; makes, or is, a count */
     uint8_t *way = tl_tape_scratch(t, atomic_load(&t->values.count) + 1);
     uint32_t *order, n_order;
     if (way == NULL || tl_canonical_order(t, y, TL_TO_GRAD, &order, &n_order) != TL_OK)
@@ -174,7 +174,7 @@ tl_status tl_shadow_leaves(tl_shadow *s, const tl_tensor *in, int n, bool check_
             const tl_value *v = tl_peek(s->rec, x);
             if (v == NULL || v->node >= 0)
                 continue;
-            /* A parameter is checked if it takes gradients; all else is a constant. */
+            /* A parameter is checked if it takes gradients; any other leaf is a constant. */
             bool of_model = x.owner != s->rec->values.owner;
             TL_TRY(add_leaf(s, x, of_model && v->needs_grad,
                             of_model ? tl_leaf_name(s->rec, x) : "(a constant)"));

@@ -12,7 +12,7 @@
 #include "autograd/internal.h"
 #include "tensor/rng.h"
 
-/* A function and the inputs at which it is looked at, for a call at `at`. */
+/* A function and the inputs at which it is checked, for a call at `at`. */
 typedef struct {
     tl_at at;
     tl_function *f;
@@ -51,8 +51,8 @@ typedef struct {
     double *found[2]; /* the gradients that the last re-run gave; 0 where none is in question */
     double *g[2];     /* the analytic gradients at x0 */
     double *sway;     /* change of g[0] when all leaves move by a rounding unit of the user's */
-    double *terms;    /* size of what adds up to g[0], which may cancel */
-    double *noise[2]; /* what the roundings of its run do to g, once measured */
+    double *terms;    /* size of the terms that add up to g[0], which may cancel */
+    double *noise[2]; /* how far the roundings of its run move g, once measured */
     double *diff;     /* scratch of noise.c: 2 * TL_NOISE_WINDOWS arrays */
     double jumps;     /* noise of tl_shadow_value, once measured */
     double largest;   /* tl_shadow_largest, once it was asked for */
@@ -71,8 +71,8 @@ tl_status tl_shadow_leaves(tl_shadow *s, const tl_tensor *in, int n, bool check_
 tl_status tl_shadow_analytic(tl_shadow *s);
 /* <cotangent, y> of a run in f64 with the leaves at x; NaN on failure (s->err). */
 double tl_shadow_value(tl_shadow *s);
-/* Fills found[own] from a run with the leaves at x. roll > 0: every leaf and
- * every result also moves by a rounding unit, up or down as random stream number `roll` says. */
+/* Fills found[own] from a run with the leaves at x. roll > 0: every leaf and every result also
+ * moves by a rounding unit, up or down as random stream number `roll` says. */
 tl_status tl_shadow_gradients(tl_shadow *s, bool own, int roll);
 void tl_shadow_free(tl_shadow *s);
 /* Copies the error of tape t, if it has one, to s->err. */
@@ -85,8 +85,8 @@ int64_t tl_bad_element(const tl_array *a);
 
 /* ---- numeric.c ---- */
 
-/* What moves along dir: one leaf, or every checked leaf (leaf NULL). dir is 0 elsewhere. element >=
- * 0: it is 1 at that element of the leaf, and 0 at others. */
+/* The leaves that move along dir: one, or every checked leaf (leaf NULL). dir is 0 elsewhere.
+ * element >= 0: it is 1 at that element of the leaf, and 0 at others. */
 typedef struct {
     tl_shadow_leaf *leaf;
     int64_t element;
@@ -99,7 +99,7 @@ static inline bool tl_path_moves(const tl_path *p, const tl_shadow_leaf *l)
 
 typedef struct {
     double value, error; /* derivative, and the estimate of its error */
-    double step;         /* the smallest that went into value */
+    double step;         /* the smallest of the steps that went into value */
     double smallest;     /* of all steps */
     double below, above; /* one-sided derivatives by it ... */
     double bend;         /* ... and their difference where the function bends; 0: smooth */
@@ -109,7 +109,7 @@ typedef struct {
 double tl_shadow_value_at(tl_shadow *s, double h);
 /* Its derivative by h at h = 0. */
 tl_numeric tl_shadow_derivative(tl_shadow *s, const tl_path *p);
-/* The same by steps from that part of what moves on down. */
+/* The same by steps that fall from that part of the moving leaves' size. */
 tl_numeric tl_shadow_derivative_near(tl_shadow *s, const tl_path *p, double part);
 /* Whether d is off from the f64 gradient, by that much, because of a bend at x0 or near it. */
 bool tl_shadow_bends(tl_shadow *s, const tl_numeric *d, double off);
@@ -149,13 +149,13 @@ typedef struct {
     double largest;      /* the largest of the leaves' root mean square gradients */
     bool signal;         /* some leaf has a gradient other than zero */
     bool noised[2];      /* the leaves' noise has been measured */
-    bool lost;           /* a comparison failed by no more than what roundings do there */
+    bool lost;           /* a comparison failed by no more than roundings explain */
     bool in_f64;         /* a comparison in f64 is wrong */
     bool empty;          /* the result depends on nothing */
     double below, above; /* one-sided derivatives of the comparison that is reported */
     double worst;        /* how far over its tolerance the worst comparison is ... */
     int worst_leaf;      /* ... the index of its leaf (-1: all at once) ... */
-    const char *why;     /* ... and what is to be said of it where every op is right by itself */
+    const char *why;     /* ... and the text for it where every op is right by itself */
     int only;            /* > 0: only leaf only - 1 is compared, and `seen` is kept */
     tl_compared seen[TL_SEEN];
     int n_seen;
@@ -168,8 +168,8 @@ typedef struct {
 tl_status tl_check_begin(tl_checker *c, const tl_subject *f);
 /* Records f, and finds its leaves and their analytic gradients. */
 tl_status tl_check_record(tl_checker *c, const tl_subject *f);
-/* Records f and compares its gradients. The verdict is in c->r; what else went wrong, in c->s.err.
- * The caller sets o, r, who and only of c, the rest to zero, and frees c->s in any case. */
+/* Records f and compares its gradients. The verdict is in c->r; any other error, in c->s.err. The
+ * caller sets o, r, who and only of c, the rest to zero, and frees c->s in any case. */
 tl_status tl_check_run(tl_checker *c, const tl_subject *f);
 /* Sets dir: to 1 at the path's element, or at random for all leaves that move. */
 void tl_check_aim(tl_checker *c, const tl_path *p);
@@ -196,12 +196,12 @@ void tl_culprit_find(tl_tape *rec, tl_tensor y, int order, tl_gradcheck_options 
 
 /* ---- report.c ---- */
 
-/* Writes what was found into c->r->text. */
+/* Writes the result into c->r->text. */
 void tl_check_describe(tl_checker *c);
 
 /* ---- explain.c ---- */
 
-/* Refuses what is outside the promise. */
+/* Refuses nodes outside the promise. */
 extern const tl_observer tl_strict;
 
 #endif
