@@ -1,5 +1,5 @@
-/* array.c: dtypes, shapes and strides, broadcasting, views, access to elements; making arrays with
- * memory of their own. */
+/* array.c: dtypes, shapes and strides, broadcasting, views, access to elements, arrays with memory
+ * of their own. */
 #include "tensor/array.h"
 
 #include <stdio.h>
@@ -64,7 +64,7 @@ tl_shape tl_array_shape(const tl_array *a)
     return s;
 }
 
-/* The bytes of a, from its first element on: *low .. *high - 1. False if they are too many. */
+/* The bytes of a, from its first element on: *low .. *high - 1. False if there are too many. */
 static bool reach(const tl_array *a, int64_t *low, int64_t *high)
 {
     const int64_t size = (int64_t)dtypes[a->dtype].size, most = INT64_MAX / 4;
@@ -116,7 +116,7 @@ bool tl_array_repeats(const tl_array *a)
 {
     bool repeats = false;
     for (int i = 0; i < a->ndim; i++) {
-        int64_t below = 0; /* how far dims of smaller steps reach */
+        int64_t below = 0; /* how far the dims with smaller steps reach */
         if (a->dim[i] == 0)
             return false;
         for (int k = 0; k < a->ndim; k++)
@@ -388,7 +388,7 @@ void tl_element_put_i64(tl_dtype d, void *p, int64_t x)
         tl_element_put(d, p, tl_i64_to_f64_odd(x));
 }
 
-/* Calls of their own, so that no conversion can move out of the floating-point environment. */
+/* Not inlined, so that no conversion can move out of the floating-point environment. */
 static __attribute__((noinline)) double get(const tl_array *a, int64_t flat)
 {
     return tl_element_get(a->dtype, tl_array_at(a, flat));
@@ -415,8 +415,8 @@ void tl_array_put(const tl_array *a, int64_t flat, double x)
 
 /* ---- arrays with memory of their own ---- */
 
-/* Checks dtype and dims of an array without memory, and sets the bytes that it needs and, unless
- * `strided` says that they are set, its strides. */
+/* Checks the dtype and dims of an array without memory, sets *bytes to what it needs and, unless
+ * they are set already (`strided`), its strides. */
 static tl_status lay(tl_array *a, bool strided, size_t *bytes, tl_err *err)
 {
     const tl_dtype d = a->dtype;

@@ -28,12 +28,12 @@ typedef enum {
 } tl_dtype;
 
 const char *tl_dtype_name(tl_dtype d); /* "F32" */
-size_t tl_dtype_size(tl_dtype d);      /* bytes of one element; 0: no array can have it */
+size_t tl_dtype_size(tl_dtype d);      /* bytes of one element; 0 if no array has d */
 bool tl_dtype_is_float(tl_dtype d);    /* f64, f32, f16, bf16 */
 tl_dtype tl_dtype_compute(tl_dtype d); /* f64 for f64; f32 for f32, f16, bf16; else d itself */
 
 /* A list of up to 8 sizes: TL_DIMS(2, 3); TL_SCALAR is 0-d. Ops check its ndim; the functions below
- * take one out of range for the nearest possible. */
+ * clamp one that is out of range. */
 typedef struct {
     int ndim;
     int64_t dim[TL_MAX_DIMS];
@@ -66,13 +66,13 @@ tl_shape tl_array_shape(const tl_array *a);                     /* its dims */
 int64_t tl_array_count(const tl_array *a);                      /* elements */
 int64_t tl_shape_count(const tl_shape *s);                      /* of an array of that shape */
 bool tl_array_same_shape(const tl_array *a, const tl_array *b); /* dims alone, not strides */
-bool tl_shape_equal(const tl_shape *a, const tl_shape *b);      /* as many dims of these sizes */
+bool tl_shape_equal(const tl_shape *a, const tl_shape *b);      /* same ndim and sizes */
 bool tl_array_contiguous(const tl_array *a);                    /* row-major, no gaps */
 void *tl_array_at(const tl_array *a, int64_t flat);             /* element, row-major; if any */
 double tl_array_get(const tl_array *a, int64_t flat); /* its value; TRUE is 1, I64 is rounded */
-void tl_array_put(const tl_array *a, int64_t flat, double x); /* as cast: NUMERICS 1.8 */
+void tl_array_put(const tl_array *a, int64_t flat, double x); /* casts x by NUMERICS 1.8 */
 
-/* "[2, 3]" in buf, of at least TL_SHAPE_TEXT bytes; returns buf. */
+/* Writes "[2, 3]" to buf, which has at least TL_SHAPE_TEXT bytes; returns buf. */
 enum { TL_SHAPE_TEXT = 192 };
 char *tl_shape_text(char *buf, const tl_shape *s);
 char *tl_array_shape_text(char *buf, const tl_array *a); /* of the array's shape */

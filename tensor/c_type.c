@@ -1,4 +1,4 @@
-/* c_type.c: data that come in - which C types hold the elements of a dtype, and whether they do. */
+/* c_type.c: checks data that come in: their C type against the dtype, and their values if BOOL. */
 #include "tensor/c_type.h"
 
 #include <string.h>
@@ -25,7 +25,7 @@ static const struct {
 #endif
 };
 
-/* The one to be named in a message. */
+/* The C type that a message names. */
 static const char *c_type_of(tl_dtype d)
 {
     switch (d) {

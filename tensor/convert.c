@@ -1,4 +1,4 @@
-/* convert.c: the loops of convert.h, by the conversions of the vector level in force. */
+/* convert.c: the loops of convert.h, around the conversions of the running vector level. */
 #include "tensor/convert.h"
 
 #include "tensor/isa.h"

@@ -1,4 +1,4 @@
-/* copy.c: copies of strided arrays, and whether two hold the same. */
+/* copy.c: copies strided arrays, and finds where two differ. */
 #include <string.h>
 
 #include "tensor/operands.h"
@@ -40,15 +40,15 @@ void tl_array_gather(const tl_array *a, int64_t from, int64_t n, void *to)
     }
 }
 
-/* One copy: to v[0] from v[1], of the same collapsed dims, of which the last two are planes of rows
- * and columns. */
+/* A copy to v[0] from v[1]. Both have the same collapsed dims; the last two are the rows and
+ * columns of a plane. */
 typedef struct {
     tl_array v[2];
     size_t size; /* of an element */
 } copying;
 
-/* Of those rows of all planes, a block of columns after the other: what lies in the order of rows
- * is read while its lines are in the cache. */
+/* Copies rows begin to end, counted through all planes, one block of columns after another. So the
+ * cache lines of an array whose columns are contiguous are still there for the next row. */
 static void copy_rows(void *ctx, int64_t begin, int64_t end, int thread)
 {
     enum { BLOCK = 64 };
@@ -74,7 +74,7 @@ static void copy_rows(void *ctx, int64_t begin, int64_t end, int thread)
     }
 }
 
-/* Elements begin to end of one dim. */
+/* Copies elements begin to end of arrays of one dim. */
 static void copy_part(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const copying *c = ctx;

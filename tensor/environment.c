@@ -103,7 +103,7 @@ void tl_fpenv_leave(tl_fpenv saved)
 #endif
 
 static pthread_once_t plain_once = PTHREAD_ONCE_INIT;
-static locale_t plain; /* C's, for the life of the process; 0, which changes nothing: no memory */
+static locale_t plain; /* the C locale, kept for good; if out of memory 0, which changes nothing */
 
 static void make_plain(void) { plain = newlocale(LC_ALL_MASK, "C", (locale_t)0); }
 

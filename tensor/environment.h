@@ -1,4 +1,4 @@
-/* environment.h: the variables of the environment that the library reads. */
+/* environment.h: checks the environment variables that the library reads. */
 #ifndef TL_ENVIRONMENT_H
 #define TL_ENVIRONMENT_H
 
@@ -6,8 +6,8 @@
 
 enum { TL_THREADS_MOST = 256 };
 
-/* TL_EUSAGE if TL_ISA is the name of no level that this processor has, or TL_THREADS no whole
- * number from 0 to TL_THREADS_MOST. */
+/* TL_EUSAGE if TL_ISA names a level that this build or processor lacks, or if TL_THREADS is not a
+ * whole number from 0 to TL_THREADS_MOST. */
 tl_status tl_environment_check(tl_err *err);
 
 #endif

@@ -46,10 +46,10 @@ static int64_t type_size(tl_gemm_type type)
     return type == TL_GEMM_F64 ? 8 : type == TL_GEMM_F32 ? 4 : 2;
 }
 
-/* Computing C^T = B^T A^T is faster: B is stored transposed, so that packing it is work, and is so
- * much larger than A and C that packing A and transposing C costs less. A's rows become the lanes
- * of vectors and must fill them; with only one vector the tile is slower and the gain must be
- * larger. */
+/* Whether computing C^T = B^T A^T is faster: B is stored transposed, so packing it takes work, and
+ * it is so much larger than A and C that packing A and transposing C costs less. A's rows become
+ * the lanes of vectors and must fill them. With only one vector the tile is slower, so the gain
+ * must be larger. */
 static bool turning_pays(const tl_gemm_kernel *kernel, const tl_gemm_args *g)
 {
     const int64_t lanes = kernel->lanes, spare = round_up(g->m, lanes) - g->m;
@@ -59,7 +59,7 @@ static bool turning_pays(const tl_gemm_kernel *kernel, const tl_gemm_args *g)
 }
 
 /* The tile wants contiguous rows of C. Where C's columns are contiguous instead, where C is a
- * single column, and where it spares packing B, this turns the problem into C^T = B^T A^T. The
+ * single column, and where it saves packing B, this turns the problem into C^T = B^T A^T. The
  * chains are the same, since the factors of a product commute. */
 static tl_gemm_args oriented(const tl_gemm_table *t, const tl_gemm_args *g)
 {
@@ -142,8 +142,8 @@ static tl_gemm_mat submatrix(const tl_gemm_mat *m, int64_t i, int64_t j)
     return s;
 }
 
-/* All rows and one block of columns (from j) of C, one block of k (from p): packs B, then A block
- * by block. */
+/* Multiplies one block of k (from p) into all rows and one block of columns (from j) of C: packs B,
+ * then A block by block. */
 static void columns_block(const tl_gemm_args *g, const layout *y, int64_t j, int64_t p,
                           char *scratch)
 {
@@ -225,7 +225,7 @@ int64_t tl_gemm_scratch_bytes(const tl_gemm_table *t, const tl_gemm_args *g)
     return scratch_bytes(t, &o);
 }
 
-/* The multiplication of a task: its rows of A, columns of B and block of C. */
+/* The arguments of a task: its rows of A, columns of B and block of C. */
 static tl_gemm_args task_args(const tl_gemm_plan *plan, int64_t task)
 {
     tl_gemm_args part = plan->args;

@@ -26,7 +26,7 @@ typedef struct {
 const tl_isa *tl_isa_now(void);
 /* Level i of those that the build and the processor have, weakest first; NULL past the end. */
 const tl_isa *tl_isa_at(int i);
-/* That is the name of a level, of whatever processor. */
+/* Whether that is the name of a level, of any processor. */
 bool tl_isa_is_name(const char *name);
 /* Switches to the level of that name; returns false, and changes nothing, if there is none. */
 bool tl_isa_force(const char *name);

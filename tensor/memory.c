@@ -1,5 +1,5 @@
-/* memory.c: memory for records: the C heap, with hooks for tests; tables by key, which are open
- * addressing and never more than half full, and hashes to be keys; bump memory. */
+/* memory.c: memory for records: the C heap, with hooks for tests; tables by key, with open
+ * addressing and never more than half full; hashes that serve as keys; bump memory. */
 #include "tensor/memory.h"
 
 #include <malloc.h>
@@ -114,7 +114,7 @@ bool tl_text_close(FILE *f, char **text)
 {
     bool whole = f != NULL && !ferror(f);
     whole = f != NULL && fclose(f) == 0 && whole;
-    if (f != NULL && tl_alloc_fails()) { /* as a close whose realloc fails */
+    if (f != NULL && tl_alloc_fails()) { /* simulates a close whose realloc fails */
         free(*text);
         *text = NULL;
     }

@@ -18,9 +18,8 @@ bool tl_grow(void *list, int *cap, int n, size_t size);
 /* Makes a table of *cap elements reach element i; the new ones are zero. False as above. */
 bool tl_grow_to(void *table, uint32_t *cap, uint32_t i, size_t size);
 char *tl_strdup(const char *s);
-/* Closes f, which open_memstream made and which sets *text, for free(). False: the text is not
- * whole, or not there: a close that finds no memory for it may say nothing of that. f may be NULL.
- */
+/* Closes f, a stream of open_memstream that sets *text, which free() releases. False if the text is
+ * cut or missing: fclose alone may not report that it had no memory. f may be NULL. */
 bool tl_text_close(FILE *f, char **text);
 bool tl_same_text(const char *a, const char *b); /* or both are NULL */
 
@@ -30,10 +29,10 @@ typedef struct {
     size_t n, cap; /* cap: 0 or a power of two */
     uint64_t salt; /* decides where keys lie; random where the keys may be chosen to collide */
 } tl_key_map;
-uint64_t *tl_key_map_find(const tl_key_map *m, uint64_t key);     /* NULL: not there */
+uint64_t *tl_key_map_find(const tl_key_map *m, uint64_t key);     /* NULL: none */
 bool tl_key_map_put(tl_key_map *m, uint64_t key, uint64_t value); /* false: out of memory */
 void tl_key_map_clear(tl_key_map *m);
-void tl_key_map_free(tl_key_map *m); /* it is empty then, and can be used again */
+void tl_key_map_free(tl_key_map *m); /* empties it for use again */
 
 /* Mixes x into the hash h. */
 uint64_t tl_mix(uint64_t h, uint64_t x);
@@ -58,7 +57,7 @@ void tl_bump_free(tl_bump *b);
 #ifdef TL_TEST_HOOKS /* only in the tests' own storage.o and memory.o, not in the library */
 /* The n-th allocation from now fails (1 = the next), a tensor's as well; 0 switches it off. */
 void tl_alloc_fail_after(int64_t n);
-bool tl_alloc_fails(void); /* whether this one does */
+bool tl_alloc_fails(void); /* whether this allocation fails */
 /* Starts or stops counting the bytes of this memory; returns the most that were in use at once
  * since the last call. */
 int64_t tl_alloc_peak(bool watch);

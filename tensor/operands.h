@@ -17,17 +17,17 @@ tl_status tl_shape_broadcast(tl_shape *out, const tl_array *a, const tl_array *b
  * as 64-bit integers, F16 and BF16 as unsigned short, BOOL as bool or unsigned char. */
 tl_status tl_c_type_check(const char *c_type, tl_dtype dtype, tl_err *err);
 void tl_array_set_contiguous(tl_array *a); /* strides from dims */
-/* A view of a with shape s, to which it broadcasts by zero strides. */
+/* A view of a with shape s, to which zero strides broadcast it. */
 tl_array tl_array_expand(const tl_array *a, const tl_shape *s);
-/* A view of a with shape s of as many elements; false where the strides allow none. */
+/* A view of a with shape s of as many elements; false if a's strides allow none. */
 bool tl_array_reshape_view(const tl_array *a, const tl_shape *s, tl_array *out);
 /* Merges dims of n arrays of equal dims where the strides of all allow it, so that one short loop
  * nest serves all. */
 void tl_array_collapse(tl_array *arrays, int n);
 /* Copies element by element: same shape and dtype, any strides, no overlap. */
 void tl_array_copy(const tl_array *dst, const tl_array *src);
-/* tl_array_get and tl_array_put of the element at an address, in the floating-point environment
- * that is there (tensor/threads.h); put_i64 rounds x once. */
+/* tl_array_get and tl_array_put of the element at an address, in the caller's floating-point
+ * environment (tensor/threads.h); put_i64 rounds x once. */
 double tl_element_get(tl_dtype d, const void *p);
 void tl_element_put(tl_dtype d, void *p, double x);
 void tl_element_put_i64(tl_dtype d, void *p, int64_t x);
@@ -64,8 +64,8 @@ typedef struct {
     int64_t rsc, csc;
     bool f64;        /* compute, and store C, in f64; else in f32 */
     bool accumulate; /* continue the chains that C holds */
-    /* Set for a convolution, which only the library's kernels are given, else NULL: B[k][j], of
-     * type f32 or f64, is at b.data + b_row[k] + b_col[j], in elements. */
+    /* NULL, but for convolutions, which only the library's kernels get: then B[k][j], of type f32
+     * or f64, is at b.data + b_row[k] + b_col[j], in elements. */
     const int64_t *b_row, *b_col;
 } tl_gemm_args;
 TL_END

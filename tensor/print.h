@@ -23,7 +23,7 @@
  * data), TL_EIO. */
 tl_status tl_array_print(FILE *f, const tl_array *a, tl_err *err);
 
-/* An element of that dtype as text, different for any two that differ; returns buf. */
+/* An element of that dtype as text, with digits enough to tell any two apart; returns buf. */
 enum { TL_ELEMENT_TEXT = 40 };
 const char *tl_element_text(char buf[TL_ELEMENT_TEXT], tl_dtype d, const void *p);
 

@@ -7,12 +7,12 @@
 #include "tensor/status.h"
 TL_BEGIN
 
-/* Threads for kernels, which change no bit: at most 256 (more is as 256), 0 or less for one a core.
- * Default: TL_THREADS in the environment, else 0. Set them while no other thread computes. */
+/* Threads for kernels; they change no bit. At most 256 (more counts as 256); 0 or less: one per
+ * core. Default: TL_THREADS in the environment, else 0. Set them while no other thread computes. */
 void tl_threads_set(int n);
 int tl_threads(void);
 
-/* What memory comes from: "jemalloc", or "aligned_alloc" where the process has none. */
+/* Where memory comes from: "jemalloc", or "aligned_alloc" where the process has none. */
 const char *tl_allocator(void);
 typedef struct {
     size_t used, peak; /* bytes in use now, and the most since the last reset of the tape */

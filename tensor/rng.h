@@ -35,7 +35,7 @@
 #include "tensor/status.h"
 TL_BEGIN
 
-/* A stream's key, not to be drawn from where status is TL_EDOMAIN (no name) or TL_ENOMEM. */
+/* A stream's key. Draw from it only if status is TL_OK, not TL_EDOMAIN (no name) or TL_ENOMEM. */
 typedef struct {
     uint32_t k[2];
     tl_status status;
@@ -57,7 +57,7 @@ double tl_rng_normal64(tl_rng_key key, uint64_t a, uint64_t b); /* normal: mean 
 void tl_rng_fill_uniform32(float *out, size_t n, tl_rng_key key, uint64_t a, uint64_t b);
 void tl_rng_fill_uniform64(double *out, size_t n, tl_rng_key key, uint64_t a, uint64_t b);
 void tl_rng_fill_normal64(double *out, size_t n, tl_rng_key key, uint64_t a, uint64_t b);
-/* Element i of an array, row-major: scale times the draw at (0, i), normal64 or 2 uniform64 - 1. */
+/* Sets element i, row-major, to scale times a draw at (0, i): normal64, or 2 * uniform64 - 1. */
 struct tl_array;
 void tl_rng_fill_array(const struct tl_array *out, tl_rng_key key, bool normal, double scale);
 TL_END

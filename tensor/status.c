@@ -51,7 +51,7 @@ tl_status tl_vfail(tl_err *err, tl_status s, const char *fmt, va_list ap)
                 n += (size_t)sprintf(err->message + n, "%%%02x", (unsigned char)*c);
         }
         err->message[n] = '\0';
-        __atomic_store_n(&err->status, s, __ATOMIC_RELEASE); /* a model's threads all ask for it */
+        __atomic_store_n(&err->status, s, __ATOMIC_RELEASE); /* all threads of a model read it */
     }
     pthread_mutex_unlock(&lock);
     return s;
@@ -68,7 +68,7 @@ tl_status tl_fail(tl_err *err, tl_status s, const char *fmt, ...)
 
 tl_status tl_need(tl_err *err, const char *func, const char *what, bool there, int64_t n)
 {
-    size_t m = strlen(func); /* of the name as the user writes it: without _at or _with */
+    size_t m = strlen(func); /* length of the name as the user writes it: without _at or _with */
     if (m > 3 && strcmp(func + m - 3, "_at") == 0)
         m -= 3;
     else if (m > 5 && strcmp(func + m - 5, "_with") == 0)

@@ -53,7 +53,7 @@ const char *tl_status_name(tl_status s);
 const char *tl_status_text(tl_status s);
 
 /* The first failure of an object. Later ones do not overwrite it, so that a user reads the cause
- * and not a consequence. All zero: none. */
+ * and not a consequence. All zero means none. */
 enum { TL_MESSAGE_MAX = 1024 };
 typedef struct {
     tl_status status;
@@ -73,15 +73,15 @@ tl_status tl_fail(tl_err *err, tl_status s, const char *fmt, ...) TL_PRINTF(3, 4
 tl_status tl_vfail(tl_err *err, tl_status s, const char *fmt, va_list ap) TL_PRINTF(3, 0);
 void tl_err_clear(tl_err *err); /* forgets it; NULL is fine */
 
-/* TL_EDOMAIN if n is negative, or if the pointer `what` to n things is not there: "tl_concat: -1 is
- * not a count", "tl_save: path is NULL". func: __func__ of the public function. */
+/* TL_EDOMAIN if n is negative, or if `what`, the pointer to n > 0 things, is NULL: "tl_concat: -1
+ * is not a count", "tl_save: path is NULL". func: __func__ of the public function. */
 tl_status tl_need(tl_err *err, const char *func, const char *what, bool there, int64_t n);
 static inline bool tl_is_count(int64_t n) { return n >= 0; }
 #define TL_NEED(err, p) ((p) != NULL ? TL_OK : tl_need(err, __func__, #p, false, 1))
 #define TL_NEED_N(err, p, n) \
     ((p) != NULL && tl_is_count(n) ? TL_OK : tl_need(err, __func__, #p, (p) != NULL, n))
 
-/* Leaves the function with the status of a call that failed. */
+/* Returns from the function around it with the status of a call that fails. */
 #define TL_TRY(call)                      \
     do {                                  \
         tl_status tl_try_status = (call); \

@@ -12,7 +12,7 @@
  *
  * Destroying a jemalloc arena leaves addresses and some pages behind, megabytes and kilobytes each.
  * So none is destroyed: an arena that is freed gives its pages back to the system and becomes idle,
- * and the next one wanted is that one. There are as many as ever lived at once. */
+ * and tl_arena_new takes an idle one first. There are never more than ever lived at once. */
 #include "tensor/storage.h"
 
 #include <pthread.h>
@@ -45,7 +45,7 @@ struct tl_arena {
     tl_arena *next_idle;
 #if TL_JEMALLOC
     unsigned index;        /* jemalloc's number of its arena */
-    extent_hooks_t hooks;  /* how that gets memory from the system: `plain`, but for alloc */
+    extent_hooks_t hooks;  /* how it gets memory from the system: `plain`, except for alloc */
     extent_hooks_t *plain; /* jemalloc's own */
 #endif
 };
@@ -384,7 +384,7 @@ typedef struct {
 
 enum { STEPS = 4096 };
 
-/* Inserts a term, by falling stride; dims of equal stride become one term. */
+/* Inserts a term in order of falling stride; dims of equal stride become one term. */
 static int add_reach(reach *r, int n, int64_t stride, int64_t extent)
 {
     reach x = {stride < 0 ? -stride : stride, stride < 0 ? -extent : 0, stride < 0 ? 0 : extent};

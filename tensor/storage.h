@@ -26,14 +26,14 @@
 
 typedef struct tl_arena tl_arena;
 
-/* What changed a storage in place: an op or a call, and where it stands (file NULL: nowhere). All
- * borrowed. */
+/* What changed a storage in place: an op or a call, and its place in the source (file NULL:
+ * unknown). All borrowed. */
 typedef struct {
     const char *what, *file;
     int line;
 } tl_changer;
 
-/* One change of which the region is known. */
+/* One change whose region is known. */
 typedef struct tl_change {
     tl_array where;
     uint32_t version; /* of the storage after the change */
@@ -43,16 +43,16 @@ typedef struct tl_change {
 
 typedef struct tl_storage {
     void *data;   /* 64-byte aligned; never NULL, not even for 0 bytes */
-    size_t bytes; /* as asked for */
-    size_t size;  /* of the block; that of its class */
+    size_t bytes; /* as requested */
+    size_t size;  /* of the block, by its class */
     int bin;      /* its class */
     tl_arena *arena;
-    _Atomic int32_t refs;     /* atomic, since tapes of several threads may share a model's */
-    _Atomic uint32_t version; /* incremented by every change in place */
-    _Atomic uint64_t changed; /* the number of the last change (tl_changes); 0: none */
-    bool blank;               /* counts as all +0, which is not written yet (tl_storage_settle) */
-    tl_change *changes;       /* the changes of which a region is known */
-    tl_changer whole;         /* the last change of which no region is known */
+    _Atomic int32_t refs;         /* atomic, since tapes of several threads may share a model's */
+    _Atomic uint32_t version;     /* incremented by every change in place */
+    _Atomic uint64_t changed;     /* the number of the last change (tl_changes); 0: none */
+    bool blank;                   /* counts as all +0, not written yet (tl_storage_settle) */
+    tl_change *changes;           /* changes whose region is known, newest first */
+    tl_changer whole;             /* the last change whose region is unknown */
     struct tl_storage *next_free; /* of a bin, or of the scratch of one call */
     struct tl_storage *next_all;  /* of the arena */
 } tl_storage;
@@ -84,26 +84,26 @@ tl_status tl_shape_lay(const tl_shape *s, tl_dtype d, tl_array *a, size_t *bytes
  * are set, and gives each a block st[i] with undefined contents. arena NULL: without blocks. */
 tl_status tl_arrays_new(tl_arena *arena, tl_array *a, int n, bool strided, tl_storage **st,
                         tl_err *err);
-/* Gives a view the dtype of what it shows, and checks its dims as tl_shape_check does, but not how
- * many bytes they are: it needs none. TL_EUSAGE if it shows elements that `of` has not, which is
- * seen where `of` has data, or (once) any more than once where `of` does not. */
+/* Gives view a the dtype of `of`, and checks its dims as tl_shape_check does, but not the number of
+ * bytes: a view needs none. TL_EUSAGE if it shows elements outside `of` (checked if `of` has data),
+ * or, with `once`, if it repeats elements although `of` does not. */
 tl_status tl_view_check(tl_array *a, const tl_array *of, bool once, tl_err *err);
-/* None of n arrays has an element. */
+/* Whether all of n arrays are empty. */
 bool tl_arrays_empty(const tl_array *a, int n);
 /* The bytes of all elements, stored side by side. */
 size_t tl_array_room(const tl_array *a);
-/* Of a dtype that is computed in, and row-major, or (rows) with whole rows at least. */
+/* Whether the dtype is a compute type and the elements (with `rows`: of each row) contiguous. */
 bool tl_array_plain(const tl_array *a, bool rows);
-/* Of one dtype, shape and layout. */
+/* Whether both have the same dtype, shape and layout. */
 bool tl_array_laid_alike(const tl_array *a, const tl_array *b);
-/* Some element may be shown more than once: a dim does not step over what smaller steps reach. */
+/* Whether an element may show twice: the step of a dim is no longer than smaller steps reach. */
 bool tl_array_repeats(const tl_array *a);
 
-/* Copies elements from .. from + n - 1 of a, row-major, side by side; few dims are fast
+/* Copies elements from .. from + n - 1 of a, row-major, side by side; faster with few dims
  * (tl_array_collapse). */
 void tl_array_gather(const tl_array *a, int64_t from, int64_t n, void *to);
-/* Row-major index of the first element in which b differs from a by a bit, all NaNs being one; 0
- * if dtype or shape differ; -1: none. */
+/* Row-major index of the first element in which a and b differ by a bit, all NaNs counting as
+ * equal; 0 if dtype or shape differ; -1 if nothing differs. */
 int64_t tl_arrays_differ(const tl_array *a, const tl_array *b);
 
 /* Visits the rows of a strided array in row-major order, without a division for each. The first
@@ -115,7 +115,7 @@ typedef struct {
     int64_t offset;          /* of its first element */
 } tl_cursor;
 
-/* At row number `row` of a. */
+/* A cursor at row number `row` of a. */
 static inline tl_cursor tl_cursor_at(const tl_array *a, int lead, int64_t row)
 {
     tl_cursor c = {.a = a, .lead = lead};
@@ -143,9 +143,9 @@ static inline void tl_cursor_next(tl_cursor *c)
     }
 }
 
-/* n dims, aligned at the last, broadcast to m dims `to` without making these larger. */
+/* Whether n dims, aligned at the last, broadcast to the m dims `to` without enlarging them. */
 bool tl_dims_expand(int n, const int64_t *dim, int m, const int64_t *to);
-/* n elements of a along a dim: start, start + step, ... (no data in a trace). */
+/* A view of n elements of a along a dim: start, start + step, ... (no data in a trace). */
 tl_array tl_part_of(const tl_array *a, int dim, int64_t start, int64_t step, int64_t n);
 
 /* c_type.c: checks the data that a call was given for a, which is contiguous: its C type fits the
@@ -161,14 +161,15 @@ bool tl_arrays_overlap(const tl_array *a, const tl_array *b);
 /* The same for arrays that have no memory yet: b begins `apart` bytes after a. */
 bool tl_arrays_overlap_apart(const tl_array *a, const tl_array *b, int64_t apart);
 
-/* Notes a change of region c->where (c from tl_calloc, s owns it from now on) as the newest; c
- * NULL: no region is known, it may be anywhere. */
+/* Notes a change of region c->where as the newest; s takes over c, which is from tl_calloc. c NULL:
+ * the region is unknown, and may be all of s. */
 void tl_storage_note(tl_storage *s, tl_changer by, tl_change *c);
 
 /* How many changes of storages have been noted in this process: the number of the last. */
 uint64_t tl_changes(void);
 
-/* Whether a change of s after version `since` may have written an element of a; *by is the last. */
+/* Whether a change of s after version `since` may have written an element of a. *by: the last such
+ * change of a known region; if there is none, the last of an unknown one. */
 bool tl_storage_changed(const tl_storage *s, uint32_t since, const tl_array *a, tl_changer *by);
 /* "adamw (train.c:12)", "tl_load"; returns buf. */
 enum { TL_CHANGER_TEXT = 192 };

@@ -198,8 +198,8 @@ static void *work(void *number)
     return NULL;
 }
 
-/* Goes on without threads that cannot be started. Workers block all signals, which are meant for
- * the program's own threads. */
+/* Starts workers up to `wanted`, and goes on without those that cannot be started. Workers block
+ * all signals, which are meant for the program's own threads. */
 static void start_workers(int wanted)
 {
     sigset_t all, before;
