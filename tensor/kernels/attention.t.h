@@ -97,8 +97,8 @@ static A(elem) * A(take)(char *scratch, size_t *used, int64_t count)
     return (A(elem) *)(void *)at;
 }
 
-/* Elements from one row of scores of n keys to the next: whole vectors, and such that rows do not
- * all share one cache set. */
+/* Elements from one row of scores of n keys to the next: whole vectors, of a length that keeps rows
+ * from all sharing one cache set. */
 static inline int64_t A(row_elements)(int64_t n)
 {
     const int64_t ld = A(round_up)(n, 16);
@@ -118,7 +118,7 @@ static inline int64_t A(block_rows)(const tl_attention_args *a)
     return A(round_up)((a->q_len + blocks - 1) / blocks, ATTN_ROWS);
 }
 
-/* Divides the scratch, which may be NULL to measure it, and returns the bytes that it takes. */
+/* Divides the scratch, which may be NULL, and returns the bytes that it takes. */
 static size_t A(furnish)(const tl_attention_args *a, bool backward, char *scratch, A(room) * room)
 {
     const int64_t rows = backward ? A(block_rows)(a) : ATTN_ROWS, wide = A(round_up)(a->dim, LANES);
@@ -156,7 +156,7 @@ static inline A(elem) * A(at)(const tl_attention_array *x, int64_t b, int64_t h,
     return x->data ? (A(elem) *)x->data + b * x->sb + h * x->sh + s * x->ss : NULL;
 }
 
-/* s: the scaled products of the rows a[r] with the keys of the panels. */
+/* Sets s to the scaled products of the rows a[r] with the keys of the panels. */
 static void A(scores)(const A(tile) * t, int64_t dim, const A(elem) * panels, A(elem) * s)
 {
     const bool few = t->rows <= ATTN_FEW;
@@ -168,7 +168,7 @@ static void A(scores)(const A(tile) * t, int64_t dim, const A(elem) * panels, A(
             (few ? A(scores_few1) : A(scores_many1))(t, dim, panels, s);
 }
 
-/* out[r]: the sum over the allowed keys of rows of b, weighted by s. */
+/* Sets out[r] to the sum of the rows of b over the allowed keys, weighted by s. */
 static void A(mix)(const A(tile) * t, int64_t dim, const A(elem) * s, const A(elem) * b,
                    int64_t ldb)
 {
@@ -192,8 +192,8 @@ static inline void A(repeat_last)(A(tile) * t)
 
 /* ---- forward ---- */
 
-/* Takes rows position by position, with the heads of a group side by side, as they see the same
- * keys. */
+/* Takes rows position by position, with the heads of a group side by side, because these see the
+ * same keys. */
 static void A(forward)(const tl_attention_args *a, int64_t task, void *scratch)
 {
     const int64_t tasks = a->batch * a->kv_heads, group = a->q_heads / a->kv_heads;

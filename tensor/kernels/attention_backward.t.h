@@ -11,7 +11,7 @@
 typedef struct {
     int64_t key, keys;       /* the first key, and how many there are */
     int64_t begin;           /* the first row of queries that allows `key` */
-    int64_t rows;            /* the rows of queries end here */
+    int64_t rows;            /* how many rows of queries there are */
     const A(elem) *const *w; /* by row: weights of all keys */
     const int64_t *n;        /* by row: how many keys it allows */
     const A(elem) * b;       /* rows to be added, with these weights */
@@ -53,7 +53,7 @@ static void A(zero_rows)(const tl_attention_array *x, int64_t b, int64_t h,
     }
 }
 
-/* p, t and dq of one tile of queries, from query i of head. */
+/* Computes p, t and dq of one tile of queries, from query i of head. */
 static void A(backward_tile)(const A(job) * job, A(tile) * t, int64_t head, int64_t i, A(elem) * p,
                              A(elem) * dp)
 {
@@ -99,7 +99,7 @@ static void A(fold_block)(const A(job) * job, const tl_attention_array *grad, A(
     }
 }
 
-/* Rows i to i + rows of one head. */
+/* Takes rows i to i + rows of one head. */
 static void A(backward_block)(const A(job) * job, int64_t head, int64_t i, int64_t rows)
 {
     const tl_attention_args *a = job->a;

@@ -8,8 +8,8 @@
  * Bits: each lane of each accumulator is one chain, rows ascending.
  */
 
-/* Rows from i on, while they allow no more than the first `most` keys of all, which include the
- * first `keys` of the tile. Inlined once for each number of keys. */
+/* Folds rows from i on, as long as they allow only the first `most` keys, which include the first
+ * `keys` of the tile; returns the next row. Inlined once for each number of keys. */
 static inline __attribute__((always_inline)) int64_t T(fold_keys)(int keys, int64_t most, int64_t i,
                                                                   const A(fold) * f,
                                                                   const A(elem) * b,

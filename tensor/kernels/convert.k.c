@@ -69,7 +69,7 @@ static void narrow(int64_t n, tl_dtype dst, const void *x, void *y, int64_t stri
     for (int64_t i = 0; i < n; i++) \
     ((type *)y)[i] = (type)(value)
 
-/* `to` is not I64: then nothing is cast. */
+/* `to` is never I64, as i64 to i64 is no cast. */
 static void cast_from_i64(int64_t n, const int64_t *x, tl_dtype to, void *y)
 {
     switch (to) {
@@ -88,7 +88,7 @@ static inline double load(tl_dtype d, const void *x, int64_t i) /* exact */
                          : (double)((const unsigned char *)x)[i];
 }
 
-/* Inlined for each `from`, so that its loops are without branches. */
+/* Inlined for each `from`, so that its loops have no branches. */
 static inline __attribute__((always_inline)) void cast_from(int64_t n, tl_dtype from, const void *x,
                                                             tl_dtype to, void *y)
 {

@@ -5,9 +5,9 @@
  * and after the last strip the next rows, so that memory is read nearly in order. Each column adds
  * its terms in the order of the rows. +0 is added before the first term, so that no sum is -0.
  *
- * 16 rows that come from memory are too many streams for the hardware prefetcher. So the rows of an
- * x of more than FAR bytes are taken one by one, as many columns at a time as have their
- * accumulators in the first cache, and what lies AHEAD bytes further on is prefetched. */
+ * 16 rows that come from memory are too many streams for the hardware prefetcher. So an x of more
+ * than FAR bytes is taken row by row, over as many columns as have accumulators that fit in the
+ * first cache, and is prefetched AHEAD bytes further on. */
 
 enum { F(PLAIN), F(RMS), F(LAYER) };
 enum { F(LANES) = sizeof(vec64) / sizeof(double), F(STRIP) = 8, F(DEEP) = 16 };

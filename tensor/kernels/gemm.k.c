@@ -44,8 +44,8 @@
 
 enum { PREFETCH_K = 64, ROWS_AHEAD = 8 };
 
-/* They transpose in the registers that they multiply with, and none is for exact products. (Built
- * by -march=native for AVX-512, the scalar level has its registers and is told that it has no fma.)
+/* lines() transposes in the registers that it multiplies with, and has no form for exact products.
+ * (With -march=native, the scalar level may have AVX-512's registers, but is told to use no fma.)
  */
 #define GEMM_LINES (VEC_FMA && TL_HAS_FMA)
 

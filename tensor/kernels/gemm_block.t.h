@@ -114,7 +114,7 @@ static inline G(tile_fn) * G(choose)(int64_t rows, int64_t left, int64_t *cols, 
     return G(part)[whole][r];
 }
 
-/* Runs a tile of a C whose columns are not adjacent in a buffer. */
+/* Runs a tile by way of a buffer, for a C whose columns are not adjacent. */
 static void G(scattered)(G(tile_fn) * fn, G(tile) * t, int64_t rows, int64_t cols, int64_t csc)
 {
     G(elem) buffer[G(BUFFER)];

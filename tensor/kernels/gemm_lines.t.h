@@ -92,8 +92,8 @@ static void G(lines_rows)(const G(tile) * t, int64_t rows, int groups, bool far)
 #undef ROWS
 }
 
-/* All columns, of which there are at least LANES. The last ones, if they do not fill a vector, are
- * computed in a buffer together with the columns before them. */
+/* Multiplies all columns, at least LANES. If the last ones do not fill a vector, they are computed
+ * in a buffer together with the columns before them. */
 static void G(lines)(const tl_gemm_block *g)
 {
     const int64_t most = g->m <= 2 ? 4 : 2, rest = g->n % G(LANES), at = g->n - G(LANES);

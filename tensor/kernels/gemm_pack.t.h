@@ -64,7 +64,7 @@ static void G(transpose_widened)(G(elem) * dst, int64_t stride, const void *src,
 }
 
 /* Packs lines that lie side by side: each k is one copy, of constant size for whole panels. Rows
- * are too far apart for the hardware prefetcher, so that later rows are prefetched here. */
+ * are too far apart for the hardware prefetcher, so later rows are prefetched here. */
 static void G(copy)(G(elem) * dst, int64_t stride, const G(elem) * src, int64_t step, int64_t count,
                     int64_t k)
 {

@@ -6,7 +6,7 @@
  * function name, M(stem) that type's array function in math.k.c; all are undefined at the end. */
 #ifndef TL_TILE_LIST
 /* clang-format off */
-/* Loops F(name)(n, x, y) and F(name)(n, a, b, y), below. NUMBER has one for i64, too. */
+/* Loops F(name)(n, x, y) and F(name)(n, a, b, y), below. NUMBER has a loop for i64, too. */
 #define TL_TILE_UNARY(X)                                                                         \
     X(neg) X(abs) X(square) X(reciprocal) X(relu) X(silu) X(softplus) X(gelu) X(gelu_tanh)
 #define TL_TILE_NUMBER(X) X(add) X(sub) X(mul)
@@ -17,7 +17,7 @@
 /* Functions of math.k.c. */
 #define TL_TILE_MATH(X)                                                                          \
     X(sqrt) X(rsqrt) X(exp) X(log) X(sin) X(cos) X(tanh) X(sigmoid) X(erf) X(log1p)
-/* Whatever pointwise.k.c calls in a way of its own. */
+/* Ops that pointwise.k.c calls in a way of their own. */
 #define TL_TILE_OTHER(X) X(where) X(scale) X(shift) X(cast) X(clamp) X(pow)
 #define TL_TILE_LIST(X)                                                                          \
     TL_TILE_UNARY(X) TL_TILE_NUMBER(X) TL_TILE_BINARY(X) TL_TILE_INTEGER(X) TL_TILE_COMPARE(X)   \

@@ -1,7 +1,7 @@
 /* recur.t.h: one step of a recurrent layer of n units for one sample, forward and backward
- * (NUMERICS 6.18, 6.19). g holds the parts of the gates that come from x, u those from the state; b
- * is added to u, or NULL. A row of several gates holds the n units of the first, then those of the
- * second, and so on. Included by rows.k.c. */
+ * (NUMERICS 6.18, 6.19). g holds the part of the gates that comes from x, u the part from the
+ * state; b, unless NULL, is added to u. A row of several gates holds the n units of the first, then
+ * those of the second, and so on. Included by rows.k.c. */
 
 /* x = g + (u + b) */
 static void F(gates)(int64_t n, const T *restrict g, const T *restrict u, const T *restrict b,
@@ -60,8 +60,8 @@ static void F(rnn)(int64_t n, const T *g, const T *u, const T *b, bool relu, T *
             h[i] = h[i] > 0 ? h[i] : h[i] != h[i] ? h[i] : 0;
 }
 
-/* dc is the gradient of the cell after the step, and becomes that of the cell before it, old. da
- * (4n) is the gradient of a, or NULL. */
+/* old is the cell before the step. dc is the gradient of the cell after the step, and becomes that
+ * of old. da (4n) is the gradient of a, or NULL. */
 static void F(lstm_grad)(int64_t n, const T *restrict dh, T *restrict dc, const T *restrict a,
                          const T *c, const T *restrict old, const T *restrict da, T *restrict ds)
 {
@@ -86,8 +86,8 @@ static void F(lstm_grad)(int64_t n, const T *restrict dh, T *restrict dc, const 
     }
 }
 
-/* dh is the gradient of the state after the step, and becomes the part of it that reaches the state
- * before it, old, through z. */
+/* old is the state before the step. dh is the gradient of the state after the step, and becomes the
+ * part of old's gradient that comes through z. */
 static void F(gru_grad)(int64_t n, T *restrict dh, const T *restrict a, const T *restrict old,
                         const T *restrict da, T *restrict dg, T *restrict ds)
 {

@@ -19,8 +19,8 @@ static void F(rotary_half)(int64_t h, const T *x, const T *r1, const T *r2, bool
         }
 }
 
-/* The sign is chosen for each element. From a sum next to a difference gcc's vectoriser would make
- * fused add-subtracts (vfmaddsub), which -ffp-contract=off does not prevent. */
+/* The sign is chosen for each element. Otherwise gcc's vectoriser would turn a sum next to a
+ * difference into a fused add-subtract (vfmaddsub), which -ffp-contract=off does not prevent. */
 static void F(rotary_pairs)(int64_t n, const T *x, const T *r1, const T *r2, bool turned, T *y)
 {
     for (int64_t i = 0; i + 1 < n; i += 2) {

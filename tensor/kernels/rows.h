@@ -14,7 +14,7 @@
 /* The scalars of an optimizer step. Kernels round them to their type (NUMERICS 12.3, 12.4). */
 typedef struct {
     double b1, b1c, b2, b2c, eps, lr, wd, c1, c2, clip;
-    double l2; /* Adam adds l2 * p to the gradient; AdamW has 0, and adds nothing */
+    double l2; /* Adam adds l2 * p to the gradient; for AdamW it is 0, and nothing is added */
 } tl_adamw_step;
 
 typedef struct {
@@ -61,7 +61,7 @@ enum {
         TL_ROW_COUNT
 };
 
-/* The kernels of one compute type T, once: X(result, name, operands); names end in S. In ops TL_ROW
+/* Lists the kernels of compute type T as X(result, name, operands); names end in S. In ops, TL_ROW
  * calls one of them by dtype. */
 /* clang-format off */
 #define TL_ROW_FUNCTIONS(X, T, S)                                                                 \
@@ -72,8 +72,8 @@ enum {
     X(double, square_sum##S, (int64_t n, const T *x))                                             \
     /* y[i] += x[i], in T */                                                                      \
     X(void, accumulate##S, (int64_t n, const T *x, T *y))                                         \
-    /* Of a tl_norm_rows, by 6.7 or, without a mean, by 6.2: dx for rows [begin, end); and for    \
-     * columns [begin, end) fold[i] += (double)(dy[i] * ((x[i] - mean) * rstd)), row by row. */   \
+    /* dx of a tl_norm_rows, by 6.7 or, without a mean, by 6.2, for rows [begin, end); and its    \
+     * fold[i] += (double)(dy[i] * ((x[i] - mean) * rstd)), row by row, for columns [begin, end) */ \
     X(void, norm_grad##S, (void *rows, int64_t begin, int64_t end, int thread))                   \
     X(void, norm_fold##S, (void *columns, int64_t begin, int64_t end, int thread))                \
     /* The plain fold of a tl_norm_rows with x, n, rows and fold alone: fold[i] += (double)x[i] */ \
@@ -88,7 +88,7 @@ enum {
     /* y = r1*x + r2*R(x) over n dims (NUMERICS 8.1), or, turned, y = r1*x - R(r2*x) */           \
     X(void, rotary##S, (int64_t n, const T *x, const T *r1, const T *r2, bool interleaved,        \
                         bool turned, T *y))                                                       \
-    /* da, db of 2.8 for dy, a, b */                                                              \
+    /* da, db (2.7) and, unless y is NULL, y = swiglu(a, b) */                                    \
     X(void, swiglu_grad##S, (int64_t n, const T *dy, const T *a, const T *b, T *da, T *db, T *y)) \
     /* a step of a recurrent layer, and its gradient (recur.t.h) */                               \
     X(void, lstm##S, (int64_t n, const T *g, const T *u, const T *b, T *a, T *c))                 \

@@ -16,7 +16,7 @@ typedef float vec32 __attribute__((vector_size(VEC_BYTES)));
 typedef double vec64 __attribute__((vector_size(VEC_BYTES)));
 typedef float half32 __attribute__((vector_size(VEC_BYTES / 2)));
 
-/* As many elements in f64. By itself gcc would convert a vector of floats in halves and join them.
+/* Widen the elements to f64. Left alone, gcc converts a vector of floats in halves and joins them.
  */
 static inline vec64 widen64(vec64 v) { return v; }
 static inline vec64 widen32(half32 v)

@@ -62,8 +62,8 @@ static inline __attribute__((always_inline)) T F(lanes_of_products)(int64_t n, c
 }
 
 /* The greatest of sign * x; sign is 1 or -1. Maximum is associative here (NaN wins, +0 > -0), so
- * the running maxima may meet in any order. They do not tell zeros apart, so if the result is a
- * zero the row is searched again. */
+ * the running maxima may meet in any order. They do not tell +0 from -0, so if the result is a
+ * zero, the row is searched again. */
 static inline T F(extreme)(int64_t n, const T *x, T sign)
 {
     T m[32];

@@ -1,8 +1,8 @@
 /* transpose.t.h: transposes elements, for packing and for tiles of C. Moves bits only.
  *
  * Parameters: G(name) gives names their suffix and has G(elem); after vec.t.h. The first part,
- * which is compiled once for all G, makes rows of 16-byte pieces from this level's widest
- * registers: zip32 and zip64 interleave the low (lo) or high (hi) halves of corresponding pieces.
+ * which is compiled once for all G, treats this level's widest registers as rows of 16-byte pieces:
+ * zip32 and zip64 interleave the low (lo) or high (hi) halves of corresponding pieces.
  */
 #ifndef TRANSPOSE_ONCE
 #define TRANSPOSE_ONCE

@@ -10,7 +10,7 @@
  *   fma               a*b + c per lane with one rounding, if VEC_FMA
  */
 #ifndef VEC_BYTES
-/* Before a loop: its body as often as it runs, so that its index is a constant. */
+/* Before a loop: unrolls all of it, so that its index is a constant. */
 #if defined(__clang__)
 #define VEC_UNROLL _Pragma("unroll")
 #else
@@ -57,9 +57,9 @@ static __attribute__((noinline, cold)) double_pair fma_odd(double_pair a, double
 }
 
 /* Rounding twice can only err where the double sum is a tie between floats: its last 29 bits are
- * 2^28, or the float is subnormal, where ties lie elsewhere. One comparison of 32-bit halves finds
- * both: low half - 2^28 < 1, high half without sign - 1 < that of 2^-126, less 1. This assumes
- * little-endian order; on big-endian machines every sum takes the slow way. */
+ * 2^28, or the float is subnormal, where ties lie elsewhere. One unsigned comparison of 32-bit
+ * halves finds both: low - 2^28 < 1, and high - 1 < h - 1, with high without its sign and h that of
+ * 2^-126. Little-endian order is assumed; on big-endian machines every sum takes the slow way. */
 static inline double_pair fma_pair(double_pair a, double_pair b, double_pair c)
 {
     typedef uint32_t halves __attribute__((vector_size(16)));
