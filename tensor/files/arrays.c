@@ -99,7 +99,7 @@ static double float_of(uint64_t bits, int size)
                        : tl_element_get(TL_F16, &half);
 }
 
-/* Converts the elements to those of `to`, which it visits in the order of the file. */
+/* Converts the elements into `to`, whose elements it visits in the order of the file. */
 static tl_status convert(tl_arrays *f, const tl_arrays_raw *r, const tl_array *to)
 {
     const int64_t n = tl_array_count(to), step = (int64_t)tl_dtype_size(to->dtype);
@@ -124,7 +124,7 @@ static tl_status convert(tl_arrays *f, const tl_arrays_raw *r, const tl_array *t
     return TL_OK;
 }
 
-/* a with its dims the other way round. */
+/* a with its dims in reverse order. */
 static tl_array turned(const tl_array *a)
 {
     tl_array t = *a;
@@ -238,8 +238,8 @@ static tl_status map(tl_arrays *f, const tl_reader *r)
     return TL_OK;
 }
 
-/* Reads f->bytes, whatever the format. Text needs the NUL that follows bytes that were read; mapped
- * ones have none. */
+/* Reads f->bytes in any of the formats. Text needs the NUL that follows bytes that were read;
+ * mapped bytes have none. */
 static tl_status parse(tl_arrays *f)
 {
     const unsigned char *b = (const unsigned char *)f->bytes;

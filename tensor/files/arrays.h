@@ -25,7 +25,7 @@ typedef struct {
     tl_dtype as;   /* a float dtype that all numbers are rounded to; default: as above */
     bool map;      /* map the file: elements that lie there as the host has them are read when they
                     * are touched. If another process cuts the file short, this one ends */
-    uint64_t most; /* bytes that arrays may take beside the file's; 0: any. Beyond: TL_EFORMAT */
+    uint64_t most; /* most bytes of arrays besides the file's own, else TL_EFORMAT; 0: no limit */
 } tl_arrays_options;
 
 /* Opens a file into *out, for tl_arrays_close; NULL on failure. TL_EFORMAT with the path and the
@@ -46,7 +46,7 @@ const char *tl_arrays_name(const tl_arrays *f, int i);
 int tl_arrays_find(const tl_arrays *f, const char *name); /* index of a name, or -1 */
 
 /* Writes n arrays of any strides: .npz under those names, or (names NULL, n 1) .npy. BF16 becomes
- * f4. TL_ENAME (twice, empty, not UTF-8), TL_EUSAGE, TL_EIO: what was there is as it was. */
+ * f4. TL_ENAME (duplicate, empty, too long, not UTF-8), TL_EUSAGE, TL_EIO: the old file stays. */
 tl_status tl_arrays_save(const char *path, const char *const *names, const tl_array *arrays, int n,
                          tl_err *err);
 TL_END

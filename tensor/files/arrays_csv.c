@@ -54,8 +54,8 @@ static void next_line(const char **p)
     *p += **p == '\n';
 }
 
-/* Reads rows of `columns` numbers from p into `to`, or only checks them (NULL), and counts them.
- * first: the number of the first row, for messages. */
+/* Reads rows of `columns` numbers from p into `to`, or only checks them if `to` is NULL, and counts
+ * them. first: the number of the first row, for messages. */
 static tl_status rows(tl_arrays *f, const char *p, const char *end, int64_t first, int64_t columns,
                       tl_array *to, int64_t *count)
 {

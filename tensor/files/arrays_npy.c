@@ -122,9 +122,9 @@ tl_status tl_npy_read(tl_arrays *f, const char *name, size_t length, const unsig
 
 /* ---- .npz: a zip archive. Its directory stands at the end ---- */
 
-/* What the directory says of a member. */
+/* A member, as the directory describes it. */
 typedef struct {
-    uint64_t stored, size; /* bytes in the archive; and inflated */
+    uint64_t stored, size; /* bytes in the archive, and inflated */
     uint64_t at;           /* where its entry begins */
     const unsigned char *name;
     size_t length; /* of the name */
@@ -176,7 +176,7 @@ static tl_status inflate_member(tl_arrays *f, const member *m, const char *who,
     uint64_t got = 0, room = 0, left = m->stored;
     int s = inflateInit2(&z, -MAX_WBITS);
     for (*out = NULL; s == Z_OK && got <= m->size;) {
-        if (got == room) { /* room for one byte more than claimed shows whether there is more */
+        if (got == room) { /* one byte more than claimed shows whether there is more */
             room = room * 2 + m->stored + 64;
             room = room < m->size ? room : m->size + 1;
             unsigned char *grown = tl_realloc(*out, (size_t)room);
@@ -220,8 +220,8 @@ static tl_status check_crc(tl_arrays *f, const member *m, const char *who, const
                                          who, crc, m->crc);
 }
 
-/* Reads the .npy of a member. bytes: the block of an inflated one, which the entry takes over if
- * its array lies there and which is freed if not; else NULL. */
+/* Reads the .npy of a member. bytes is the block of an inflated member, else NULL. The entry takes
+ * it over if its array lies there; otherwise it is freed. */
 static tl_status read_npy_of(tl_arrays *f, const member *m, const char *who,
                              const unsigned char *data, unsigned char *bytes)
 {
@@ -273,7 +273,7 @@ static tl_status read_member(tl_arrays *f, const member *m, const unsigned char 
     return s;
 }
 
-/* Where the directory is and how long, from the record at the end, which a comment may follow. */
+/* Finds the directory by the record at the file's end, which only a comment may follow. */
 static bool find_directory(const unsigned char *b, size_t n, uint64_t *at, uint64_t *bytes)
 {
     for (size_t back = 22; back <= n && back < 22 + 65536; back++) {

@@ -17,7 +17,7 @@ struct tl_arrays {
     size_t size;
     bool mapped;          /* `bytes` is a mapping; else a block with a NUL behind it */
     tl_dtype as;          /* the dtype asked for */
-    uint64_t most, taken; /* bytes of arrays that may be in blocks of their own, and that are */
+    uint64_t most, taken; /* bytes of arrays in blocks of their own: the limit, and now */
     const char *path;     /* for messages, while it is being opened */
     tl_err *err;          /* likewise */
 };
@@ -47,8 +47,8 @@ tl_status tl_arrays_add(tl_arrays *f, const char *name, size_t length, tl_arrays
 /* Adds an entry of that name with those elements. */
 tl_status tl_arrays_add_raw(tl_arrays *f, const char *name, size_t length, const tl_arrays_raw *r);
 
-/* An error, with status `as`, if two of n items, each of which begins with a pointer to its name,
- * have the same. The items stay in their order. */
+/* Fails with status `as` if two of n items have the same name. Each item begins with a pointer to
+ * its name. The items stay in their order. */
 tl_status tl_arrays_check_twice(const char *path, const void *items, size_t size, int n,
                                 tl_status as, tl_err *err);
 

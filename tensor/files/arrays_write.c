@@ -1,6 +1,5 @@
 /* arrays_write.c: writes .npy, and .npz as numpy.savez does, with stored members. Equal arrays give
- * equal files. An archive has the sizes and places of Zip64 however small it is: one way for all.
- */
+ * equal files. Sizes and places in an archive are in Zip64's form, however small they are. */
 #include "tensor/files/arrays_read.h"
 
 #include <stdio.h>
@@ -113,7 +112,7 @@ static tl_status write_entry(tl_writer *w, const member *m, bool directory)
     put(&r, 2, directory ? 28 : 20);
     if (directory) {
         put(&r, 2 + 2 + 2, 0);               /* no comment, first disk, binary */
-        put(&r, 4, (uint64_t)0100644 << 16); /* who may read it, by Unix */
+        put(&r, 4, (uint64_t)0100644 << 16); /* Unix permissions */
         put(&r, 4, UINT32_MAX);
     }
     TL_TRY(tl_writer_block(w, r.b, r.n));
@@ -146,7 +145,7 @@ static tl_status write_npz(tl_writer *w, member *m, int n)
     for (int i = 0; i < n; i++)
         TL_TRY(write_entry(w, &m[i], true));
     record r = {.n = 0};
-    put(&r, 4, 0x06064b50); /* the end, of Zip64 */
+    put(&r, 4, 0x06064b50); /* the end record of Zip64 */
     put(&r, 8, 44);
     put(&r, 4, 45 | 45 << 16);
     put(&r, 8, 0); /* of one disk */
@@ -154,11 +153,11 @@ static tl_status write_npz(tl_writer *w, member *m, int n)
     put(&r, 8, (uint64_t)n);
     put(&r, 8, length);
     put(&r, 8, at);
-    put(&r, 4, 0x07064b50); /* where that is */
+    put(&r, 4, 0x07064b50); /* its place */
     put(&r, 4, 0);
     put(&r, 8, at + length);
     put(&r, 4, 1);
-    put(&r, 4, 0x06054b50); /* and the end as it was before Zip64 */
+    put(&r, 4, 0x06054b50); /* the end record from before Zip64 */
     put(&r, 4, 0);
     put(&r, 4, UINT32_MAX);
     put(&r, 8, UINT64_MAX);

@@ -1,8 +1,8 @@
 /* bytes.c: arrays as canonical little-endian bytes, block by block.
  *
- * A block is gathered into a buffer, unless it lies in one piece and is canonical already. Whether
- * it holds anything to repair is one pass over 64-bit words with no branch: in every lane of a
- * word, (u & keep) + add carries into the lane's top bit exactly when u is a NaN, because add is
+ * A block is gathered into a buffer, unless it lies in one piece and is canonical already. One pass
+ * over 64-bit words, without a branch, finds whether it holds anything to repair: in every lane of
+ * a word, (u & keep) + add carries into the lane's top bit exactly when u is a NaN, because add is
  * the distance from "just above infinity" to that bit. No lane carries into the next. */
 #include "tensor/files/bytes.h"
 #include "tensor/operands.h"
@@ -15,8 +15,8 @@
 #define EACH32 0x0000000100000001u
 #define EACH8 0x0101010101010101u
 
-/* A lane needs repair when ((u & keep) + add) & test is not 0, and is `repaired` then: the quiet
- * NaN, or TRUE. */
+/* A lane needs repair when ((u & keep) + add) & test is not 0. It then becomes `repaired`: the
+ * quiet NaN, or TRUE. */
 static const struct {
     uint64_t keep, add, test, repaired;
 } lanes[TL_DTYPE_COUNT] = {

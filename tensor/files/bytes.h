@@ -66,9 +66,9 @@ size_t tl_utf8_prefix(const char *s, size_t n);
 /* Sorts n items of that size, each of which begins with a pointer to its name, by the bytes of the
  * names. Returns a name that two of them have, or NULL. */
 const char *tl_names_sort(void *items, int n, size_t size);
-/* Whether a name fits a pattern, in which * is any bytes and ? one byte. */
+/* Whether a name fits a pattern, in which * stands for any bytes and ? for one byte. */
 bool tl_name_fits(const char *pattern, const char *name);
-/* The item of that name among items sorted so; NULL: there is none. */
+/* The item of that name among items sorted in this way, or NULL. */
 const void *tl_names_find(const void *items, int n, size_t size, const char *name);
 
 #endif

@@ -69,7 +69,7 @@ static size_t dir_length(const char *path)
     return slash != NULL ? (size_t)(slash - path) + 1 : 0;
 }
 
-/* Enough for the name of the temporary, and for that of the directory. */
+/* Room for the name of the temporary, or for that of the directory. */
 static size_t temp_room(const tl_writer *w) { return strlen(w->path) + TEMP_EXTRA; }
 
 /* Writes the name of the directory over that of the temporary. */
@@ -130,7 +130,7 @@ static int temp_open(tl_writer *w, mode_t mode)
             fstat(fd, &st) == 0 && st.st_nlink > 0)
             return fd;
         if (fd >= 0) {
-            unlink(w->temp); /* a cleaner has it */
+            unlink(w->temp); /* a cleaning writer has it */
             close(fd);
         }
     }
@@ -187,8 +187,8 @@ static void keep_permissions(int fd, const struct stat *st)
         errno = 0;
 }
 
-/* Why the file, which is there, cannot be renamed over, as far as can be told beforehand; errno, 0:
- * nothing is known. */
+/* The errno with which renaming over the existing file would fail, as far as that can be told
+ * beforehand; 0 if nothing is known. */
 static int irreplaceable(tl_writer *w, const struct stat *st)
 {
     struct stat dir;
@@ -209,8 +209,8 @@ static int irreplaceable(tl_writer *w, const struct stat *st)
                : 0;
 }
 
-/* Until it has the target's owner, only its writer may use the temporary: nobody may ever read it
- * who may not read the target. */
+/* Until the temporary has the target's owner, only its writer may use it: nobody who may not read
+ * the target may ever read it. */
 static tl_status writer_open(tl_writer *w, const char *path, tl_err *err)
 {
     struct stat st;
@@ -342,8 +342,8 @@ tl_status tl_writer_flush(tl_writer *w, tl_err *err)
     return TL_OK;
 }
 
-/* The rename has failed. What was written may have taken long to compute: it stays beside the file,
- * in the place of what an earlier failure has left. */
+/* Called when the rename has failed. What was written may have taken long to compute, so it stays
+ * beside the file, in place of what an earlier failure has left. */
 static tl_status keep(tl_writer *w, tl_err *err)
 {
     const int e = errno;

@@ -4,8 +4,8 @@
  * target, flushed, then renamed over it, and the directory flushed. Until that rename the old file
  * is untouched; on any failure (disk full, no permission, process killed) it is still there, whole,
  * and the temporary is removed (but see tl_writer_commit). Only a kill leaves it behind, as
- * ".NAME.tally-RANDOM.tmp"; the next writer of that file removes it. What the rename would be
- * refused for is refused at the beginning, where it can be told: a name too long, a mount point, an
+ * ".NAME.tally-RANDOM.tmp"; the next writer of that file removes it. Whatever would make the rename
+ * fail is refused at the beginning where it can be known: a name too long, a mount point, an
  * immutable file, another user's file in a folder of many users (sticky). Interrupted and short
  * system calls are continued. Errors: TL_EIO with path, the system's reason and byte counts;
  * TL_ENOMEM.
@@ -21,9 +21,9 @@
 
 #define TL_PATH "%.300s" /* a path in a message: cut, so that the reason behind it survives */
 enum { TL_FILE_CHUNK = 1 << 30 /* bytes in one system call */ };
-/* Reports errno, of what could not be done with the file. */
+/* Reports errno. what: what could not be done with the file ("cannot be written"). */
 tl_status tl_file_errno(const char *path, const char *what, tl_err *err);
-/* What is there instead of a regular file. */
+/* The kind of a file that is not regular, in words. */
 const char *tl_file_other_kind(mode_t mode);
 
 /* A file, or bytes in memory, being read from front to back. */
@@ -51,10 +51,10 @@ void tl_reader_close(tl_reader *r);
 tl_status tl_file_read(const char *path, size_t limit, char **data, size_t *bytes, tl_err *err);
 
 /* A file being written. The target's permissions are kept (not its access lists), and its owner if
- * the system allows; if it does not allow the group, the group may do what others may. A new file
- * gets 0666 less the umask. Nobody can read the temporary who may not read the target. A symbolic
- * link is followed: the file it names is replaced, or made. Targets that are not regular files are
- * refused. */
+ * the system allows; if it does not allow the group, the group may do only what others may. A new
+ * file gets 0666 less the umask. Nobody who may not read the target can read the temporary. A
+ * symbolic link is followed: the file it names is replaced, or made. Targets that are not regular
+ * files are refused. */
 typedef struct tl_writer tl_writer;
 
 /* Creates the temporary (copies path); *out is NULL on failure. Every writer wants
@@ -77,18 +77,18 @@ tl_status tl_writer_commit(tl_writer *w, tl_err *err);
 void tl_writer_abort(tl_writer *w);
 
 /* Puts n files of a folder into their places together. name[i] becomes what w[i] holds, and w[i] is
- * NULL afterwards; if w[i] is NULL, name[i] is removed (of a link the link, not what it leads to).
- * The last file is the one by which readers know the others: it goes first and comes last.
+ * NULL afterwards; if w[i] is NULL, name[i] is removed (a link itself, not its target). Readers
+ * know the other files by the last one, so it is moved away first and comes last.
  *
  * All are flushed before the first is touched, and the old ones wait as NAME.old (.old1, ... if
- * there is such a file) until the last is in place. A call that fails leaves what was there. If it
- * cannot, it names the files, and the last one stays away. A process that is killed in between
- * leaves no last file. */
+ * there is such a file) until the last is in place. A call that fails puts back what was there. If
+ * it cannot, the message names the files, and the last one stays away. A process that is killed in
+ * between leaves no last file. */
 tl_status tl_writers_place(tl_writer **w, const char *const *name, int n, const char *folder,
                            tl_err *err);
 
-/* Who replaces files of a folder together locks it alone, who reads them together with other
- * readers: until both are done each waits for the other, for ten seconds at most. Only processes
+/* Locks a folder: alone to replace files of it together, shared with other readers to read them
+ * together. Writers and readers wait for each other for ten seconds, and then go on. Only processes
  * that ask are kept away, and only where a folder can be locked (perhaps not over a network). */
 int tl_folder_lock(const char *folder, bool alone);
 void tl_folder_unlock(int lock);

@@ -1,4 +1,4 @@
-/* file_read.c: reads whole files, exactly, and bytes in memory as if they were one. */
+/* file_read.c: reads whole files, exactly, and bytes in memory as if they were a file. */
 #include "tensor/files/file.h"
 
 #include <errno.h>
@@ -9,7 +9,7 @@
 
 #include "tensor/storage.h"
 
-/* Refuses what is no regular file, and one that has bytes though its size is 0. Sets r->size. */
+/* Refuses all but regular files, and a file that has bytes though its size is 0. Sets r->size. */
 static tl_status check_regular(tl_reader *r, tl_err *err)
 {
     struct stat st;

@@ -20,12 +20,12 @@ typedef struct {
     char path[PATH_MAX];
     char old[PATH_MAX];        /* the file that was there, links followed ... */
     char aside[PATH_MAX + 16]; /* ... and where it waits; "": there was none */
-    bool is_new;               /* a new file comes here; else the old one only goes */
+    bool is_new;               /* a new file comes here; else the old one is only removed */
 } place;
 
 enum { LOCK_TRIES = 200 }; /* ten seconds */
 
-/* Sets `aside` to a name beside the old file that nothing has. */
+/* Sets `aside` to a free name beside the old file. */
 static tl_status free_name(place *p, tl_err *err)
 {
     struct stat st;
@@ -37,8 +37,8 @@ static tl_status free_name(place *p, tl_err *err)
     return tl_fail(err, TL_EIO, "%.200s: is there still: no name is free to keep it under", p->old);
 }
 
-/* Moves the old file out of the way, if there is one. A link stays where a new file comes, because
- * that is written through it. Where none comes, a link goes, and what it leads to stays. */
+/* Moves the old file out of the way, if there is one. Where a new file comes, a link stays, because
+ * the new file is written through it. Where none comes, the link goes and its target stays. */
 static tl_status set_aside(place *p, tl_err *err)
 {
     struct stat st;
@@ -63,8 +63,7 @@ typedef struct {
     int n, untold;
 } lost;
 
-/* Adds words and a file's name, without its folder, to the message, if it then has `spare` bytes
- * left. */
+/* Adds words and a file's name, without its folder, to the message if that leaves `spare` bytes. */
 static void tell(tl_err *err, lost *l, const char *words, const char *path, size_t spare)
 {
     const tl_err so_far = *err;
@@ -77,8 +76,8 @@ static void tell(tl_err *err, lost *l, const char *words, const char *path, size
     tl_fail(err, TL_EIO, "%s%s%s", so_far.message, words, name);
 }
 
-/* Makes a place what it was; placed: the new file is there. The message gives the reason for the
- * first file that cannot be put back, and the names of others. */
+/* Puts back what was in a place; placed: the new file is there. The message gives the reason for
+ * the first file that cannot be put back, and the names of others. */
 static void put_back(const place *p, bool placed, lost *l, tl_err *err)
 {
     char real[PATH_MAX];
@@ -101,8 +100,8 @@ static void put_back(const place *p, bool placed, lost *l, tl_err *err)
                 first.message, p->path, why);
 }
 
-/* Makes all places what they were, as far as possible. Readers know the other files by the last
- * one. So it comes last, and stays away if another is not what it was: nobody reads a mixture. */
+/* Puts back what was in all places, as far as possible. Readers know the other files by the last
+ * one. So it comes last, and stays away if another cannot be put back: nobody reads a mixture. */
 static void put_all_back(const place *p, int n, int placed, tl_err *err)
 {
     lost l = {0, 0};
@@ -154,7 +153,7 @@ void tl_folder_unlock(int lock)
 {
     if (lock < 0)
         return;
-    flock(lock, LOCK_UN); /* a child may have it, too */
+    flock(lock, LOCK_UN); /* a forked child may hold it, too */
     close(lock);
 }
 

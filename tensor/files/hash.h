@@ -43,8 +43,8 @@ void tl_sha256_drop(tl_sha256_ctx *ctx);
 
 /* ---- whether two runs computed the same bytes: XXH3-128, as xxh128sum prints it ----
  *
- * It is as fast as memory, and 128 bits tell all values apart that runs compute. Somebody who wants
- * to can make collisions; where that matters, SHA-256 is used. */
+ * It is as fast as memory, and 128 bits tell apart all values that runs compute. Collisions can be
+ * made on purpose; where that matters, SHA-256 is used. */
 
 enum {
     TL_FINGERPRINT_BYTES = 16,

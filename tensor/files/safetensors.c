@@ -39,8 +39,8 @@ static const char *note(const tl_st_header *h, const char *key)
     return m == NULL ? NULL : m->value;
 }
 
-/* Notes the digest and begins to hash: first the n bytes of header, with zeros for the digits in
- * it. */
+/* Notes the digest and begins the hash with the length and the n bytes of header, in which it sets
+ * the digits to zeros. */
 static tl_status seal_begin(source *src, const unsigned char length[8], char *header, size_t n,
                             char *digits, tl_err *err)
 {

@@ -1,10 +1,10 @@
 /* safetensors_header.c: reads the JSON of a safetensors file and trusts nothing in it.
  *
- * A header is flat: an object of entries with three known keys each, and one of strings. So a few
- * lines of our own read it from front to back, in time and memory that grow with its bytes. The
- * tree of a general reader takes 75 bytes for each byte of a hostile header, and its reader cannot
- * tell lack of memory from bad syntax. Strings are decoded in place, in the header's own copy of
- * the text. */
+ * A header is flat: an object of entries with three known keys each, and one of strings. So this
+ * file reads it from front to back, in time and memory that grow with its bytes. The tree of a
+ * general reader takes 75 bytes for each byte of a hostile header, and such a reader cannot tell
+ * lack of memory from bad syntax. Strings are decoded in place, in the header's own copy of the
+ * text. */
 #include "tensor/files/safetensors_header.h"
 
 #include <stdatomic.h>
@@ -53,7 +53,7 @@ static tl_status not_json(const text *x, const char *what)
                    x->path, what, (size_t)(x->at - x->begin));
 }
 
-/* The next character that is no space; '\0' at the end. */
+/* Skips spaces and returns the next character; '\0' at the end. */
 static char peek(text *x)
 {
     while (x->at < x->end && (*x->at == ' ' || *x->at == '\t' || *x->at == '\n' || *x->at == '\r'))
@@ -68,7 +68,7 @@ static bool take(text *x, char c)
     return there;
 }
 
-/* The code unit of "\uXXXX" at s; -1: none. */
+/* The code unit of "\uXXXX" at s; -1 if there is none. */
 static int32_t code_unit(const char *s, const char *end)
 {
     int32_t u = 0;
@@ -117,7 +117,7 @@ static tl_status escape_parse(text *x, char **to)
     return TL_OK;
 }
 
-/* A string, NUL-terminated where it stood. */
+/* Decodes a string and ends it with a NUL, in place. */
 static tl_status string_parse(text *x, char **out)
 {
     if (!take(x, '"'))
@@ -151,7 +151,7 @@ static tl_status key_parse(text *x, char **key)
     return take(x, ':') ? TL_OK : not_json(x, "':' is expected");
 }
 
-/* A ',', and then there are *more members or elements, or the end. */
+/* Takes a ',', after which *more members or elements follow, or the end. */
 static tl_status more_parse(text *x, char end, bool *more)
 {
     *more = take(x, ',');
@@ -178,7 +178,7 @@ static tl_status number_parse(text *x, int64_t *out, int i, const char *what)
     return TL_OK;
 }
 
-/* A whole list of *n numbers, of which the first `room` are kept. */
+/* Reads a whole list of *n numbers, and keeps the first `room`. */
 static tl_status list_parse(text *x, int64_t *v, int room, int *n, const char *what)
 {
     int64_t surplus;

@@ -1,5 +1,5 @@
-/* safetensors_header.h: a header, parsed and checked; safetensors.c reads the data behind it. And
- * files that are written but not in their place yet. For all rooms. */
+/* safetensors_header.h: a header, parsed and checked; safetensors.c reads the data behind it. Also
+ * files that are written but not yet in their place. For all rooms. */
 #ifndef TL_SAFETENSORS_HEADER_H
 #define TL_SAFETENSORS_HEADER_H
 
@@ -28,11 +28,11 @@ tl_status tl_st_header_parse(tl_st_header *h, const char *header, size_t n, uint
                              const char *path, tl_err *err);
 void tl_st_header_free(tl_st_header *h);
 
-/* tl_st_write up to the writer's commit; NULL on failure. */
+/* Does what tl_st_write does before the writer's commit; *out is NULL on failure. */
 tl_status tl_st_begin(tl_writer **out, const char *path, const tl_st_entry *e, int n,
                       const tl_st_meta *meta, int n_meta, tl_err *err);
 
-/* Hex digits of the seal, a file's SHA-256 in its own metadata. They are zeros in what is hashed.
+/* Hex digits of the seal, a file's SHA-256 in its own metadata. They are hashed as zeros.
  */
 enum { TL_ST_DIGITS = 64 };
 

@@ -171,9 +171,9 @@ static tl_status plan_bytes(const plan *p, tl_bytes_fn *fn, void *ctx)
     return TL_OK;
 }
 
-/* Puts the digest of the file into its header, if that has a seal: the key that has a string as its
- * value (a tensor of that name has an object). It begins behind a '{' or a ','; inside of another
- * string its first quote would have a backslash before it. */
+/* Puts the digest of the file into its header, if the header has a seal: the key whose value is a
+ * string (a tensor of that name has an object). It follows a '{' or a ','; inside another string a
+ * backslash would precede its first quote. */
 static tl_status plan_seal(plan *p, tl_err *err)
 {
     static const char key[] = "\"" TL_ST_SEAL "\":\"";

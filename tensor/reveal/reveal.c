@@ -1,5 +1,5 @@
 /* reveal.c: recovers the tree of a sum. It takes one term, asks for every other term how large the
- * part is in which the two meet, and does the same within each group of equal answers. */
+ * part is in which the two meet, and repeats this within each group of equal answers. */
 #include "tensor/reveal/reveal.h"
 
 #include <inttypes.h>
@@ -33,7 +33,7 @@ static const struct {
               [TL_F16] = {0x1p-24, 0x1p15},
               [TL_BF16] = {0x1p-100, 0x1p100}};
 
-/* How many units the sum holds. */
+/* Sets *units to how many units the sum holds. */
 static tl_status count_units(const search *s, int64_t *units)
 {
     double y = s->sum(s->ctx, s->n, s->x.data) / values[s->x.dtype].unit, whole = nearbyint(y);
@@ -46,7 +46,7 @@ static tl_status count_units(const search *s, int64_t *units)
     return TL_OK;
 }
 
-/* The size of the part in which i and j meet. */
+/* Sets *size to the size of the part in which i and j meet. */
 static tl_status meet(const search *s, int64_t i, int64_t j, int64_t *size)
 {
     tl_array_put(&s->x, i, values[s->x.dtype].huge);

@@ -4,9 +4,9 @@
  * alone. One term is made huge, a second one its negative, and all others a small unit. Units that
  * meet the huge value before its negative does are swallowed, so the result counts the other units,
  * and n minus that count is the number of terms under the addition in which the two meet. These
- * numbers for all pairs determine the tree. A left fold or a balanced tree takes about n calls, no
- * order more than n^2/2. Several values that are added with one rounding (by fused instructions,
- * which drop what is too small) become one node.
+ * numbers for all pairs determine the tree. A left fold or a balanced tree takes about n calls, and
+ * no order takes more than n^2/2. Several values that are added with one rounding (by fused
+ * instructions, which drop what is too small) become one node.
  *
  * Source: Xie, Gao, Xue 2024, "FPRev: Revealing the Order of Floating-Point Summation" (the idea).
  */

@@ -112,10 +112,10 @@ bool tl_order_same(const tl_order *a, const tl_order *b)
 
 /* ---- text ----
  *
- * From an addition a path leads down through the largest part of each. What is added on the way is
- * a left fold, and is written from the inside out. The path ends where no part is twice as large as
- * the others, so that balanced trees keep their brackets; what is left is no deeper than a few
- * times log2 of the terms. */
+ * From an addition, a path leads down into the largest part, and on into the largest part of that.
+ * What is added on the way is a left fold, and is written from the inside out. The path ends where
+ * no part is twice as large as the others, so that balanced trees keep their brackets; what is left
+ * is no deeper than a few times log2 of the terms. */
 
 enum { COLUMNS = 100, SHOWN = 3 }; /* runs of more than SHOWN like steps are abbreviated */
 
@@ -200,8 +200,7 @@ typedef struct {
 /* The part of addition number k that was there before it, or -1. */
 static int64_t before(const fold *f, int64_t k) { return k > 0 ? f->step[k - 1] : f->start; }
 
-/* Value number k of a fold, which addition number k adds; number -1 is the start. -1 if that is not
- * one value. */
+/* The value that addition number k of a fold adds; for k = -1, the start. -1 if it adds several. */
 static int64_t value(const tl_order *o, const fold *f, int64_t k)
 {
     if (k < 0)
@@ -279,10 +278,10 @@ static void put_value(writer *w, const fold *f, int64_t k)
     put(w, "}");
 }
 
-/* The next of n like values to be shown after the i-th: all are, or the first two and the last. */
+/* The next of n like values to show after the i-th: shows all, or the first two and the last. */
 static int64_t next_shown(int64_t n, int64_t i) { return n > SHOWN && i == 1 ? n - 1 : i + 1; }
 
-/* Values k to k + n of a fold, which are alike. */
+/* Writes values k to k + n of a fold, which are alike. */
 static void put_run(writer *w, const fold *f, int64_t k, int64_t n)
 {
     put_value(w, f, k);
