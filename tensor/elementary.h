@@ -1,5 +1,5 @@
 /* elementary.h: the contract's f64 functions (NUMERICS 2.3) for numbers computed outside ops, such
- * as a schedule or a table of your own: the same bits everywhere, as no libm promises. Public. */
+ * as a schedule or a table of your own: the same bits everywhere, unlike libm's. Public. */
 #ifndef TL_ELEMENTARY_H
 #define TL_ELEMENTARY_H
 

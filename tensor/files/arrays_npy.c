@@ -167,8 +167,8 @@ static void z_give_back(void *unused, void *p)
 
 enum { DEFLATE_MOST = 1032 /* bytes that one deflated byte can stand for */, PIECE = 1 << 30 };
 
-/* Inflates a member into *out, for tl_free_raw. The block grows with what comes, not with what the
- * directory claims. */
+/* Inflates a member into *out, for tl_free_raw. The block grows with the bytes that come, not with
+ * the directory's claim. */
 static tl_status inflate_member(tl_arrays *f, const member *m, const char *who,
                                 const unsigned char *from, unsigned char **out)
 {

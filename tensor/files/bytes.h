@@ -42,7 +42,7 @@ static inline uint64_t tl_bytes_get64(const unsigned char in[8])
 }
 
 /* How many of the n > 0 bytes at s are the first character (RFC 3629: the shortest form, no
- * surrogates, nothing above U+10FFFF); 0: they begin none. */
+ * surrogates, nothing above U+10FFFF); 0 if they begin none. */
 static inline size_t tl_utf8_length(const char *s, size_t n)
 {
     static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};

@@ -30,7 +30,7 @@ size_t tl_st_header_limit(size_t bytes)
 typedef struct {
     const char *path;
     char *begin, *at, *end;
-    const char *tensor; /* the name of the one being read or checked; NULL: none */
+    const char *tensor; /* the name of the tensor being read or checked, or NULL */
     tl_err *err;
 } text;
 

@@ -23,9 +23,9 @@ typedef double tl_sum_fn(void *ctx, int64_t n, const void *x);
 
 /* Sets *order, which the caller frees, to the order in which sum adds n >= 1 terms of a float
  * dtype. It works for accumulators up to f64 and long double, and for f16 up to f32. A result that
- * is rounded to bf16 can count at most 256 terms, one rounded to f16 at most 2048. TL_EDTYPE.
- * TL_EDOMAIN: n < 1, or no tree explains what sum returns (it overflows, does not round, leaves
- * terms out, or orders them by their values); the message has the numbers. */
+ * is rounded to bf16 can count at most 256 terms, one rounded to f16 at most 2048. TL_EDTYPE: not a
+ * float. TL_EDOMAIN: n < 1, or no tree explains what sum returns (it overflows, does not round,
+ * leaves terms out, or orders them by their values); the message has the numbers. */
 tl_status tl_reveal_order(tl_sum_fn *sum, void *ctx, tl_dtype dtype, int64_t n, tl_order **order,
                           tl_err *err);
 TL_END
