@@ -72,8 +72,8 @@ enum {
     X(double, square_sum##S, (int64_t n, const T *x))                                             \
     /* y[i] += x[i], in T */                                                                      \
     X(void, accumulate##S, (int64_t n, const T *x, T *y))                                         \
-    /* dx of a tl_norm_rows, by 6.7 or, without a mean, by 6.2, for rows [begin, end); and its    \
-     * fold[i] += (double)(dy[i] * ((x[i] - mean) * rstd)), row by row, for columns [begin, end) */ \
+    /* Of a tl_norm_rows, by 6.7 or, without a mean, by 6.2: dx for rows [begin, end); and, row by \
+     * row, fold[i] += (double)(dy[i] * ((x[i] - mean) * rstd)) for columns i in [begin, end) */  \
     X(void, norm_grad##S, (void *rows, int64_t begin, int64_t end, int thread))                   \
     X(void, norm_fold##S, (void *columns, int64_t begin, int64_t end, int thread))                \
     /* The plain fold of a tl_norm_rows with x, n, rows and fold alone: fold[i] += (double)x[i] */ \
