@@ -49,8 +49,8 @@ const tl_op tl_op_softplus = {TL_UNARY(softplus), .traits = HEAVY, .vjp = softpl
  * Shape:  as x; the gradients' operands broadcast
  * Dtype:  f16 bf16 f32 f64
  * Bits:   compositions of correctly rounded erf, exp, tanh and IEEE operations (NUMERICS 2.9, 2.10)
- * VJP:    gelu by gelu_grad(dy, x) = dy*h(x); of that: by dy the same op, by x dy*h'(x) in
- *         primitives
+ * VJP:    gelu by gelu_grad(dy, x) = dy*h(x), whose own vjp is the same op for dy, dy*h'(x) in
+ *         primitives for x
  * Errors: TL_ESHAPE TL_EDTYPE
  * Source: Hendrycks & Gimpel 2016
  */

@@ -2,7 +2,7 @@
  * floor_divide, remainder
  * Shape:  operands broadcast
  * Dtype:  f16 bf16 f32 f64; f32, f16 and bf16 meet in f32; add, sub and mul i64 too; the last two
- *         i64 alone
+ *         only i64
  * Bits:   one IEEE operation each (NUMERICS 1); i64 modulo 2^64 (2.13)
  * VJP:    the formulas at each op; the engine un-broadcasts
  * Errors: TL_ESHAPE TL_EDTYPE TL_EDOMAIN (i64 divided by 0)
@@ -93,7 +93,7 @@ static void scale_vjp(tl_vjp *g)
 static void shift_vjp(tl_vjp *g) { g->dx[0] = g->dy[0]; }
 
 /* The rules for same_as. x + -0, x - +0, x*1 and x/1 are x; x + +0 and x - -0 are not, since they
- * make +0 of -0. */
+ * turn -0 into +0. */
 static bool is(const double *c, double want)
 {
     return c != NULL && *c == want && !signbit(*c) == !signbit(want);

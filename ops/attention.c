@@ -1,8 +1,8 @@
 /* attention: softmax(q k^T * scale over the allowed keys) v, query head h reading key head h /
  * (hq/hkv)
  * Shape:  q (b, hq, sq, d), k and v (b, hkv, sk, d) -> (b, hq, sq, d), laid out in memory as q is;
- *         key_start, key_end (b) or none: of sample i, keys key_start[i] <= j < key_end[i] alone
- *         are allowed
+ *         key_start, key_end (b) or none: sample i is allowed only keys key_start[i] <= j <
+ *         key_end[i]
  * Dtype:  f16 bf16 f32 f64, all three alike; ranges i64
  * Bits:   chains, then scale, max, exp, lanes, 1/l, chain over the allowed keys (NUMERICS 7)
  *         Options that the op lacks are written out in primitives at the end of the file (7.3)
@@ -110,7 +110,7 @@ static tl_attention_args arguments(tl_call *c, const tl_array *q, const tl_array
     double scale, unused;
     factors(a->scale, q->dim[3], 1, &scale, &unused);
     return (tl_attention_args){.batch = q->dim[0],
-                               /* without queries there are no heads to compute, however many */
+                               /* without queries no head is computed, whatever their number */
                                .q_heads = q->dim[2] == 0 ? k->dim[1] : q->dim[1],
                                .kv_heads = k->dim[1],
                                .q_len = q->dim[2],
@@ -287,8 +287,8 @@ static tl_tensor centred(tl_tape *t, tl_tensor p, tl_tensor x, tl_tensor *sum)
     return tl_mul(t, p, tl_sub(t, x, *sum));
 }
 
-/* x, which broadcasts to (b, hq, sq, sk), with its heads by key head and group. It is not expanded,
- * for the gradient of a parameter that is broadcast where it is used continues over samples. */
+/* x, which broadcasts to (b, hq, sq, sk), with its heads by key head and group. It is not expanded:
+ * the gradient of a parameter that is broadcast where it is used continues over samples. */
 static tl_tensor by_group(const frame *f, tl_tensor x)
 {
     const tl_shape s = tl_shape_of(f->at.tape, x);
@@ -300,7 +300,7 @@ static tl_tensor by_group(const frame *f, tl_tensor x)
                          TL_DIMS(dim[0], heads ? f->hkv : 1, heads ? f->g : 1, dim[2], dim[3]));
 }
 
-/* The bias in the compute type: as it is where it has that already, for the cast of a view of a
+/* The bias in the compute type. A bias of that type is not cast, because the cast of a view of a
  * parameter is a value of its own for each length. */
 static tl_tensor in_compute_type(const frame *f, tl_tensor bias)
 {
@@ -328,8 +328,8 @@ static tl_tensor allowed(const frame *f, tl_attention_options o)
     return tl_is_none(mask) ? own : tl_logical_and_at(f->at, mask, own);
 }
 
-/* The probabilities P; *scores: S. In a row without an allowed key the softmax is given finite
- * scores, and P is set to 0 afterwards. */
+/* Returns the probabilities P and sets *scores to S. A row without an allowed key gives the softmax
+ * finite scores, and its P is set to 0 afterwards. */
 static tl_tensor probabilities(const frame *f, tl_tensor q, tl_tensor k, tl_attention_options o,
                                tl_tensor *scores)
 {
@@ -398,10 +398,9 @@ static tl_tensor written(tl_at at, tl_tensor q, tl_tensor k, tl_tensor v, tl_att
     tl_tensor s, p = probabilities(&f, queries(&f, q), keys(&f, k), o, &s);
     tl_tensor y = tl_matmul_at(at, p, by_head(&f, v, 1, f.sk, sv.dim[3]));
     if (o.lse != NULL) {
-        tl_tensor l = f.sk > 0
-                          ? tl_logsumexp_at(at, s, TL_DIMS(-1), false) /* has no maximum else */
-                          : tl_shift_at(at, tl_sum_at(at, s, TL_DIMS(-1), false),
-                                        -(double)INFINITY);
+        tl_tensor l = f.sk > 0 ? tl_logsumexp_at(at, s, TL_DIMS(-1), false) /* it needs a maximum */
+                               : tl_shift_at(at, tl_sum_at(at, s, TL_DIMS(-1), false),
+                                             -(double)INFINITY);
         tl_tensor none = tl_lt_at(at, l, tl_scalar_at(at, f.c, -0x1p99));
         l = tl_masked_fill_at(at, l, none, -(double)INFINITY);
         *o.lse = tl_reshape_at(at, l, TL_DIMS(sq.dim[0], sq.dim[1], sq.dim[2]));

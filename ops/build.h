@@ -58,15 +58,15 @@ extern const tl_attr tl_const_schema[];
 tl_status tl_float_shape(tl_call *c);
 /* TL_EDTYPE unless x, which the message calls `name`, is of a floating dtype. */
 tl_status tl_need_float(tl_call *c, const tl_array *x, const char *name);
-/* TL_EDTYPE unless x is of floats and what indexes it of i64. Messages call them by these names. */
+/* TL_EDTYPE unless x holds floats and ids holds i64. Messages call them by these names. */
 tl_status tl_need_indexed(tl_call *c, const char *x_name, const tl_array *x, const char *ids_name,
                           const tl_array *ids);
 /* The result of an op that continues input `acc`: that input, or out if it is absent. TL_ESHAPE
  * unless it has out's shape and the accumulator's dtype. */
 tl_status tl_continue(tl_call *c, int acc, const tl_array *out, tl_dtype dtype);
 
-/* Whether an option of a kernel in one dim has a second element that means anything: it may be 0,
- * or repeat the first. */
+/* Whether an option of a 1-d kernel has a second element that matters: it may be 0, or repeat the
+ * first. */
 static inline bool tl_second(const int64_t v[2]) { return v[1] != 0 && v[1] != v[0]; }
 
 /* dim of ndim, counted from the end if negative. It may be out of range. */
@@ -90,7 +90,7 @@ tl_status tl_reduce_shape(tl_call *c);
 void tl_reduce_batch(const tl_call *c, const tl_batch *in, tl_batch *out);
 /* x's shape with the reduced dims as 1. */
 tl_shape tl_reduce_kept(tl_tape *t, tl_tensor x, int64_t dims);
-/* Records such an op. */
+/* Records the reduction op of x over dims. */
 tl_tensor tl_reduce_at(tl_at at, const tl_op *op, tl_tensor x, tl_shape dims, bool keepdims);
 
 /* A rule for `batch`: samples lie along axis 0 of the outputs and of all inputs that have any. */
@@ -100,12 +100,12 @@ void tl_first_axis(const tl_call *c, const tl_batch *in, tl_batch *out);
 
 /* Records an error on the tape, like tl_tape_fail; returns TL_NONE. */
 #define tl_reject(at, ...) (tl_tape_fail(at, __VA_ARGS__), TL_NONE)
-/* Records an op that runs along the last dim, of one input and output, along another dim: views
+/* Records an op of one input and one output along `dim`, although it runs along the last dim: views
  * bring that dim to the end and back. */
 tl_tensor tl_apply_along(tl_at at, const tl_op *op, const void *attrs, tl_tensor x, int dim);
 /* v as a 0-d i64, exactly. (A fill holds a double.) */
 tl_tensor tl_integer(tl_at at, int64_t v);
-/* x cast to a dtype; x itself where it has that already, which a cast would copy. */
+/* x cast to a dtype; x itself, not a copy, if it has that dtype already. */
 static inline tl_tensor tl_in_dtype(tl_at at, tl_tensor x, tl_dtype dtype)
 {
     return tl_is_none(x) || tl_dtype_of(at.tape, x) == dtype ? x : tl_cast_at(at, x, dtype);
@@ -115,10 +115,10 @@ static inline tl_tensor tl_in_compute(tl_at at, tl_tensor x)
 {
     return tl_in_dtype(at, x, tl_dtype_compute(tl_dtype_of(at.tape, x)));
 }
-/* x reshaped, where its samples, if it has any, lie along that axis. */
+/* x reshaped; the samples of the result, if x has any, lie along `axis`. */
 tl_tensor tl_reshape_told(tl_at at, tl_tensor x, tl_shape shape, int axis);
-/* y, a result of the vjp's op or a cotangent of one, in the shape of input 0, or that with 1 for
- * dims that were reduced: its samples lie along the axis along which those of the input do. */
+/* y, a result of the vjp's op or the cotangent of one, in the shape of input 0, or in that shape
+ * with reduced dims as 1. Its samples lie along the input's axis of samples. */
 tl_tensor tl_shaped_back(tl_vjp *g, tl_tensor y, tl_shape shape);
 /* a + b, where either may be TL_NONE. */
 static inline tl_tensor tl_plus(tl_tape *t, tl_tensor a, tl_tensor b)
@@ -130,7 +130,7 @@ static inline tl_tensor tl_filled_like(tl_tape *t, tl_tensor x, double value)
 {
     return tl_fill(t, tl_dtype_of(t, x), tl_shape_of(t, x), value);
 }
-/* x summed by lanes over its last dim, kept as size 1 - also when that dim is axis 0, which sum
+/* x summed by lanes over its last dim, kept as size 1. The last dim may be axis 0, which tl_sum
  * would fold. */
 tl_tensor tl_sum_rows_last(tl_tape *t, tl_tensor x);
 
@@ -168,7 +168,7 @@ static inline int64_t tl_i64_at(const tl_array *a, int64_t i)
 /* ---- matmul, for other ops, and how batches of products are run ---- */
 
 typedef struct {
-    tl_shape batch; /* of the output; what the operands have besides it folds into the chain */
+    tl_shape batch; /* of the output; other batch dims of the operands fold into the chain */
     bool acc_f64;   /* chain in f64 */
     bool wide;      /* the result stays in the compute type */
 } tl_matmul_attrs;
@@ -179,7 +179,7 @@ tl_tensor tl_matmul_into_at(tl_at at, tl_tensor a, tl_tensor b, tl_tensor acc,
 /* Case i of the calls that a kernel is tried on; TL_NONE past the last. */
 tl_tensor tl_matmul_probe(tl_tape *t, tl_dtype dtype, int i);
 
-/* Products of one size, whose operands lie by strides along batch dims. */
+/* Products of one size, whose operands are strided along batch dims. */
 typedef struct {
     int nd; /* batch dims */
     int64_t dim[TL_MAX_DIMS];
@@ -188,7 +188,7 @@ typedef struct {
     tl_gemm_args g;                 /* the first product */
     int64_t size_a, size_b, size_c; /* bytes of an element */
 } tl_gemm_batches;
-/* Runs them all, by fn if it is not NULL, else by the library's kernel. */
+/* Runs them all: by fn, or by the library's kernel if fn is NULL. */
 tl_status tl_gemm_batches_run(tl_call *c, const tl_gemm_batches *p, tl_gemm_fn *fn);
 
 /* Whether each product of the call is one whole chain from +0 of at most k terms, and operands and
@@ -205,7 +205,7 @@ extern const tl_kernel tl_kernel_blis_f32, tl_kernel_blis_f64, tl_kernel_blis_ch
 
 /* ---- causal_mask.c ---- */
 
-/* The keys that sample i may see: *start <= j < *end, by inputs `at` and `at` + 1, if present. */
+/* The keys that sample i may see, *start <= j < *end, from inputs `at` and `at` + 1, if present. */
 tl_status tl_key_range(tl_call *c, int at, int64_t i, int64_t keys, int64_t *start, int64_t *end);
 
 /* ---- recurrent layers: what the op (recur.c) and the derivative of its gradient (recur_twice.c)
@@ -216,7 +216,7 @@ typedef struct {
     bool reverse;
 } tl_recur_attrs;
 
-/* Gates of a cell. */
+/* The number of gates of a cell. */
 static inline int tl_recur_gates(int64_t cell)
 {
     return cell == TL_LSTM ? 4 : cell == TL_GRU ? 3 : 1;

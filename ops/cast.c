@@ -5,8 +5,8 @@
  *         (NUMERICS 1.8)
  * VJP:    between floats dy is cast back; fill has no inputs
  * Errors: TL_EDTYPE TL_ESHAPE; fill: TL_EDOMAIN (an i64 of 0.5, NaN or 2^63)
- * In an f64 shadow run a cast to a float gives f64, so that the check is of the mathematics and not
- * of the rounding.
+ * In an f64 shadow run a cast to a float gives f64, so that the check tests the mathematics and not
+ * the rounding.
  */
 #include "ops/build.h"
 
@@ -23,9 +23,8 @@ static tl_status cast_shape(tl_call *c)
     return TL_OK;
 }
 
-/* Widening to the compute type of x needs no tile: what a tile would be filled with is the result.
- * For the rest the tile's loop writes the storage dtype itself, so that even f64 to f16 rounds
- * once. */
+/* Widening x to its compute type needs no tile: the result is what would fill the tile. Otherwise
+ * the tile's loop writes the storage dtype itself, so that even f64 to f16 rounds once. */
 static tl_status cast_forward(tl_call *c)
 {
     const tl_array *x = c->in[0], *y = &c->out[0];
@@ -33,7 +32,7 @@ static tl_status cast_forward(tl_call *c)
         tl_operand_copy(x, y->dtype, y->data, false);
         return TL_OK;
     }
-    tl_cast_attrs a = {y->dtype}; /* in a shadow run not the dtype asked for */
+    tl_cast_attrs a = {y->dtype}; /* in a shadow run, not the dtype asked for */
     tl_call k = *c;
     k.attrs = &a;
     return tl_pointwise_run(&k);
@@ -124,7 +123,7 @@ tl_tensor tl_fill_at(tl_at at, tl_dtype dtype, tl_shape shape, double value)
 
 tl_tensor tl_integer(tl_at at, int64_t v)
 {
-    /* Up to 2^53 a double holds v; beyond, v is the sum of two that it does. */
+    /* A double holds v up to 2^53; beyond, v is the sum of two numbers that doubles hold. */
     const int64_t low = v >= -(INT64_C(1) << 53) && v <= INT64_C(1) << 53 ? 0 : v & 0xffffffff;
     tl_tensor x = tl_scalar_at(at, TL_I64, (double)(v - low));
     return low == 0 ? x : tl_add_at(at, x, tl_scalar_at(at, TL_I64, (double)low));

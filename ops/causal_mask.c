@@ -4,7 +4,7 @@
  * Bits:   none computed
  * VJP:    none
  * Errors: TL_ESHAPE TL_EDTYPE TL_EINDEX (a range that is not within the keys) TL_EUSAGE (an option
- *         that allows no keys: attention's alone)
+ *         that only attention takes)
  */
 #include "ops/build.h"
 
@@ -68,7 +68,7 @@ const tl_op tl_op_causal_mask = {TL_NAMED(causal_mask, 2, 1), .optional = 3,
 
 tl_tensor tl_causal_mask_at(tl_at at, int64_t queries, int64_t keys, tl_attention_options o)
 {
-    /* With offsets the op gives the ranges alone; the diagonal of each sample is made of ops. */
+    /* With offsets the op applies only the ranges; other ops make the diagonal of each sample. */
     bool moved = !o.full && !tl_is_none(o.offset);
     causal_mask_attrs a = {queries, keys, o.full || moved};
     const char *other = !tl_is_none(o.mask)   ? "mask"

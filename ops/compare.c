@@ -2,7 +2,7 @@
  * logical_not
  * Shape:  operands broadcast
  * Dtype:  comparisons: floats, or i64 with i64; where: floats, i64 or bool; maximum: floats;
- *         logical: any; what is not 0 is true
+ *         logical: any; nonzero is true
  * Bits:   with a NaN only ne is true; maximum: NaN wins, +0 > -0 (NUMERICS 4.2)
  * VJP:    comparisons are not differentiable; where sends dy to the chosen side; maximum to the
  *         larger one, half to each at a tie
@@ -24,7 +24,7 @@ static tl_status where_shape(tl_call *c)
     if (c->in[0]->dtype != TL_BOOL)
         return tl_call_fail(c, TL_EDTYPE, "the condition is %s; bool is needed",
                             tl_dtype_name(c->in[0]->dtype));
-    tl_call v = *c; /* of the values alone */
+    tl_call v = *c; /* a call on the two values alone */
     v.in = c->in + 1;
     v.n_in = 2;
     TL_TRY(tl_pointwise_shape(&v));

@@ -1,18 +1,18 @@
-/* conv: y[g, n, o, p] = chain over (channel c, place k in the kernel) of w[g, o, c, k] times the
- * element u of x that it meets, b*u = s*p + d*k - pad in each of two dims, or 0 where there is
- * none. conv1d and conv2d are calls of it. So are its two gradients, which solve that equation for
+/* conv: y[g, n, o, p] = chain over (channel c, place k in the kernel) of w[g, o, c, k] times
+ * element u of x, where b*u = s*p + d*k - pad in each of two dims, or times 0 if there is no such
+ * u. conv1d and conv2d are calls of it. So are its two gradients, which solve that equation for
  * another of u, p and k
  * Shape:  x (g, n, c, h, w), w (g, o, c, kh, kw), acc? -> (g, n, o, oh, ow);
  *         swapped: (g, o, n, ...)
  * Dtype:  f16 bf16 f32 f64; f16, bf16 and f32 meet in f32. Accumulator: the compute type
  * Bits:   acc = fma(w, x, acc) from +0 or the accumulator, c outermost, k row-major; what lies
  *         outside of x or between its elements is a factor +0 (NUMERICS 5.8)
- * VJP:    dx: chain over (o, k), dw: chain over (n, p), which continues w's accumulator
+ * VJP:    dx: chain over (o, k), dw: chain over (n, p), continuing w's accumulator
  * Errors: TL_ESHAPE TL_EDTYPE TL_EDOMAIN (stride, dilation, padding, groups)
  */
 #include "ops/build.h"
 
-/* In one dim: the places of the result; s, d, b and pad of the card. s and d may be negative. */
+/* One dim: the result's places, and s, d, b and pad of the card. s and d may be negative. */
 typedef struct {
     int64_t out, s, d, b, pad;
 } steps;
@@ -55,10 +55,10 @@ static tl_status conv_shape(tl_call *c)
     return tl_continue(c, 2, &out, tl_dtype_compute(out.dtype));
 }
 
-/* What the places and the kernel reach in one dim of x, if b - 1 zeros are put between neighbouring
- * elements, and zeros around all. */
+/* The positions that the places and the kernel reach in one dim of x, with b - 1 zeros between
+ * neighbouring elements and zeros around all of them. */
 typedef struct {
-    int64_t first, n; /* the first position that is reached, and how many there are */
+    int64_t first, n; /* the first position reached, and the number of them */
 } reach;
 
 static reach reached(steps t, int64_t kernel)
@@ -109,8 +109,8 @@ static void spread_planes(void *ctx, int64_t begin, int64_t end, int thread)
     }
 }
 
-/* j->x: what is reached of x, in the compute type and with its zeros; x itself where none are
- * needed. */
+/* Sets j->x to the part of x that is reached, in the compute type and with its zeros; to x itself
+ * if it has that type and needs no zeros. */
 static tl_status spread(job *j)
 {
     const tl_array *x = j->c->in[0], *w = j->c->in[1];
@@ -194,7 +194,7 @@ static tl_status multiply(const job *j, const tl_array *y, int64_t pitch)
     int64_t *at = tl_scratch(j->c, (size_t)(k + samples * places + 1) * 8, k == 0);
     if (at == NULL)
         return TL_ENOMEM;
-    if (k > 0) /* without terms all columns are one, of zeros */
+    if (k > 0) /* without terms x is not read: all offsets stay 0 */
         tables(j, samples, pitch, at, at + k);
     tl_gemm_batches p = {.nd = 2,
                          .dim = {w->dim[0], x->dim[1] / samples},
@@ -241,8 +241,8 @@ static tl_tensor exchanged(tl_tape *t, tl_tensor x)
     return tl_permute(t, x, TL_DIMS(0, 2, 1, 3, 4));
 }
 
-/* b*u = s*p + d*k - pad is read as s*p = b*u - d*k + pad for dx, and as d*k = b*u - s*p + pad for
- * dw, where p takes the kernel's part. */
+/* b*u = s*p + d*k - pad is read as s*p = b*u - d*k + pad for dx. For dw it stays as it is: p and k
+ * exchange their roles. */
 static void conv_vjp(tl_vjp *g)
 {
     const conv_attrs *a = g->attrs;
@@ -285,7 +285,7 @@ const tl_op tl_op_conv = {TL_NAMED(conv, 3, 1), .optional = TL_BIT(2),
 
 /* ---- conv1d, conv2d ---- */
 
-/* One dim of `size` elements under a kernel of k. */
+/* Sets *out to the steps in one dim of `size` elements under a kernel of k. */
 static tl_status dim_steps(tl_at at, const char *name, int64_t size, int64_t k, int64_t stride,
                            int64_t dilation, int64_t pad, tl_shape *out)
 {
@@ -333,7 +333,7 @@ static tl_tensor conv(tl_at at, const char *name, int dims, tl_tensor x, tl_tens
                       o.padding[i], &a.dim[2 - dims + i]) != TL_OK)
             return TL_NONE;
     const int64_t n = sx.dim[0], c = sw.dim[1];
-    const tl_shape flip = TL_DIMS(1, 0, 2, 3, 4); /* groups and samples change places */
+    const tl_shape flip = TL_DIMS(1, 0, 2, 3, 4); /* swaps groups and samples */
     x = tl_reshape_at(at, x, TL_DIMS(n, g, c, dims == 2 ? sx.dim[2] : 1, sx.dim[dims + 1]));
     w = tl_reshape_at(at, w, TL_DIMS(g, outs / g, c, dims == 2 ? sw.dim[2] : 1, sw.dim[dims + 1]));
     tl_tensor y = tl_apply1(at, &tl_op_conv, &a,

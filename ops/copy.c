@@ -27,8 +27,8 @@ const tl_op tl_op_contiguous = {TL_NAMED(contiguous, 1, 1), .traits = TL_COPY,
                                 .shape = contiguous_shape,  .forward = contiguous_forward,
                                 .vjp = contiguous_vjp,      .batch = tl_batch_linear};
 
-/* x itself, if it is row-major however many samples there are. Where it is so since there is one,
- * it is a view of x: as with more of them, a value of its own to which cotangents come. */
+/* Returns x itself if it is row-major with any number of samples. If it is so only because there is
+ * one sample, returns a view of x: like the copy of more samples, a value that takes cotangents. */
 tl_tensor tl_contiguous_at(tl_at at, tl_tensor x)
 {
     tl_array a;

@@ -1,6 +1,6 @@
 /* cross_entropy: sum over rows of log(sum exp z) - z_target, divided by a count or not; with label
- * smoothing e the row's loss is (1-e) of that and e of its mean over all classes. And nll, further
- * down
+ * smoothing e the row's loss is (1-e) times that plus e times its mean over all classes. nll is
+ * further down
  * Shape:  logits (..., classes), targets (...) -> 0-d; 0-d also for a (classes) row and a 0-d
  *         target
  * Dtype:  logits f16 bf16 f32 f64; targets i64; loss the compute type; total f64
@@ -61,10 +61,10 @@ typedef struct {
     const tl_loss_attrs *a;
     const tl_array *values, *targets;
     int64_t rows, n;    /* n classes */
-    double count;       /* that a mean divides by */
+    double count;       /* a mean's divisor */
     double *loss;       /* of each row */
     const tl_array *dz; /* the gradient; NULL: the loss is wanted */
-    double dy;          /* what comes to each row's loss */
+    double dy;          /* the cotangent of each row's loss */
 } job;
 
 /* Sets up j. Every target must be a class or ignored; without a given count those that are not
@@ -109,7 +109,7 @@ static tl_status loss_run(tl_call *c, tl_range_fn *rows, int64_t grain)
     return TL_OK;
 }
 
-/* What comes to each row's loss, from the cotangent of the loss. */
+/* The cotangent of each row's loss, from the loss's cotangent. */
 static double row_dy(const job *j, const tl_array *dy)
 {
     const double y = tl_array_get(dy, 0);
@@ -175,7 +175,7 @@ static void cross_entropy_vjp(tl_vjp *g)
                              (tl_tensor[]){g->dy[1], g->in[0], g->in[1], g->in[2]}, 4);
 }
 
-/* The axis along which samples are rows of input `at`, the values, and of the targets after it.
+/* The axis along which the rows of input `at`, the values, and of the targets after it are samples.
  * TL_MIXED where a mean counts the samples at hand. */
 static tl_batch loss_axis(const tl_call *c, const tl_batch *in, int at, const tl_loss_attrs *a)
 {
@@ -223,7 +223,7 @@ static tl_status grad_forward(tl_call *c)
     return TL_OK;
 }
 
-/* With cotangent u: d_z = dz's Jacobian by z = w * p*(u - sum(u*p)) on the rows that count. */
+/* With cotangent u: d_z = w * p*(u - sum(u*p)) on the rows that count, by dz's Jacobian. */
 static void grad_vjp(tl_vjp *g)
 {
     const tl_loss_attrs *a = g->attrs;

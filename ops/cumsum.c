@@ -2,7 +2,7 @@
  * Shape:  as x
  * Dtype:  f16 bf16 f32 f64
  * Bits:   a left fold in f64 from +0, each partial sum rounded once (NUMERICS 4.6)
- * VJP:    the same of dy, the other way round
+ * VJP:    cumsum of dy, in the other direction
  * Errors: TL_ESHAPE TL_EDTYPE
  * The op runs along the last dim; a view brings another dim there.
  */
@@ -32,7 +32,7 @@ typedef struct {
 
 enum { BLOCK = 256 };
 
-/* Continues acc by m partial sums of a row, those from element `at` on; returns it. */
+/* Adds m elements of a row, from `at` on, to acc and writes the partial sums. Returns acc. */
 static double block(const job *j, int64_t row, int64_t at, int64_t m, double acc)
 {
     double part[BLOCK];

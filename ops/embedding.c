@@ -11,7 +11,7 @@
 
 typedef struct {
     bool acc_f64; /* the gradient accumulates in f64 */
-    int64_t rows; /* scatter_add's: of its result */
+    int64_t rows; /* of scatter_add's result */
 } embedding_attrs;
 
 static const tl_attr embedding_schema[] = {TL_FIELD(embedding, acc_f64, BOOL), {0}};
@@ -208,8 +208,8 @@ static tl_status scatter_forward(tl_call *c)
 
 static void scatter_vjp(tl_vjp *g) { g->dx[0] = tl_embedding(g->t, g->dy[0], g->in[1]); }
 
-/* What samples with ids of their own give to the table adds up. With the same ids for all, samples
- * can only be columns of dy, which are the table's. */
+/* If samples have ids of their own, their rows of dy add up in the table. If all share the ids,
+ * samples can only be columns of dy, and so of the table. */
 static void scatter_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
 {
     const bool lead = in[0] >= 0 && in[0] < c->in[0]->ndim - 1;

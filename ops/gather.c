@@ -2,8 +2,8 @@
  * gradient; one_hot
  * Shape:  ids of x's rank, its other sizes at most x's -> y of ids' shape; scatter_add_dim(dy, ids)
  *         -> a given shape; one_hot: ids (...) -> (..., classes)
- * Dtype:  x any; ids i64; scatter_add_dim takes floats, adds in, and gives, the compute type;
- *         one_hot any
+ * Dtype:  x any; ids i64; scatter_add_dim takes floats and adds in the compute type, which its
+ *         result has; one_hot any
  * Bits:   elements copied; y[id] = y[id] + dy from +0, in ascending row-major order of ids
  *         (NUMERICS 9.2, 9.3)
  * VJP:    gather and scatter_add_dim are each other's; one_hot has none
@@ -13,7 +13,7 @@
 #include "ops/build.h"
 
 typedef struct {
-    tl_shape shape; /* scatter_add_dim's: of its result */
+    tl_shape shape; /* of scatter_add_dim's result */
     int64_t dim;
 } gather_attrs;
 
@@ -22,7 +22,7 @@ static const tl_attr scatter_schema[] = {TL_FIELD(gather, shape, SHAPE),
                                          TL_FIELD(gather, dim, DIM),
                                          {0}};
 
-/* The ids fit values of shape x along the attribute dim. Input 0 has the values' dtype. */
+/* Checks the ids for values of shape x along the attribute dim. Input 0 has the values' dtype. */
 static tl_status check(tl_call *c, const tl_shape *x)
 {
     const tl_array *ids = c->in[1];
@@ -42,7 +42,7 @@ static tl_status check(tl_call *c, const tl_shape *x)
     return TL_OK;
 }
 
-/* Is given n ids at a time, from the i-th on: the offsets in x, in elements, of what they name. */
+/* Called for n ids, from the i-th on, with the offsets in x, in elements, that they name. */
 typedef void each(tl_call *c, int64_t i, int64_t n, const int64_t *offset);
 enum { AT_ONCE = 128 };
 
@@ -101,7 +101,7 @@ static void copy(tl_call *c, int64_t i, int64_t n, const int64_t *offset)
     const size_t size = tl_dtype_size(c->in[0]->dtype);
     const char *x = c->in[0]->data;
     char *y = (char *)c->out[0].data + (size_t)i * size;
-    for (int64_t j = 0; j < n && size == 4; j++) /* a size that is known is one instruction */
+    for (int64_t j = 0; j < n && size == 4; j++) /* a copy of known size is one instruction */
         memcpy(y + j * 4, x + offset[j] * 4, 4);
     for (int64_t j = 0; j < n && size != 4; j++)
         memcpy(y + (size_t)j * size, x + offset[j] * (int64_t)size, size);
@@ -116,7 +116,7 @@ static void gather_vjp(tl_vjp *g)
                                   tl_shape_of(g->t, g->in[0]));
 }
 
-/* Samples lie along an axis other than dim, and ids have all that x has. */
+/* Samples lie along an axis other than dim, and ids have all samples of x. */
 static void gather_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
 {
     const int nd = c->out[0].ndim;
@@ -262,11 +262,11 @@ tl_tensor tl_index_select_at(tl_at at, tl_tensor x, int dim, tl_tensor ids)
     for (int i = 0; i < s.ndim; i++)
         one.dim[i] = 1;
     const int d = tl_dim_from_front(dim, s.ndim);
-    tl_shape all = one; /* one element for each id that there can be */
+    tl_shape all = one; /* one element for each possible id */
     all.dim[d] = s.dim[d];
     s.dim[d] = one.dim[d] = n.dim[0];
     ids = tl_reshape_at(at, ids, one);
-    if (tl_shape_count(&s) == 0) { /* each id is to be checked: add zeros, looked up by it */
+    if (tl_shape_count(&s) == 0) { /* ids are still checked: add zeros that they look up */
         const tl_tensor zero = tl_expand_at(at, tl_scalar_at(at, TL_BOOL, 0), all);
         ids = tl_add_at(at, ids, tl_cast_at(at, tl_gather_at(at, zero, ids, d), TL_I64));
     }

@@ -1,6 +1,7 @@
 /* join: stack, split, split_sizes, chunk - compositions of reshape, concat and slice
- * Shape:  stack: n tensors of one shape, along a new dim. Slices along a dim: split of one size,
- *         chunk n of size ceil(size/n), both with a smaller last one; split_sizes of given sizes
+ * Shape:  stack: n tensors of one shape, along a new dim. The others give slices along a dim: split
+ *         of one size, chunk n of ceil(size/n), both with a smaller last one; split_sizes of given
+ *         sizes
  * Dtype:  any; stack needs one dtype
  * Bits:   none computed
  * VJP:    those of concat and slice

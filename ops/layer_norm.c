@@ -4,7 +4,7 @@
  * Dtype:  f16 bf16 f32 f64; gamma and beta of x's dtype or f32; mean and rstd f32 (f64 for f64).
  * Bits:   two passes, both sums by lanes, one rounding into y (NUMERICS 6.6)
  * VJP:    dx = rstd*(g - mean(g) - xhat*mean(g*xhat)) with g = dy*gamma,  dgamma = fold over rows
- *         of dy*xhat, both by layer_norm_grad;  dbeta = fold over rows of dy, by sum_to; of mean
+ *         of dy*xhat, both by layer_norm_grad;  dbeta = fold over rows of dy, by sum_to; from mean
  *         and rstd: dx += dmean/n - drstd*rstd^2*xhat/n (NUMERICS 6.12).   Saves x, gamma, mean,
  *         rstd.
  * Errors: TL_ESHAPE TL_EDTYPE TL_EDOMAIN (eps < 0)
@@ -74,8 +74,8 @@ tl_tensor tl_layer_norm_at(tl_at at, tl_tensor x, tl_tensor gamma, tl_tensor bet
 }
 
 /* ---- layer_norm_grad(dy, x, gamma?, mean, rstd, acc?) -> dgamma (acc continued), dx
- * Shape:  dy and x alike, gamma x's last k dims, mean and rstd x's with these as 1; what is not
- *         wanted comes out empty
+ * Shape:  dy and x alike; gamma has x's last k dims, mean and rstd x's shape with these as 1; an
+ *         output that is not wanted is empty
  * Dtype:  as layer_norm; dgamma in the accumulator (f64) or the compute type, dx x's dtype
  * Bits:   NUMERICS 6.7
  * VJP:    in primitives (norm.c)

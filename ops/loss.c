@@ -1,7 +1,7 @@
-/* cross_entropy, nll: the calls with all their options, made of the ops of cross_entropy.c, where
- * the formulas stand
+/* cross_entropy, nll: the calls with all their options, made of the ops of cross_entropy.c, which
+ * has the formulas
  * Shape:  values (..., classes), targets (...) -> 0-d, or the targets' shape for losses of each
- *         row; another dim of classes is brought last by a view
+ *         row; a view brings another dim of classes to the end
  * Dtype:  values f16 bf16 f32 f64; targets i64; loss the compute type; total f64
  * Bits:   the ops' (NUMERICS 6.5, 6.9, 6.10); class weights and losses of each row are compositions
  *         of log_softmax, nll and gather (6.15)
@@ -65,13 +65,13 @@ static tl_status check(tl_at at, const char *name, tl_tensor z, tl_tensor target
     return TL_OK;
 }
 
-/* Which rows are ignored; TL_NONE: none are. */
+/* The mask of ignored rows; TL_NONE without .ignore. */
 static tl_tensor ignored_rows(tl_at at, tl_tensor targets, tl_cross_entropy_options o)
 {
     return o.ignore ? tl_eq_at(at, targets, tl_integer(at, o.ignore_index)) : TL_NONE;
 }
 
-/* One number for each row, beside (..., classes). */
+/* x, one number for each row, as (..., 1), to go with (..., classes). */
 static tl_tensor of_rows(tl_at at, tl_tensor x)
 {
     tl_shape one = tl_shape_of(at.tape, x);
@@ -85,8 +85,7 @@ static tl_tensor without(tl_at at, tl_tensor x, tl_tensor mask)
     return tl_is_none(mask) ? x : tl_masked_fill_at(at, x, mask, 0);
 }
 
-/* z (..., classes) with 0 in ignored rows: what is there may be no number, and come to gradients.
- */
+/* z (..., classes) with 0 in ignored rows, which may hold NaNs that would reach gradients. */
 static tl_tensor without_rows(tl_at at, tl_tensor z, tl_tensor ignored)
 {
     return tl_is_none(ignored) ? z : without(at, z, of_rows(at, ignored));
@@ -101,8 +100,8 @@ static tl_tensor each_of(tl_at at, tl_tensor v, tl_tensor targets, tl_tensor ign
     return without(at, y, ignored);
 }
 
-/* The shares of a row's loss that the target's class and each of all classes have. A call of its
- * own, which the compiler cannot move out of the floating-point environment. */
+/* The shares in a row's loss of the target's class and of each class. A separate call, which the
+ * compiler cannot move out of the floating-point environment. */
 static __attribute__((noinline)) void shares(double smoothing, int64_t classes, double *own,
                                              double *every)
 {
@@ -174,7 +173,7 @@ tl_tensor tl_nll_at(tl_at at, tl_tensor logp, tl_tensor targets, tl_cross_entrop
     if (check(at, "nll", logp, targets, o) != TL_OK)
         return TL_NONE;
     if (tl_is_none(o.weight) && o.reduction != TL_EACH)
-        return pick(at, logp, targets, TL_NONE, o); /* the op passes ignored rows over */
+        return pick(at, logp, targets, TL_NONE, o); /* the op skips ignored rows */
     const tl_tensor ignored = ignored_rows(at, targets, o);
     return pick(at, without_rows(at, logp, ignored), targets, ignored, o);
 }
@@ -183,7 +182,7 @@ tl_tensor tl_nll_at(tl_at at, tl_tensor logp, tl_tensor targets, tl_cross_entrop
  * composition
  *     l = (1 - y)*x + (1 + (pos_weight - 1)*y) * softplus(-x), times weight
  * Shape:  x and y alike; weight and pos_weight broadcast to them -> 0-d, or of x's shape (TL_EACH)
- * Dtype:  f16 bf16 f32 f64; y any; the compute type of x within, and of the result
+ * Dtype:  f16 bf16 f32 f64; y any; computed in x's compute type, which the result keeps
  * Bits:   as written; the reduction is tl_sum's or tl_mean's over all (NUMERICS 6.14)
  * VJP:    those of its parts
  * Errors: TL_ESHAPE TL_EDTYPE TL_EDOMAIN (reduction)

@@ -112,7 +112,7 @@ static tl_tensor operand(tl_tape *t, tl_dtype dtype, int rows, int cols, bool tu
     return turned ? tl_transpose(t, x, 0, 1) : x;
 }
 
-/* Case i of batches: that stay, that broadcast, that fold into the chain. */
+/* Case i of the batch dims: they stay, they broadcast, or they fold into the chain. */
 static tl_tensor batched(tl_tape *t, tl_dtype dtype, int i)
 {
     tl_tensor a = tl_probe_numbers(t, dtype, TL_DIMS(3, 14, 20), 0, false);
@@ -201,7 +201,7 @@ static tl_tensor multiply(tl_at at, tl_tensor a, tl_tensor b, tl_matmul_attrs at
     }
     if (col)
         s.ndim--;
-    const tl_batch axis = tl_batch_of(at.tape, c); /* the last, and -2 goes: one to the left */
+    const tl_batch axis = tl_batch_of(at.tape, c); /* the last dim moves left when -2 goes */
     return tl_reshape_told(at, c, s, axis - (row && !col && axis == s.ndim));
 }
 
@@ -213,7 +213,7 @@ tl_tensor tl_matmul_acc64_at(tl_at at, tl_tensor a, tl_tensor b)
 {
     return multiply(at, a, b, (tl_matmul_attrs){.batch = TL_SCALAR, .acc_f64 = true});
 }
-/* In the compute type of both. */
+/* a @ b, with the result in the compute type of both. */
 static tl_tensor matmul_wide(tl_at at, tl_tensor a, tl_tensor b)
 {
     return multiply(at, a, b, (tl_matmul_attrs){.batch = TL_SCALAR, .wide = true});
@@ -238,7 +238,7 @@ tl_tensor tl_matmul_to_at(tl_at at, tl_tensor a, tl_tensor b, tl_dtype dtype)
     return tl_in_dtype(at, matmul_wide(at, a, b), dtype);
 }
 
-/* a and b have ndim dims and, if these are 3, the same first one. */
+/* Checks that a and b have ndim dims and, if these are 3, the same first one. */
 static tl_status check_dims(tl_at at, const char *name, tl_tensor a, tl_tensor b, int ndim)
 {
     tl_shape sa = tl_shape_of(at.tape, a), sb = tl_shape_of(at.tape, b);
@@ -258,7 +258,7 @@ tl_tensor tl_bmm_at(tl_at at, tl_tensor a, tl_tensor b)
     return check_dims(at, "bmm", a, b, 3) == TL_OK ? tl_matmul_at(at, a, b) : TL_NONE;
 }
 
-/* c broadcasts to the product (m, n) without making it larger. */
+/* Checks that c broadcasts to the product (m, n) without making it larger. */
 static tl_status check_addend(tl_at at, tl_tensor c, tl_tensor product)
 {
     tl_shape s = tl_shape_of(at.tape, c), p = tl_shape_of(at.tape, product);
@@ -274,7 +274,7 @@ static tl_tensor times(tl_at at, tl_tensor c, double beta, tl_tensor y)
 {
     tl_tensor one = tl_scalar_at(at, tl_dtype_compute(tl_dtype_of(at.tape, c)), beta);
     one = tl_expand_at(at, one, tl_shape_of(at.tape, y));
-    tl_batch_samples_of(at.tape, one, y, tl_batch_of(at.tape, y)); /* as long as the batch is */
+    tl_batch_samples_of(at.tape, one, y, tl_batch_of(at.tape, y)); /* as long as the batch */
     return tl_mul_at(at, c, one);
 }
 

@@ -42,7 +42,7 @@ static bool as_it_comes(const tl_gemm_args *g)
         return false;
     rntm_t rntm;
     bli_rntm_init_from_global(&rntm);
-    if (tl_parallel_width(2, 1) == 1) /* in a forked child, say: the parent's are not here */
+    if (tl_parallel_width(2, 1) == 1) /* as in a forked child, which has no other thread */
         bli_rntm_set_num_threads(1, &rntm);
     multiply(g, &rntm);
     return true;

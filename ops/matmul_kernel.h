@@ -1,4 +1,4 @@
-/* matmul_kernel.h: kernels for matmul, the library's others and a user's. Public.
+/* matmul_kernel.h: kernels for matmul: the library's other ones and a user's. Public.
  *
  * A matrix multiplication of your own becomes a kernel (autograd/kernel.h) in two lines:
  *
@@ -13,11 +13,11 @@
 #include "tensor/operands.h"
 TL_BEGIN
 
-/* C = A B, or C += A B, of one matrix. False: it changed nothing; the library's kernel runs. */
+/* One product: C = A B, or C += A B. False: it changed nothing; the library's kernel runs. */
 typedef bool tl_gemm_fn(const tl_gemm_args *g);
 
-/* The forward of matmul with its products by fn; it sees to batches, strides, accumulators and the
- * rounding of the result. TL_EUSAGE: the call is of another op. */
+/* The forward of matmul, with its products computed by fn. It handles batches, strides,
+ * accumulators and the rounding of the result. TL_EUSAGE: the call is of another op. */
 tl_status tl_matmul_with(tl_call *c, tl_gemm_fn *fn);
 TL_END
 #endif

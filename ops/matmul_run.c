@@ -13,7 +13,7 @@ static tl_gemm_type gemm_type(tl_dtype d)
                          : TL_GEMM_BF16;
 }
 
-/* The stride of x along batch dim i of nd, which align at the last: 0 where it is broadcast. */
+/* The stride of x along batch dim i of nd, aligned at the last one; 0 where x is broadcast. */
 static int64_t batch_stride(const tl_array *x, int i, int nd, int64_t *size)
 {
     int k = i - (nd - (x->ndim - 2));
@@ -74,7 +74,7 @@ static bool merge_last(tl_gemm_batches *p)
     return true;
 }
 
-/* The product number `step` of those that fold into batch number `index` of the output. */
+/* Product number `step` of those that fold into batch number `index` of the output. */
 static tl_gemm_args batch_args(const tl_gemm_batches *p, int64_t index, int64_t step)
 {
     tl_gemm_args g = p->g;
@@ -195,7 +195,7 @@ bool tl_matmul_is_short(const tl_call *c, int64_t k)
 
 tl_status tl_matmul_with(tl_call *c, tl_gemm_fn *fn)
 {
-    if (c->op != &tl_op_matmul) /* a kernel of another op, whose attributes are others */
+    if (c->op != &tl_op_matmul) /* a kernel of another op, which has other attributes */
         return tl_call_fail(c, TL_EUSAGE, "tl_matmul_with: only matmul is computed so");
     const tl_matmul_attrs *at = c->attrs;
     tl_array out = c->out[0];

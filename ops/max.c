@@ -36,7 +36,7 @@ static tl_status as_rows(tl_call *c, tl_array *rows, int64_t *n)
     return tl_as_compute(c, &p, rows);
 }
 
-/* Rows of n elements, and where what is found in them goes. */
+/* Rows of n elements, and the array y of their results. */
 typedef struct {
     tl_array rows, y;
     int64_t n;

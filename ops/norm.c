@@ -1,4 +1,4 @@
-/* norm.c: what rms_norm and layer_norm share; norm.h says what that is. */
+/* norm.c: what rms_norm and layer_norm share (see norm.h). */
 #include "ops/norm.h"
 
 #include <float.h>
@@ -18,7 +18,7 @@ static tl_status check_row(tl_call *c, const tl_array *x, int64_t k)
     return TL_OK;
 }
 
-/* w, unless NULL, has the shape of x's last k dims. */
+/* Checks that w, unless NULL, has the shape of x's last k dims, and x's dtype or f32. */
 static tl_status check_weight(tl_call *c, const tl_array *x, int64_t k, const char *name,
                               const tl_array *w)
 {
@@ -132,7 +132,7 @@ static const void *from_row(const void *x, int64_t row, int64_t n, size_t size)
     return x == NULL ? NULL : (const char *)x + (size_t)(row * n) * size;
 }
 
-/* Runs the kernels of what is wanted. A thread that has both to itself takes blocks of rows, which
+/* Runs the kernels that are wanted. A thread that has both to itself takes blocks of rows, which
  * the fold then finds in the cache. Several threads take all rows at once, since they would have to
  * meet after every block. */
 static void over_rows(const tl_norm_rows *all, const tl_norm_grad_attrs *a, bool f64)
@@ -221,7 +221,7 @@ static tl_tensor row_mean(tl_tape *t, tl_tensor x, int64_t k, double inv)
     return tl_scale(t, row_sum(t, x, k), inv);
 }
 
-/* What both formulas below are made of. */
+/* The parts of both formulas below. */
 typedef struct {
     int64_t k;
     double inv;             /* 1 / elements of a row */

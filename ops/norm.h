@@ -1,5 +1,5 @@
-/* norm.h: what rms_norm and layer_norm share (norm.c) - their shape rule, the shape and forward of
- * their fused gradients and the vjps of these, the gradient of mean and rstd. Private to ops/. */
+/* norm.h: what rms_norm and layer_norm share (norm.c) - their shape rule; the shape rule, forward
+ * and vjps of their fused gradients; the gradient from mean and rstd. Private to ops/. */
 #ifndef TL_OPS_NORM_H
 #define TL_OPS_NORM_H
 
@@ -17,8 +17,8 @@ extern const tl_attr tl_norm_schema[];
  * the normalized dims, in the compute type. */
 tl_status tl_norm_shape(tl_call *c, const tl_array *gamma, const tl_array *beta);
 
-/* What mean and rstd, if they have cotangents, add to dx (NUMERICS 6.12). dx, dmean, drstd and, for
- * rms_norm, mean may be TL_NONE. */
+/* dx plus what the cotangents of mean and rstd, if they have any, add to it (NUMERICS 6.12). dx,
+ * dmean, drstd and, for rms_norm, mean may be TL_NONE. */
 tl_tensor tl_norm_stats_grad(tl_vjp *g, tl_tensor x, tl_tensor mean, tl_tensor rstd,
                              tl_tensor dmean, tl_tensor drstd, tl_tensor dx);
 /* The gradient of weight i where y has no cotangent: its accumulator as it stands, or zeros. */
@@ -32,8 +32,8 @@ typedef struct {
 } tl_norm_grad_attrs;
 extern const tl_attr tl_norm_grad_schema[];
 
-/* dgamma has gamma's shape, in the accumulator or the compute type; dx is like x. What is not
- * wanted comes out empty. */
+/* dgamma has gamma's shape, in the accumulator or the compute type; dx is like x. An output that is
+ * not wanted is empty. */
 tl_status tl_norm_grad_shape(tl_call *c);
 /* dgamma continues acc, if given. */
 tl_status tl_norm_grad_forward(tl_call *c);

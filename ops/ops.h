@@ -20,7 +20,7 @@
  *   eq(a, b) ne(a, b) lt(a, b)        a == b, a != b, a < b,
  *   le(a, b) gt(a, b) ge(a, b)        a <= b, a > b, a >= b, as bool
  *   where(cond, a, b)                 cond ? a : b, of floats, i64 or bool
- *   logical_and(a, b) logical_or(a, b) logical_not(x)  bool; of other dtypes, what is not 0 is true
+ *   logical_and(a, b) logical_or(a, b) logical_not(x)  bool; in other dtypes, nonzero is true
  *   floor_divide(a, b) remainder(a, b)  i64, rounded down; add, sub, mul take i64, too, mod 2^64
  *   fill(dtype, shape, value) masked_fill(x, mask, value)  value everywhere; mask ? value : x
  *   silu_grad(dy, x)                  dy*(s*(1 + x*(1 - s))), s = sigmoid(x)
@@ -70,7 +70,7 @@
  *   conv2d(x, w)                      x (n, c, h, w), w (o, c/groups, kh, kw) -> (n, o, oh, ow)
  *   conv1d(x, w)                      x (n, c, l), w (o, c/groups, k) -> (n, o, ol)
  *   max_pool2d(x) avg_pool2d(x)       the maximum or mean of each window of (h, w)
- *   max_pool1d(x) avg_pool1d(x)       of each window of (l). A mean counts padding as zeros
+ *   max_pool1d(x) avg_pool1d(x)       the same for windows of (l). A mean counts padding as zeros
  *   pad(x, dim, before, after, value)  x with constants before and after it along a dim
  *
  * Rows. gamma and beta have the shape of x's last dims, which are the row; either may be TL_NONE.
@@ -86,13 +86,13 @@
  *   layer_norm(x, gamma, beta, eps)   (x - mean)*rstd*gamma + beta, rstd = 1/sqrt(var + eps)
  *   layer_norm_stats(x, gamma, beta, eps, mean, rstd)  also sets *mean and *rstd, unless NULL
  *
- * Positions. r1 holds cosines, r2 sines. R(x) makes (-b, a) of each pair (a, b). Elements i and i +
+ * Positions. r1 holds cosines, r2 sines. R(x) turns a pair (a, b) into (-b, a). Elements i and i +
  * d/2 are a pair (TL_ROTARY_HALF), or 2i and 2i + 1 (TL_ROTARY_INTERLEAVED); there is no default.
  *   rotary(x, r1, r2, pairing)        r1*x + r2*R(x)
  *   rotary_turned(x, r1, r2, pairing) the conjugate: r1*x - R(r2*x)
  *   rotary_(x, r1, r2, pairing)       rotary in place, also on a view: consumes x, returns its new
  *                                     handle. TL_EINPLACE if a table needs a gradient
- *   rotary_halves(x1, x2, c, s, conjugate, y2)  of separate halves (..., h): y1 = c*x1 - s*x2 and
+ *   rotary_halves(x1, x2, c, s, conjugate, y2)  on separate halves (..., h): y1 = c*x1 - s*x2 and
  *                                     *y2 = c*x2 + s*x1; the conjugate has -s for s
  *   rotary_ids(x, r1, r2, ids, seq, pairing)  with rows of full tables (positions, d), looked up by
  *                                     ids, i64 (b, s) or (s). seq is x's dim of positions; axis 0
@@ -101,7 +101,7 @@
  *                                     1, ... of sample i; offset is i64 (b)
  *   rotary_widen(half, pairing)       a half-width table (..., d/2) widened to (..., d)
  *   positions(offset, n)              i64 (b, n): offset[i] + j. TL_EINDEX beyond 64 bits
- *   positions_after(start, offset, n) max(0, offset[i] + j - start[i]); first tokens at start, (b)
+ *   positions_after(start, offset, n) max(0, offset[i] + j - start[i]); tokens begin at start (b)
  *
  * Lookup. ids are i64; an id outside the table or dim is TL_EINDEX.
  *   embedding(table, ids)             rows of table (rows, n) -> (ids..., n)
@@ -131,7 +131,7 @@
  *                                     A draw depends on the model's seed, the stream, the sample's
  *                                     number and the place in the sample, and on nothing else
  *
- * Randomness. Draws as dropout's, of one dim or more; with sample numbers, axis 0 is of samples.
+ * Randomness. Draws as in dropout, of one dim or more; with sample numbers, axis 0 holds samples.
  *   uniform(dtype, shape, stream) normal(dtype, shape, stream)  in [0, 1), rounded; mean 0, var 1
  *   bernoulli(p, stream)              1 with probability p, else 0; of p's shape and dtype.
  *                                     TL_EDOMAIN if p is outside [0, 1], unless it is traced
@@ -382,7 +382,7 @@ tl_tensor tl_rotary_ids_at(tl_at at, tl_tensor x, tl_tensor r1, tl_tensor r2, tl
 tl_tensor tl_rotary_offsets_at(tl_at at, tl_tensor x, tl_tensor r1, tl_tensor r2, tl_tensor offset,
                                int seq, tl_rotary_pairing pairing);
 /* Writes the tables for positions first .. first + n - 1 (NUMERICS 8.3): cosines into r1 and sines
- * into r2, both (n, dim), f32 or (table64) f64; scaled, unless scaling is NULL, for long contexts
+ * into r2, both (n, dim), f32 or (table64) f64. Unless NULL, scaling adapts them to long contexts
  * as in Llama 3 (NUMERICS 8.6). TL_EDOMAIN if an argument is out of range. */
 typedef struct {
     double factor;                            /* Llama 3: 8; long waves turn that much slower */
@@ -416,7 +416,7 @@ tl_tensor tl_one_hot_at(tl_at at, tl_tensor ids, int64_t classes, tl_dtype dtype
 
 typedef enum { TL_LSTM = 1, TL_GRU, TL_RNN_TANH, TL_RNN_RELU } tl_cell;
 typedef struct {
-    tl_tensor bias;       /* (G*n), added to what comes from the state */
+    tl_tensor bias;       /* (G*n), added to the product of w and the state */
     tl_tensor h, c;       /* (b, n) or (n): the state before the first step; absent: zeros */
     tl_tensor start, end; /* i64 (b): sample i has steps start[i] <= t < end[i]; absent: 0, s */
     bool reverse;         /* from the last step to the first */
@@ -450,7 +450,7 @@ tl_tensor tl_nll_at(tl_at at, tl_tensor logp, tl_tensor targets, tl_cross_entrop
 typedef struct {
     tl_reduction reduction;
     tl_tensor weight;     /* a factor on each loss; broadcasts to x */
-    tl_tensor pos_weight; /* a factor on what y multiplies in it; broadcasts to x */
+    tl_tensor pos_weight; /* a factor on y*log(sigmoid(x)); broadcasts to x */
 } tl_bce_options;
 #define tl_bce_with_logits(t, x, y, ...) \
     TL_OP(bce_with_logits, t, x, y, TL_MAKE(tl_bce_options){.reduction = __VA_ARGS__})
@@ -463,7 +463,7 @@ typedef struct {
      * A query that sees no key gives 0. */
     tl_tensor key_start, key_end;
     /* With any of the following, or if v is (b, hkv, sk, dv), all scores are kept in memory. */
-    tl_tensor mask;   /* bool, broadcasts to (b, hq, sq, sk): the keys allowed, of those above */
+    tl_tensor mask;   /* bool, broadcasts to (b, hq, sq, sk): false forbids a key allowed above */
     tl_tensor bias;   /* broadcasts to the same: added to the scores after scale and softcap */
     tl_tensor offset; /* i64 (b): query i sees keys j <= i + offset, unless `full` */
     double softcap;   /* c: scores become c*tanh(score/c); 0: none */
@@ -477,15 +477,15 @@ tl_tensor tl_causal_mask_at(tl_at at, int64_t queries, int64_t keys, tl_attentio
 
 typedef struct {
     double p;
-    const char *stream; /* another name for each place in the program that draws */
-    tl_tensor sample;   /* i64: number of row 0 (0-d) or of each (b); absent: alike in each step */
+    const char *stream; /* a different name for each place in the program that draws */
+    tl_tensor sample;   /* i64: number of row 0 (0-d) or of each (b); absent: steps draw alike */
     tl_tensor start;    /* i64 (b): row i of x (b, s, ...) is padding, set to 0, before start[i] */
 } tl_dropout_options;
 #define tl_dropout(t, x, ...) TL_OP(dropout, t, x, TL_MAKE(tl_dropout_options){.p = __VA_ARGS__})
 tl_tensor tl_dropout_at(tl_at at, tl_tensor x, tl_dropout_options o);
 
 typedef struct {
-    const char *stream; /* these three are dropout's */
+    const char *stream; /* these three are as in dropout */
     tl_tensor sample, start;
 } tl_draw_options;
 #define tl_uniform(t, dtype, shape, ...) TL_OP(uniform, t, dtype, shape, TL_DRAW(__VA_ARGS__))

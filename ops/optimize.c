@@ -2,9 +2,9 @@
  * Shape:  square_sum: x any -> 0-d f64. sgd(p, g, b?, lr, clip), adamw(p, g, m, v, lr, clip, c1,
  *         c2): p, g, b, m, v alike; lr, clip, c1, c2 0-d f64, so that a step's ops stay the same
  *         from step to step
- * Dtype:  f32 or f64, p, g, b, m and v alike
+ * Dtype:  square_sum any float; sgd, adamw f32 or f64, p, g, b, m and v alike
  * Bits:   NUMERICS 12.2 to 12.4
- * VJP:    none: the update changes p, b, m, v in place and says so
+ * VJP:    square_sum 2*dy*x; updates none: they change p, b, m, v in place and say so
  * Errors: TL_ESHAPE TL_EDTYPE
  */
 #include "ops/optimize.h"

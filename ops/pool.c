@@ -1,7 +1,7 @@
-/* pool_places: where the largest element of each window is; max_pool: gather by it; avg_pool: a
- * conv with ones; pad: concat with constants
- * Shape:  x (n, c, h, w) -> (n, c, oh, ow), or without the last dim; pool_places: i64, places in
- *         (h, w), row-major
+/* pool_places: where the largest element of each window is; max_pool: gather by these places;
+ * avg_pool: a conv with ones; pad: concat with constants
+ * Shape:  x (n, c, h, w) -> (n, c, oh, ow); in 1d, without the last dim; pool_places: i64, places
+ *         in (h, w), row-major
  * Dtype:  f16 bf16 f32 f64
  * Bits:   NaN wins, +0 > -0, the first of equals; padding is no element. avg_pool: the chain over
  *         the window, zeros around x, divided by the window's size (NUMERICS 4.8)
@@ -21,7 +21,7 @@ static const tl_attr pool_schema[] = {TL_FIELD(pool, kernel, SHAPE),
                                       TL_FIELD(pool, dilation, SHAPE),
                                       {0}};
 
-/* The first place from `from` on, by `step`, that is not before 0. */
+/* The first of from, from + step, ... that is not below 0. */
 static int64_t first_in(int64_t from, int64_t step)
 {
     return from >= 0 ? from : from + (-from + step - 1) / step * step;
@@ -77,8 +77,8 @@ static inline int64_t rank(const void *x, int64_t i, bool wide)
     return v != v ? INT32_MAX : bits ^ (bits >> 31 & INT32_MAX);
 }
 
-/* The first of the largest elements of a window in a plane of w columns. h and cols are the
- * window's first row, last row and step, and the same of its columns. */
+/* The first of the largest elements of a window in a plane of w columns. h is the window's first
+ * row, last row and step, and cols the same for its columns. */
 static inline int64_t best_of(const void *x, bool wide, const int64_t h[3], int64_t w,
                               const int64_t cols[3])
 {
@@ -114,7 +114,7 @@ static void pool_planes(void *ctx, int64_t begin, int64_t end, int thread)
             window(j->a, 0, p, in[0], h);
             for (int64_t q = 0; q < out[1]; q++) {
                 window(j->a, 1, q, in[1], w);
-                *y++ = j->x->dtype == TL_F64 /* each a loop of its own */
+                *y++ = j->x->dtype == TL_F64 /* a separate loop for each dtype */
                            ? best_of((const double *)j->x->data + from, true, h, in[1], w)
                            : best_of((const float *)j->x->data + from, false, h, in[1], w);
             }
@@ -128,7 +128,7 @@ static tl_status pool_forward(tl_call *c)
     int nd = c->in[0]->ndim;
     const int64_t *kernel = j.a->kernel.dim, *in = c->in[0]->dim + nd - 2;
     int64_t plane = j.y->dim[nd - 2] * j.y->dim[nd - 1], work = plane;
-    for (int i = 0; i < 2 && work <= 8192; i++) /* of a kernel only what can meet x */
+    for (int i = 0; i < 2 && work <= 8192; i++) /* only what can meet x counts */
         work *= kernel[i] < in[i] ? kernel[i] : in[i];
     tl_parallel_for(tl_array_count(j.y) / plane, 1 + 8192 / (work > 0 ? work : 1), pool_planes, &j);
     return TL_OK;
@@ -177,8 +177,8 @@ static tl_tensor avg_pool(tl_at at, const pool_attrs *a, tl_tensor x, tl_shape s
     return tl_reshape_at(at, y, TL_DIMS(s.dim[0], s.dim[1], out.dim[2], out.dim[3]));
 }
 
-/* A pool in one or two dims. What run does is in the compute type, so that y and dx are rounded
- * once, whether a reshape copies or not. */
+/* A pool in one or two dims. `run` works in the compute type, so that y and dx are rounded once,
+ * whether a reshape copies or not. */
 static tl_tensor pool(tl_at at, const char *name, int dims, tl_tensor x, tl_pool_options o,
                       pool_2d *run)
 {
@@ -236,7 +236,8 @@ tl_tensor tl_avg_pool2d_at(tl_at at, tl_tensor x, tl_pool_options o)
     return pool(at, "avg_pool2d", 2, x, o, avg_pool);
 }
 
-/* What is put before or behind x: if x has samples along an axis, a part for each of them. */
+/* The constants before or behind x. If x has samples along another axis, each has its part of
+ * them. */
 static tl_tensor filler(tl_at at, tl_tensor x, int d, tl_shape shape, double value)
 {
     const tl_tensor y = tl_fill_at(at, tl_dtype_of(at.tape, x), shape, value);

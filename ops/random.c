@@ -9,7 +9,7 @@
  *         1/(1-p) in f64, rounded to the compute type; dropped: +0 (NUMERICS 11.3). With start, e
  *         counts from index start[i] of axis 1. The key is of the model's seed and the stream's
  *         name.
- * VJP:    dx = dropout(dy) with the same draws: nothing is kept but the sample numbers
+ * VJP:    dx = dropout(dy) with the same draws: only the sample numbers and starts are kept
  * Errors: TL_ESHAPE TL_EDTYPE TL_EDOMAIN (p outside [0, 1]) TL_EINDEX (a start) TL_EUSAGE (no
  *         stream, no model)
  * Source: Srivastava et al. 2014
@@ -74,7 +74,7 @@ static tl_status dropout_shape(tl_call *c)
 
 enum { BLOCK = 256 };
 
-/* A call while it draws. A block makes the m elements of y's row from element e on; none of them is
+/* A call while it draws. `block` makes m elements of a row of y, from element e on; none of them is
  * padding. */
 typedef struct places places;
 typedef void draw_block(const places *p, int64_t row, int64_t e, int64_t m);
@@ -114,8 +114,8 @@ static void draw_range(void *ctx, int64_t begin, int64_t end, int thread)
     }
 }
 
-/* Makes the call's result by blocks of at most BLOCK elements of a row, and +0 where it is padding.
- * The sample numbers are input `sample`, the starts the one after it. */
+/* Makes the call's result in blocks of at most BLOCK elements of a row; padding is +0. Input
+ * `sample` holds the sample numbers, the input after it the starts. */
 static tl_status draw(tl_call *c, int sample, int64_t key, draw_block *block)
 {
     const tl_array *y = &c->out[0], *start = c->in[sample + 1];
@@ -171,7 +171,8 @@ static void dropout_vjp(tl_vjp *g)
                          (tl_tensor[]){g->dy[0], g->in[1], g->in[2]}, 3);
 }
 
-/* A row's draws are its sample's. (A TL_RANDOM op is asked where no input depends, too.) */
+/* Each row's draws are those of its sample. (A TL_RANDOM op is asked even if no input depends on
+ * the batch.) */
 static void dropout_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
 {
     const bool meet = tl_batch_meet(c, in, TL_ALL_INPUTS, TL_FROM_FRONT) == 0;
@@ -203,7 +204,7 @@ static tl_status key_of(tl_at at, const char *op, const char *stream, int64_t *k
     return TL_OK;
 }
 
-/* The number of row 0 if no sample is given: another sample in each micro-batch. */
+/* `sample`, or 0 if none is given. The 0 is mixed: row 0 is another sample in each micro-batch. */
 static tl_tensor sample_or_0(tl_at at, tl_tensor sample)
 {
     if (!tl_is_none(sample))
@@ -227,7 +228,7 @@ tl_tensor tl_dropout_at(tl_at at, tl_tensor x, tl_dropout_options o)
 /* ---- draw: uniform in [0, 1), normal with mean 0 and variance 1
  * Shape:  given (b, ...); sample i64: 0-d, the number of row 0, or (b); start i64 (b) or none
  * Dtype:  f64 f32 f16 bf16
- * Bits:   element e of row i is uniform64 of a f64 result, uniform32 of others, or normal64, at
+ * Bits:   element e of row i is uniform64 for an f64 result, uniform32 for others, or normal64, at
  *         (sample number of i, e), rounded once; +0 before the start (NUMERICS 11.4)
  * VJP:    none. A shadow run in f64 has the draws of the dtype asked for
  * Errors: TL_ESHAPE TL_EDTYPE TL_EINDEX (a start) TL_EUSAGE (no stream, no model)
@@ -289,8 +290,8 @@ static tl_status draw_forward(tl_call *c)
     return draw(c, 0, ((const draw_attrs *)c->attrs)->key, fill_block);
 }
 
-/* By one number draws are the same for all samples, unless the program says that they have an axis
- * of samples. */
+/* With one sample number the draws are free of the batch, unless the program says that they have an
+ * axis of samples. */
 static void draw_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
 {
     const bool alike = c->in[0]->ndim == 0 && (c->in[1] == NULL || in[1] == TL_FREE);
@@ -325,14 +326,14 @@ tl_tensor tl_normal_at(tl_at at, tl_dtype dtype, tl_shape shape, tl_draw_options
     return drawn(at, "normal", true, dtype, shape, o);
 }
 
-/* p is usable, and every element that can be read (none while a program is traced) is in [0, 1]. */
+/* Checks that p is usable and that its readable elements (none in a trace) are in [0, 1]. */
 static tl_status check_probabilities(tl_at at, tl_tensor p)
 {
     tl_array a;
     if (!tl_usable(at, p, "bernoulli") || !tl_array_of(at.tape, p, &a))
         return TL_EUSAGE;
     if (a.data == NULL || !tl_dtype_is_float(a.dtype))
-        return TL_OK; /* what else is wrong the comparison will say */
+        return TL_OK; /* the comparison reports other errors */
     const int64_t n = tl_array_count(&a);
     tl_cursor at_row = tl_cursor_at(&a, a.ndim, 0);
     for (int64_t i = 0; i < n; i++, tl_cursor_next(&at_row)) {

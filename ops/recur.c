@@ -1,17 +1,17 @@
 /* recur: all steps of a recurrent layer, in one direction: LSTM, GRU, or a tanh or relu of its
  * gates
- * Shape:  gates (b, s, G*n), what the input gives to them; w (G*n, n); bias (G*n) or none; h0, c0
- *         (b, n), (n) or none: zeros; start, end (b) or none: sample i has steps start[i] <= t <
- *         end[i], and in the others its state stays -> y (b, s, n), c (b, s, n), a (b, s, 4n), and
- *         the last states hn, cn (b, n). c are an LSTM's cells, a the gates' values of an LSTM or a
- *         GRU; for other cells they are empty. G is 4 for an LSTM, 3 for a GRU, else 1
+ * Shape:  gates (b, s, G*n), the input's part of them; w (G*n, n); bias (G*n) or none; h0, c0 (b,
+ *         n), (n) or none: zeros; start, end (b) or none: sample i has steps start[i] <= t < end[i]
+ *         and keeps its state in the others -> y (b, s, n), c (b, s, n), a (b, s, 4n), and the last
+ *         states hn, cn (b, n). c holds an LSTM's cells, a the gates' values of an LSTM or a GRU;
+ *         for other cells they are empty. G is 4 for an LSTM, 3 for a GRU, else 1
  * Dtype:  f16 bf16 f32 f64, all alike; a in the compute type; ranges i64
  * Bits:   a chain from the state, the cell in the compute type; the state is rounded at each step
  *         (NUMERICS 6.18)
- * VJP:    recur_grad, which computes no gate again; w by the chain over (sample, step) of matmul.
- *         Its own is in primitives (recur_twice.c).   Saves w, h0, c0, ranges, y, c, a.
+ * VJP:    recur_grad, which recomputes no gate; w by matmul's chain over (sample, step).
+ *         recur_grad's own is in primitives (recur_twice.c).   Saves w, h0, c0, ranges, y, c, a.
  * Errors: TL_ESHAPE TL_EDTYPE TL_EDOMAIN (cell)
- * Source: Hochreiter & Schmidhuber 1997, Cho et al. 2014; gates in the order that PyTorch has
+ * Source: Hochreiter & Schmidhuber 1997, Cho et al. 2014; gates in PyTorch's order
  */
 #include "ops/build.h"
 
@@ -19,7 +19,8 @@ static const tl_attr tl_recur_schema[] = {TL_FIELD(tl_recur, cell, I64),
                                           TL_FIELD(tl_recur, reverse, BOOL),
                                           {0}};
 
-/* Input i, if present, has that dtype and shape. A state may be one row, (n), for all samples. */
+/* Checks input i, if present, for that dtype and shape. A state may be one row, (n), for all
+ * samples. */
 static tl_status fit(tl_call *c, int i, const char *name, tl_dtype d, tl_shape want)
 {
     const tl_array *x = c->in[i];
@@ -91,7 +92,7 @@ typedef struct {
     int64_t k, cols, strip; /* w, packed as k x cols, and the width of its strips */
     char *packed;
     char *h, *q; /* a row of n for each sample: its state and cell, or their cotangents */
-    char *panels, *product; /* rows of k, packed, and what they give with w */
+    char *panels, *product; /* rows of k, packed, and their product with w */
     char *zeros;            /* n of them */
 } job;
 
@@ -123,7 +124,7 @@ static bool made(const job *j, int64_t i, int64_t t)
 {
     return bound(j->start, i, 0) <= t && t < bound(j->end, i, INT64_MAX);
 }
-/* The state of x before the k-th step, which sample i has. */
+/* The state before the k-th step, which sample i has: that of the step before in x, or `first`. */
 static const void *before(const job *j, const tl_array *x, const tl_array *first, int64_t i,
                           int64_t k)
 {
@@ -205,7 +206,7 @@ static tl_status prepare(tl_call *c, job *j, const tl_array *w, bool transposed)
     return TL_OK;
 }
 
-/* Runs `rows`, which makes all steps of some samples, over all of them. y is (b, s, n). */
+/* Runs `rows`, which makes all steps of a range of samples, over all samples. y is (b, s, n). */
 static tl_status run(tl_call *c, const tl_array *y, int w, bool transposed, int start,
                      tl_range_fn *rows)
 {
@@ -354,8 +355,9 @@ tl_tensor tl_recur_at(tl_at place, tl_tensor gates, tl_tensor w, tl_cell cell, t
     return out[0];
 }
 
-/* ---- recur_grad: the gradients of the gates, of what the chain and the bias give to them (du, for
- * a GRU alone: in other cells it equals the first), and of h0 and c0, if present ---- */
+/* ---- recur_grad: the gradients of the gates; of the part of the gates that comes from the chain
+ * and the bias (du, only for a GRU: in other cells it equals the first); and of h0 and c0, if
+ * present ---- */
 
 static tl_status grad_shape(tl_call *c)
 {

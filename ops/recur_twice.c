@@ -1,11 +1,11 @@
-/* recur_twice.c: the derivative of recur_grad, in primitives and in the compute type. The steps of
- * recur_grad are made again, from the last to the first. Then the cotangents of its results go
- * through them from the first to the last. */
+/* recur_twice.c: the derivative of recur_grad, in primitives and in the compute type. It makes the
+ * steps of recur_grad again, from the last to the first. Then it takes the cotangents of
+ * recur_grad's results through them, from the first to the last. */
 #include "autograd/batch/samples.h"
 #include "ops/build.h"
 
-/* x, or the first state `before` (b, 1, n) at steps whose step before has not been made. The two
- * are equal there, but gradients go on from the latter as they do without padding. */
+/* x, but the first state `before` (b, 1, n) up to each sample's first step. The two are equal
+ * there, but through `before` gradients go on as they do without padding. */
 static tl_tensor past_padding(tl_tape *t, tl_tensor x, tl_tensor before, tl_tensor edge,
                               bool reverse)
 {
@@ -54,8 +54,8 @@ typedef struct {
     tl_tensor old;      /* the state before the step: an LSTM's c, a GRU's h */
     tl_tensor tc;       /* tanh of an LSTM's c after the step */
     tl_tensor dh, dc;   /* cotangents of h and c after the step */
-    tl_tensor da[4];    /* what is added to the cotangents of the gates' values */
-    tl_tensor dact[4];  /* these cotangents */
+    tl_tensor da[4];    /* added to the cotangents of the gates' values */
+    tl_tensor dact[4];  /* the cotangents of the gates' values, with da */
     tl_tensor s;        /* the cotangents of the gates, side by side */
 } moment;
 
@@ -72,7 +72,7 @@ static tl_tensor less(const twice *j, tl_tensor x) /* 1 - x */
 {
     return tl_shift(j->t, tl_neg(j->t, x), 1);
 }
-/* x, zeros for each sample if absent. */
+/* x; if absent, zeros for each sample. */
 static tl_tensor some(const twice *j, tl_tensor x, int64_t width)
 {
     if (!tl_is_none(x))
@@ -108,10 +108,10 @@ static tl_tensor joined(const twice *j, const tl_tensor *x, int n)
     return n == 1 ? all[0] : tl_concat(j->t, all, n, 1);
 }
 
-/* The slope of tanh by its result x. */
+/* The slope of tanh, from its result x. */
 static tl_tensor slope_tanh(const twice *j, tl_tensor x) { return less(j, tl_square(j->t, x)); }
 
-/* The slope of gate i, or of the cell if it has no gates, by its value x. The functions are tanh
+/* The slope of gate i, or of the cell if it has no gates, from its value x. The functions are tanh
  * for gate 2 and for the cell, or relu, and sigmoid for the other gates. */
 static tl_tensor slope_of(const twice *j, int i, tl_tensor x)
 {
@@ -205,12 +205,12 @@ static void again(const twice *j, moment *m)
     }
 }
 
-/* What comes to the values that one step reads, named as in moment. */
+/* The cotangents of the values that one step reads, named as in moment. */
 typedef struct {
     tl_tensor dh, q, act[4], da[4], old, c; /* q: of dc before the product with dh is added */
 } given;
 
-/* u: the cotangents of the gates; Q: of the dc that the step hands on. */
+/* u: the cotangents of dgates, by gate; Q: the cotangent of the dc that the step hands on. */
 static given lstm_gives(const twice *j, const moment *m, const tl_tensor *u, tl_tensor Q)
 {
     given y = {.q = mul(j, Q, m->act[1])};
@@ -234,7 +234,7 @@ static given lstm_gives(const twice *j, const moment *m, const tl_tensor *u, tl_
     return y;
 }
 
-/* u: the cotangents of dgates' r, z and n, v: of du's n; P: of the dh that the step hands on. */
+/* u: the cotangents of r, z and n in dgates; v: of n in du; P: of the dh that the step hands on. */
 static given gru_gives(const twice *j, const moment *m, const tl_tensor *u, tl_tensor v,
                        tl_tensor P)
 {
@@ -264,12 +264,12 @@ static given rnn_gives(const twice *j, const moment *m, tl_tensor u)
     return y;
 }
 
-/* By time, what comes to dy, dc, da, a and the states (an LSTM's c, else y); s; and the P that
+/* By time: the cotangents of dy, dc, da, a and the states (an LSTM's c, else y); s; and the P that
  * multiplies s in the gradient of w. */
 enum { DY, DC, DA, ACT, STATE, S, P_OF_S, BY_TIME };
 typedef struct {
     tl_tensor *at[BY_TIME];
-    tl_tensor first, dhn, dcn; /* of the first state, and of the last states' cotangents */
+    tl_tensor first, dhn, dcn; /* cotangents of the first state, of dhn and of dcn */
 } sums;
 
 /* Stacked along axis 1, with zeros for what is absent; TL_NONE if all are. */
@@ -283,8 +283,8 @@ static tl_tensor stacked(const twice *j, tl_tensor *x, int64_t width)
     return any ? tl_stack(j->t, x, (int)j->s, 1) : TL_NONE;
 }
 
-/* Adds x to what comes to the state before step k: the first one, if no step of the sample has been
- * made, else that of the step before. So padding before a sample changes no bit. */
+/* Adds x to the cotangent of the state before step k: the state of the step before or, if the
+ * sample does not have that step, the first state. So padding before a sample changes no bit. */
 static void to_state_before(const twice *j, const moment *m, int64_t k, tl_tensor x, sums *o)
 {
     if (k == 0) {
@@ -332,7 +332,7 @@ static void through(const twice *j, const moment *m, sums *o)
     o->dcn = Q;
 }
 
-/* Returns x, zeros if absent, as the gradient of an input, if it is wanted. */
+/* Sets the gradient of an input, if it is wanted, to x, or to zeros if x is absent. */
 static void give(const twice *j, int input, tl_tensor x)
 {
     tl_tape *t = j->t;
@@ -340,7 +340,7 @@ static void give(const twice *j, int input, tl_tensor x)
     if (!g->wants[input])
         return;
     if (tl_is_none(x) && (input == BACK_H0 || input == BACK_C0))
-        x = some(j, x, j->n); /* of each sample, as where there is one */
+        x = some(j, x, j->n); /* for each sample, as when x is there */
     g->dx[input] = tl_is_none(x) ? tl_filled_like(t, g->in[input], 0)
                                  : tl_in_dtype(TL_AT(t), x, tl_dtype_of(t, g->in[input]));
 }

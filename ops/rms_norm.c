@@ -5,7 +5,7 @@
  * Bits:   sum of squares by lanes (NUMERICS 6.1), one rounding into y; the weight may be 1 + gamma,
  *         rounded in the compute type (NUMERICS 6.8).
  * VJP:    with xhat = x*rstd: dx = rstd*(dy*gamma - xhat*mean(dy*gamma*xhat)),  dgamma = fold over
- *         rows of dy*xhat, by rms_norm_grad; of rstd: dx += -drstd*rstd^2*xhat/n (NUMERICS 6.12).
+ *         rows of dy*xhat, by rms_norm_grad; from rstd: dx += -drstd*rstd^2*xhat/n (NUMERICS 6.12).
  *         Saves x, gamma, rstd.
  * Errors: TL_ESHAPE TL_EDTYPE TL_EDOMAIN (eps < 0)
  * Source: Zhang & Sennrich 2019, eq. 4
@@ -21,8 +21,8 @@ static tl_status rms_norm_shape(tl_call *c) { return tl_norm_shape(c, c->in[1], 
  *     y[i]    = (x[i] * rstd[r]) * gamma[i]
  */
 
-/* dx from the cotangents of y and of rstd, or TL_NONE unless it is wanted; sets dx[gamma]. x is
- * what was normalized: here an input, in add_rms_norm an output. */
+/* Returns dx from the cotangents of y and of rstd, or TL_NONE if it is not wanted; sets dx[gamma].
+ * x is the value that was normalized: an input here, an output in add_rms_norm. */
 static tl_tensor gradient(tl_vjp *g, tl_tensor x, int gamma, bool want_dx)
 {
     const tl_norm_attrs *n = g->attrs;
@@ -148,8 +148,8 @@ tl_tensor tl_add_rms_norm_at(tl_at at, tl_tensor x1, tl_tensor x2, tl_tensor gam
 }
 
 /* ---- rms_norm_grad(dy, x, gamma?, rstd, acc?) -> dgamma (acc continued), dx
- * Shape:  dy and x alike, gamma x's last k dims, rstd x's with these as 1; what is not wanted comes
- *         out empty
+ * Shape:  dy and x alike; gamma has x's last k dims, rstd x's shape with these as 1; an output that
+ *         is not wanted is empty
  * Dtype:  as rms_norm; dgamma in the accumulator (f64) or the compute type, dx x's dtype
  * Bits:   NUMERICS 6.2
  * VJP:    in primitives (norm.c)

@@ -19,7 +19,7 @@ static const tl_attr rotary_schema[] = {TL_FIELD(rotary, pairing, I64),
                                         TL_FIELD(rotary, turned, BOOL),
                                         {0}};
 
-/* A table r whose last dim is n broadcasts to x and has a dtype that goes with x's. */
+/* Checks that table r ends in a dim of n, broadcasts to x, and has a dtype that goes with x's. */
 static tl_status check_table(tl_call *c, const tl_array *x, const tl_array *r, int64_t n)
 {
     if (r->ndim == 0 || r->dim[r->ndim - 1] != n ||
@@ -285,7 +285,7 @@ static tl_status gathered_run(tl_call *c, job *j)
 /* ---- rotary_(x, r1, r2): rotary in place, on any strided view, such as a slice of a packed qkv:
  * x is consumed and changed where it lies. Shapes, dtypes, bits, VJP: as rotary (NUMERICS 8.4). The
  * gradients of tables would read x, so the engine refuses tables that need one.
- * Errors: besides, TL_EINPLACE (a leaf, a table that needs a gradient, x with repeated elements) */
+ * Errors: also TL_EINPLACE (a leaf, a table that needs a gradient, x with repeated elements) */
 
 static tl_status inplace_forward(tl_call *c)
 {
@@ -311,7 +311,7 @@ tl_tensor tl_rotary_inplace_at(tl_at at, tl_tensor x, tl_tensor r1, tl_tensor r2
  * Dtype:  f16 bf16 f32 f64; tables of x1's dtype, or f32 with f16 and bf16
  * Bits:   each product rounded, then the sum: those of rotary by halves, of (x1, x2) with the
  *         tables (c, c), (s, s) (NUMERICS 8.7)
- * VJP:    dx1, dx2 = this op of dy1, dy2, conjugate the other way;  dc = dy1*x1 + dy2*x2,  ds =
+ * VJP:    dx1, dx2 = this op of dy1, dy2, with the opposite conjugate;  dc = dy1*x1 + dy2*x2,  ds =
  *         dy2*x1 - dy1*x2 (conjugate: the negative), folded by the engine.   Saves c, s; x1, x2 for
  *         the tables' gradients alone.
  * Errors: TL_ESHAPE TL_EDTYPE

@@ -5,7 +5,7 @@
  *         equals stay in their order (NUMERICS 4.7). Values are copied
  * VJP:    argsort none; values by gather's
  * Errors: TL_ESHAPE TL_EDTYPE TL_EDOMAIN (k)
- * The op runs over the last dim; another dim is brought there by a view.
+ * The op runs over the last dim; a view brings another dim there.
  */
 #include "ops/build.h"
 
@@ -34,7 +34,7 @@ typedef struct {
 typedef struct {
     const tl_array *x;
     int64_t *y, n;
-    item *room; /* 2n of each thread */
+    item *room; /* 2n for each thread */
     bool descending;
 } job;
 
@@ -105,7 +105,7 @@ tl_tensor tl_argsort_at(tl_at at, tl_tensor x, int dim, bool descending)
     return tl_apply_along(at, &tl_op_argsort, &(sort_attrs){descending}, x, dim);
 }
 
-/* x sorted by its argsort; *ids: that, if asked for. */
+/* x sorted by its argsort, `places`; sets *ids to that, unless ids is NULL. */
 static tl_tensor values(tl_at at, tl_tensor x, tl_tensor places, int dim, tl_tensor *ids)
 {
     if (ids != NULL)

@@ -14,7 +14,7 @@ typedef struct {
     tl_operand operand; /* x in its compute type */
     int64_t n;          /* elements of a row */
     bool direct;        /* rows can be read where they lie */
-    char *buf;          /* for each thread a row, if they cannot */
+    char *buf;          /* a row for each thread, if they cannot */
 } row_job;
 
 static void sum_range(void *ctx, int64_t begin, int64_t end, int thread)
@@ -60,8 +60,8 @@ typedef struct {
 
 enum { GATHER = 256, DEEP = 8 };
 
-/* Folds rows of n elements of x, `stride` elements apart, into one row of accumulators. What the
- * kernel cannot read where it lies is widened block by block first. */
+/* Folds rows of n elements of x, `stride` elements apart, into one row of accumulators. Rows that
+ * the kernel cannot read where they lie are widened block by block first. */
 static void fold_rows(const tl_array *x, const char *from, int64_t rows, int64_t stride, int64_t n,
                       double *to)
 {
@@ -89,7 +89,7 @@ static void fold_rows(const tl_array *x, const char *from, int64_t rows, int64_t
         }
 }
 
-/* Folds n elements of the innermost dim of x into accumulators that are acc_step apart: 0 if one
+/* Folds n elements of the innermost dim of x into accumulators that are acc_step apart; with 0, one
  * takes them all. */
 static void fold_inner(const tl_array *x, const char *from, int64_t n, double *to, int64_t acc_step)
 {
@@ -168,7 +168,7 @@ static void fold_into(const tl_array *x, const tl_array *acc)
         tl_parallel_for(widest, 1 + 32768 * widest / (tl_array_count(x) + 1), fold_range, &j);
 }
 
-/* The fold of one term for each element, rounded to out: both contiguous, of as many elements. */
+/* Rounds the fold of one term for each element of x to out; both are contiguous, of one length. */
 static void fold_one(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const tl_array *x = ((const fold_job *)ctx)->v, *out = x + 1, flat = {.dtype = x->dtype};

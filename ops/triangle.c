@@ -74,7 +74,7 @@ tl_tensor tl_diagonal_at(tl_at at, tl_tensor x, int64_t offset, int dim1, int di
     order.dim[s.ndim - 1] = d2;
     int64_t m = s.dim[d1], n = s.dim[d2], all;
     if (__builtin_add_overflow(n, 1, &all) ||
-        __builtin_mul_overflow(m, all, &all)) /* of an empty x */
+        __builtin_mul_overflow(m, all, &all)) /* if x is empty */
         return tl_reject(at, TL_ESHAPE, "diagonal: no room for a diagonal of %s", TL_TEXT_OF(&s));
     offset = offset < -m ? -m : offset > n ? n : offset;
     int64_t i = offset < 0 ? -offset : 0, j = offset < 0 ? 0 : offset,

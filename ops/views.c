@@ -2,7 +2,7 @@
  * Shape:  at each op; dims may be counted from the end
  * Dtype:  any
  * Bits:   none computed
- * VJP:    reshape and permute undo themselves; slice and select put dy among zeros (slice_grad);
+ * VJP:    reshape and permute by their inverses; slice and select put dy among zeros (slice_grad);
  *         expand passes dy on and the engine folds it down
  * Errors: TL_ESHAPE TL_EINDEX
  */
@@ -56,10 +56,10 @@ static tl_status reshape_shape(tl_call *c)
     return TL_OK;
 }
 
-/* In row-major order the samples are consecutive blocks, and reshape keeps that order. They are
- * along a dim of the result if as many blocks come before it as before, and if it divides into as
- * many parts as there are samples. Of several such dims (all but one are of size 1) the smallest
- * merges samples least with what follows; at a tie we take the place of the old axis. */
+/* In row-major order the samples are consecutive blocks, and reshape keeps that order. They lie
+ * along a dim of the result if the dims before it have as many indices as those before the old
+ * axis, and if the number of samples divides it. Of several such dims (all but one have size 1) the
+ * smallest merges samples least with what follows; at a tie we take the old axis's place. */
 static void reshape_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
 {
     const tl_array *x = c->in[0], *y = &c->out[0];
@@ -103,7 +103,7 @@ tl_tensor tl_reshape_told(tl_at at, tl_tensor x, tl_shape shape, int axis)
 {
     const tl_tensor y = tl_reshape_at(at, x, shape);
     const tl_batch told = tl_batch_of(at.tape, y);
-    if (axis >= 0 && told >= 0 && told != axis) /* reshape takes the first that one sample allows */
+    if (axis >= 0 && told >= 0 && told != axis) /* with one sample reshape may choose another */
         tl_batch_samples_of(at.tape, y, x, axis);
     return y;
 }
