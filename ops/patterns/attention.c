@@ -9,13 +9,13 @@
  *                        a key is allowed and -inf (or very negative) where not;
  *                        where(causal_mask, s, -inf); where(constant, s, -inf), bool;
  *                        where(constant, -inf, s), its opposite. Each with * scale or / c, heads
- *                        grouped or not, and for -inf any number that is as good
+ *                        grouped or not, and for -inf any number that acts as such
  * Exact:  _full, _divided: f32 and f64, forward and backward. _grouped and _grouped_divided: the
- *         values alone, for the gradients of the heads that share a key are rounded before they are
- *         added. In f16 and bf16 the scores are rounded on the way. Other scalings round elsewhere.
- *         With a mask the written form multiplies what it has masked by 0, which an infinity or NaN
- *         there survives, and a row without a key is NaN: so these round, though for finite values
- *         the bits are the same.
+ *         values alone, because the gradients of the heads that share a key are rounded before they
+ *         are added. In f16 and bf16 the scores are rounded on the way. Other scalings round
+ *         elsewhere. With a mask the written form multiplies masked values by 0, which makes NaN of
+ *         an infinity or NaN there, and a row without a key is NaN. So these count as rounding,
+ *         although for finite values the bits are the same.
  */
 #include <math.h>
 
@@ -29,7 +29,7 @@ enum { GROUPED, SHARED, EACH };
 
 typedef struct {
     mask_kind mask;
-    int first_form; /* of this rule: it has the forms from there on */
+    int first_form; /* the rule has the forms from this one on */
 } style;
 
 static int form_of(const tl_pattern_values *v)
@@ -91,7 +91,7 @@ static double scale_of(int form, double c)
     return scaling(form) == BY_QUOTIENT || scaling(form) == QUERY_BY_QUOTIENT ? 1 / c : c;
 }
 
-/* The result is contiguous, as that of a matmul is: what follows may view it. */
+/* The result is contiguous, as a matmul's is: later calls may view it. */
 static void replace(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int n_out, void *ctx)
 {
     const tl_pattern_values *v = ctx;

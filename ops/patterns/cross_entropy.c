@@ -4,8 +4,8 @@
  * Forms:  of _gather: mean or sum, negated before it or after.
  * Exact:  the values alone, f32 and f64: log(l) - (z_t - m) is minus ((z_t - m) - log(l)), and
  *         zeros of either sign fold alike; in f16 and bf16 log_softmax is rounded. The gradient of
- *         the written form multiplies and adds in another order. Of _gather for rows (n, classes):
- *         more dims would be summed by lanes first.
+ *         the written form multiplies and adds in another order. _gather only for rows (n,
+ *         classes): more dims would be summed by lanes first.
  */
 #include "ops/patterns/patterns.h"
 

@@ -1,6 +1,6 @@
 /* patterns.h: the list of shipped replacements. Each is one constant struct in the file of its
  * family, whose card says what is exact; a new one is added here. They are tried in this order, so
- * a pattern that contains another stands before it. */
+ * a pattern that contains another comes before it. */
 #ifndef TL_OPS_PATTERNS_H
 #define TL_OPS_PATTERNS_H
 
@@ -23,7 +23,7 @@
         .example_inputs = args, .n_in = n_in_, .n_out = n_out_, __VA_ARGS__};
 /* clang-format on */
 
-/* Dtypes that are computed in as they are stored. */
+/* Dtypes that are their own compute types. */
 enum { TL_WIDE = TL_BIT(TL_F32) | TL_BIT(TL_F64) };
 
 #define X(name) extern const tl_replacement tl_replace_##name;

@@ -9,7 +9,8 @@
  *         and bf16 with casts at the end (f32 alone where 1 + gamma is in gamma's dtype, or with
  *         the cast before gamma: in f16 those round twice, rms_norm once). rsqrt rounds once, a
  *         root and a quotient twice: those forms claim nothing. The gradient goes through mean and
- *         rsqrt one by one and rounds elsewhere: so by default only where no gradient passes.
+ *         rsqrt one by one and rounds elsewhere, so by default a form is replaced only where no
+ *         gradient passes.
  */
 #include "ops/patterns/patterns.h"
 
@@ -101,9 +102,10 @@ RULE(rms_norm_plus_one_cast, CAST_LAST, PLUS_ONE_CAST, UP_TO_F32)
 RULE(rms_norm_plus_one_gamma, CAST_LAST, PLUS_ONE, F32)
 
 /* ---- add_rms_norm: s = x1 + x2, y = rms_norm(s, gamma) -> add_rms_norm, with gamma or (_bare)
- * without. Outputs y, s. Exact:  every dtype: the fused op rounds the sum as the add does. Its
- * gradient adds what comes through the norm to what comes to s from elsewhere, so s may have one
- * more user, or the norm must be the last of several.
+ * without. Outputs y, s.
+ * Exact:  every dtype: the fused op rounds the sum as the add does. Its gradient adds the norm's
+ *         part to the cotangent that s has from elsewhere, so s may have one more user, or the norm
+ *         must be the last of several.
  */
 
 static void add_search(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int n_out, void *ctx)

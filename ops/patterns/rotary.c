@@ -8,9 +8,9 @@
  *                       the width
  * Forms:  interleaved, x1 and x2 are slices with step 2, or selected from x reshaped to
  *         (..., d/2, 2).
- * Exact:  the values alone, f32 and f64: in f16 and bf16 each product is rounded. In the gradient,
- *         zeros that the slices' gradients are padded with are added: where a sum is -0 the
- *         written form makes it +0.
+ * Exact:  the values alone, f32 and f64: in f16 and bf16 each product is rounded. In its gradient
+ *         the written form adds the zeros that pad the slices' gradients: where a sum is -0 it
+ *         makes it +0.
  */
 #include "ops/patterns/patterns.h"
 
@@ -19,7 +19,7 @@ typedef struct {
     bool full; /* tables of the full width */
 } style;
 
-/* The numbers that are rotated with each other. */
+/* The two parts of x that are rotated with each other. */
 static void parts(tl_tape *t, tl_tensor x, const tl_pattern_values *v, tl_tensor *x1, tl_tensor *x2)
 {
     tl_shape s = tl_shape_of(t, x);

@@ -1,7 +1,7 @@
-/* silu, written out: x * sigmoid(x) -> silu(x); and (silu_exp) as x / (1 + exp(-x)),
- * x * reciprocal(1 + exp(-x)) or x * (1 / (1 + exp(-x))). What becomes of silu(a) * b stands below.
- * Exact:  silu the values alone, f32 and f64: in f16 and bf16 the sigmoid is rounded, and its
- *         gradient is added to x's. silu_exp nothing: a sigmoid is rounded once, these three or
+/* silu, written out: x * sigmoid(x) -> silu(x); and (silu_exp) as x / (1 + exp(-x)), x *
+ * reciprocal(1 + exp(-x)) or x * (1 / (1 + exp(-x))). silu(a) * b is below.
+ * Exact:  silu: the values alone, f32 and f64. In f16 and bf16 the sigmoid is rounded, and its
+ *         gradient is added to x's. silu_exp: nothing; a sigmoid is rounded once, these three or
  *         four times.
  */
 #include "ops/patterns/patterns.h"
@@ -54,7 +54,7 @@ static void swiglu_replace(tl_tape *t, const tl_tensor *in, int n, tl_tensor *ou
     out[0] = tl_swiglu(t, in[0], in[1]);
 }
 
-/* If one is broadcast to the other, the written form adds up the gradient before that of silu,
+/* If one is broadcast to the other, the written form adds up the gradient before silu's gradient,
  * swiglu after it. */
 static bool alike(const tl_match *m, void *ctx)
 {
