@@ -24,7 +24,7 @@ tl_kv_cache tl_kv_cache_new(tl_model *m, tl_dtype dtype, int64_t layers, int64_t
     return c;
 }
 
-/* Whether the cache, if there is one, has room for s further columns. */
+/* Checks that the cache, if there is one, has room for s further columns. */
 static tl_status check_cache(tl_tape *t, const tl_columns *c, int64_t s)
 {
     if (c->cache == NULL)
@@ -54,7 +54,7 @@ static tl_status check_cache(tl_tape *t, const tl_columns *c, int64_t s)
     return TL_OK;
 }
 
-/* Whether the cache can take x (b, kv_heads, s, d) as further columns. */
+/* Checks that the cache can take x (b, kv_heads, s, d) as further columns. */
 static tl_status check_keys(tl_tape *t, const tl_columns *c, int64_t layer, tl_tensor x)
 {
     const tl_shape have = tl_shape_of(t, c->cache->k), s = tl_shape_of(t, x);
@@ -202,7 +202,7 @@ static tl_tensor table_of(tl_tape *t, tl_model *m, table_spec s)
                                TL_DIMS(k->max_positions, k->dim), fill_table, &s);
 }
 
-/* Whether there can be such tables. */
+/* Checks that there can be such tables. */
 static tl_status check_kind(tl_at at, const tl_rotary_kind *k)
 {
     const tl_rotary_scaling *by = &k->scaling;

@@ -1,8 +1,8 @@
 /* bind.c: the library's declarations as text, for bindings to other languages (tally_bind.h). */
 #include <string.h>
 
-/* Made of the public headers by face.awk. It includes them, and has their text, tl_face_text, and
- * FACE_TYPES(X): X(name) for each type. */
+/* face.awk makes face.inc from the public headers. It includes them and defines tl_face_text, their
+ * text, and FACE_TYPES(X), which is X(name) for each type. */
 #include "nn/face.inc"
 
 const char *tl_face(void) { return tl_face_text; }

@@ -41,7 +41,7 @@ static tl_status add_gradients(entries *x, tl_tape *t, tl_err *err)
         tl_accumulating g = tl_accumulating_at(t, i);
         if (*g.param == '\0') /* the name of a derived value is put together when it is asked for */
             return tl_fail(err, TL_ENOMEM, "no memory for a gradient's name");
-        /* a model in which it is frozen refuses the file */
+        /* a model in which it is frozen would refuse the file */
         if (tl_model_named(tl_tape_model(t), g.param).frozen)
             return tl_fail(err, TL_EUSAGE,
                            "'%.100s' was frozen after it got a gradient; thaw it "
@@ -55,8 +55,8 @@ static tl_status add_gradients(entries *x, tl_tape *t, tl_err *err)
     return TL_OK;
 }
 
-/* State that nobody owns begins at zero when it is taken: what it holds is nothing to keep. (Nobody
- * owns masters, and each follows from its parameter.) */
+/* State without an owner starts at zero when an optimizer takes it, so what it holds is not saved.
+ * (Masters have no owner either, but are saved: they belong to their parameters.) */
 static bool is_forgotten(tl_model *m, const tl_opt *opt, const tl_named *x)
 {
     return opt != NULL && !opt->gathered && tl_opt_is_state(m, x) &&
@@ -108,7 +108,7 @@ static tl_status check_notes(const tl_note *notes, int n, const char *who, tl_er
     return TL_OK;
 }
 
-/* The names of the state that other optimizers own, a line each; empty if there is none, NULL
+/* The names of the state that other optimizers own, one a line; empty if there is none, NULL
  * without memory. Free it with free. */
 static char *state_of_others(tl_model *m, const tl_opt *opt)
 {

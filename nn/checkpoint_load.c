@@ -19,7 +19,7 @@ typedef struct {
     tl_source file;
     tl_st_file *f;
     int64_t steps;
-    double lr; /* that tl_opt_lr_set had set; 0: it had not */
+    double lr; /* the rate that tl_opt_lr_set had set; 0: none */
     uint64_t seed;
 } loading;
 
@@ -77,7 +77,7 @@ static tl_status read_steps(loading *l)
     return read_lr(l);
 }
 
-/* Draws go on as they would have. A file without a seed leaves the model's. */
+/* Draws go on as in the run that was saved. A file without a seed leaves the model's. */
 static tl_status read_seed(loading *l)
 {
     const char *text = tl_st_meta_get(l->f, "tally.seed");
@@ -92,14 +92,14 @@ static tl_status read_seed(loading *l)
     return TL_OK;
 }
 
-/* What the name grad.CALL.KIND.NAME says. */
+/* The parts of a name grad.CALL.KIND.NAME. */
 typedef struct {
     const char *param;
     int call;
     char kind[TL_GRADIENT_KIND];
 } gradient;
 
-/* Whether a tensor of the file is part of a gradient: the model has no tensor of its name. */
+/* Whether a tensor of the file is part of a gradient; the model then has none of that name. */
 static bool is_gradient(const loading *l, const char *name, gradient *g)
 {
     char *end;
@@ -145,7 +145,7 @@ static bool has_parameters(tl_model *m)
     return n > 0;
 }
 
-/* The file need not have x: it is a buffer that is as it was made, or will be by copy_all. */
+/* Whether the file may lack x: it is a buffer that is as it was made, or that copy_all resets. */
 static bool may_be_absent(const loading *l, const tl_named *x)
 {
     return !x->param &&
@@ -154,8 +154,8 @@ static bool may_be_absent(const loading *l, const tl_named *x)
 }
 
 /* Checks that every tensor of the file belongs to the model, is part of a gradient, or is the state
- * of a parameter that the model does not have yet; and that the file has the model's tensors: what
- * it lacks would stay as a later step has left it. */
+ * of a parameter that the model does not have yet; and that the file has the model's tensors, as
+ * one that it lacks would stay as a later step has left it. */
 static tl_status check(const loading *l)
 {
     TL_TRY(tl_source_early(&l->file, l->f, !has_parameters(l->m)));
@@ -212,7 +212,7 @@ static tl_status make_absent(const loading *l)
     return s;
 }
 
-/* Whether the file names that tensor as the state of other optimizers than the one that it was
+/* Whether the file names that tensor as the state of an optimizer other than the one that it was
  * saved with. */
 static bool is_of_others(const loading *l, const char *name)
 {
@@ -224,9 +224,9 @@ static bool is_of_others(const loading *l, const char *name)
     return false;
 }
 
-/* Makes state of its kind the optimizer's own: what the file holds for it, and what it or nobody
- * has. What the file holds for others waits for theirs. If `now` is false it only asks whether that
- * can be done. */
+/* Makes the optimizer the owner of state of its kind: of what the file holds for it, and of what it
+ * or nobody owns. State that the file holds for other optimizers waits for them. If `now` is false,
+ * only checks that this can be done. */
 static tl_status own_state(const loading *l, bool now)
 {
     const char *kind = l->opt != NULL && l->opt->adam ? "adamw." : "sgd.";
@@ -275,7 +275,7 @@ static tl_status open_gradients(const loading *l)
 }
 
 /* Copies the contents, which cannot fail: everything is there and alike. A loader whose place the
- * file lacks begins, and so does state, unless another optimizer has it. */
+ * file lacks starts over, and so does state that it lacks, unless another optimizer owns it. */
 static void copy_all(const loading *l)
 {
     for (int k = 0; k < tl_model_count(l->m); k++) {
@@ -285,7 +285,7 @@ static void copy_all(const loading *l)
         const bool theirs = l->opt != NULL && whose != NULL && whose != l->opt &&
                             whose != &tl_opt_elsewhere;
         int i = tl_st_find(l->f, x.name);
-        if (theirs) /* it goes with the steps of another that lives: its own checkpoint has it */
+        if (theirs) /* another optimizer that lives owns it: its own checkpoint has it */
             continue;
         if (i >= 0)
             tl_write(l->m, x.tensor, tl_st_at(l->f, i).array.data, bytes);

@@ -27,7 +27,7 @@ tl_decoder_numbers tl_llama_numbers(const tl_llama_config *c)
 
 tl_decoder_numbers tl_gpt2_numbers(const tl_gpt2_config *c)
 {
-    int64_t four; /* times the width; one that is too large is refused later */
+    int64_t four; /* times the width; a product that is too large is refused later */
     if (__builtin_mul_overflow(c->width, 4, &four))
         four = c->width;
     return (tl_decoder_numbers){.name = "tl_gpt2",
@@ -45,7 +45,7 @@ tl_decoder_numbers tl_gpt2_numbers(const tl_gpt2_config *c)
                                 .dtype = tl_dtype_or(c->dtype, TL_F32)};
 }
 
-/* Whether the numbers fit one another. The message names fields of the config. */
+/* Checks that the numbers fit one another. The message names fields of the config. */
 static tl_status check_numbers(tl_tape *t, const tl_decoder_numbers *c)
 {
     const struct {
@@ -93,7 +93,7 @@ static tl_status check_numbers(tl_tape *t, const tl_decoder_numbers *c)
     return TL_OK;
 }
 
-/* Whether the batch fits the config, too. */
+/* Checks that the batch fits the config, too. */
 static tl_status check_call(tl_tape *t, const tl_decoder_numbers *c, tl_tensor ids,
                             const tl_decoder_options *o)
 {

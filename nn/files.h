@@ -18,11 +18,12 @@ typedef struct {
 
 /* tl_fail with "PATH: " before the message. */
 tl_status tl_file_fail(const tl_source *file, tl_status s, const char *fmt, ...) TL_PRINTF(3, 4);
-/* What a public function returns: s; the message of m's error begins with its name then. */
+/* Returns s. On an error, the message of m's error then begins with `who`, the public function, if
+ * it names none. */
 tl_status tl_told_by(const char *who, tl_status s, tl_model *m);
 /* Parses n bytes of JSON. *out is for json_decref. */
 tl_status tl_source_json(json_t **out, const tl_source *file, const char *text, size_t n);
-/* Reads a JSON object from the file, which may have so many bytes. */
+/* Reads a JSON object from the file, which may have at most `most` bytes. */
 tl_status tl_source_object(json_t **out, const tl_source *file, size_t most);
 
 /* The named tensor of a model; all zeros if there is none of that name. */
@@ -34,8 +35,7 @@ tl_status tl_source_alike(const tl_source *file, const tl_st_entry *e, const tl_
 
 /* ---- hugging_face_config.c ---- */
 
-/* TL_EFORMAT unless v, the value of that key, is missing, null, or of the kind needed, which `is`
- * tells. */
+/* TL_EFORMAT unless v, the value of that key, is missing, null, or of the kind needed (`is`). */
 tl_status tl_of_kind(const json_t *v, bool is, const char *key, const char *needed,
                      const tl_source *file);
 /* Reads a config. */

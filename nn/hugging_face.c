@@ -109,7 +109,7 @@ static tl_status open_index(shards *s, const char *path)
 
 /* ---- loading ---- */
 
-/* Tensors that some files have, and that are made from the others or from nothing. */
+/* Tensors that some files have although they follow from the others or need no data. */
 static bool needless(const char *name, const tl_decoder_config *c)
 {
     static const char *const pattern[] = {"*.attn.bias", "*.attn.masked_bias",
@@ -120,7 +120,7 @@ static bool needless(const char *name, const tl_decoder_config *c)
     return strcmp(name, "lm_head.weight") == 0 && (c->family == TL_FAMILY_GPT2 || c->llama.tied);
 }
 
-/* An output projection that config.json ties to the embedding is the embedding. */
+/* Checks that an output projection that config.json ties to the embedding equals the embedding. */
 static tl_status check_tied(const shards *s, const tl_array *embedding)
 {
     const size_t bytes = (size_t)tl_array_count(embedding) * tl_dtype_size(embedding->dtype);
@@ -141,7 +141,7 @@ static tl_array transposed(const tl_array *a)
     return (tl_array){a->dtype, 2, {a->dim[1], a->dim[0]}, {a->stride[1], a->stride[0]}, a->data};
 }
 
-/* Lets the entry borrow the file's array, seen in the layout that is ours. */
+/* Lets the entry borrow the file's array, seen in our layout. */
 static tl_status take_array(tl_map_entry *e, tl_array a, const tl_source *folder)
 {
     if (e->how == TL_TRANSPOSED && a.ndim == 2)
@@ -261,8 +261,8 @@ tl_status tl_hf_load_with(tl_model *m, const char *folder, tl_decoder_config *c,
 
 /* ---- saving ---- */
 
-/* Writes j to a file of the folder, up to the commit; *out is the caller's to abort even if that
- * fails. Takes j over. */
+/* Writes j to a file of the folder, without the commit. The caller aborts *out even if this fails.
+ * Takes j over. */
 static tl_status begin_json(tl_writer **out, json_t *j, const tl_source *folder, const char *name)
 {
     const size_t flags = JSON_INDENT(2) | JSON_REAL_PRECISION(17);
@@ -287,14 +287,14 @@ static tl_status begin_json(tl_writer **out, json_t *j, const tl_source *folder,
 
 /* The new files of a folder, which take their places together. */
 typedef struct {
-    tl_writer **w;     /* NULL: an old file that goes */
+    tl_writer **w;     /* NULL: an old file that is removed */
     const char **name; /* of each; config.json is the last */
     char (*shard)[64]; /* names of shards */
     int shards, n;
 } outputs;
 
 /* Cuts the n entries into shards of at most `most` bytes, or of one larger tensor. first[k] is the
- * first entry of shard k, and n behind the last. Returns the number of shards. */
+ * first entry of shard k; the one after the last is n. Returns the number of shards. */
 static int divide(const tl_st_entry *e, int n, int64_t most, int *first, int64_t *total)
 {
     int files = 0;
@@ -312,7 +312,7 @@ static int divide(const tl_st_entry *e, int n, int64_t most, int *first, int64_t
     return files;
 }
 
-/* Writes the shards, and their index if there are several, beside what they will replace. */
+/* Writes the shards, and their index if there are several, beside the files they replace. */
 static tl_status begin_shards(outputs *out, const tl_source *folder, const tl_st_entry *e,
                               const int *first, int64_t total)
 {
@@ -342,12 +342,12 @@ static tl_status begin_shards(outputs *out, const tl_source *folder, const tl_st
     }
     out->name[out->n] = INDEX;
     s = begin_json(&out->w[out->n++], index, folder, INDEX);
-    out->name[out->n++] = WHOLE; /* a reader would prefer an earlier model's to the index */
+    out->name[out->n++] = WHOLE; /* readers prefer an earlier model's to the index */
     return s;
 }
 
-/* Removes the shards that only an earlier model had, by the index that led to them, so that no
- * reader goes by that any more. */
+/* Removes the shards that only an earlier model had, which its index names, and that index if it
+ * would still lead readers to them. */
 static void remove_older(const tl_source *folder, json_t *index, int files)
 {
     const tl_source silent = {folder->path, NULL};
@@ -366,8 +366,8 @@ static void remove_older(const tl_source *folder, json_t *index, int files)
         unlink(path);
 }
 
-/* Puts the new files into their places, config.json last, and then removes what only the model
- * before had. */
+/* Puts the new files into their places, config.json last, and then removes the files that only the
+ * earlier model had. */
 static tl_status publish(outputs *out, const tl_source *folder)
 {
     char path[PATH_MAX];
@@ -376,7 +376,7 @@ static tl_status publish(outputs *out, const tl_source *folder)
     TL_TRY(join(path, folder, INDEX));
     const int lock = tl_folder_lock(folder->path, true);
     if (access(path, F_OK) == 0 && tl_source_object(&old, &index, INDEX_MAX) != TL_OK)
-        old = NULL; /* it is not known what it led to, which stays */
+        old = NULL; /* its shards are not known, and stay */
     tl_status s = tl_writers_place(out->w, out->name, out->n, folder->path, folder->err);
     if (out->w[out->n - 1] == NULL)
         remove_older(folder, old, out->shards);
@@ -388,7 +388,7 @@ static tl_status publish(outputs *out, const tl_source *folder)
 static tl_status write_folder(const tl_source *folder, const tl_st_entry *e, int n, int64_t most,
                               json_t *config)
 {
-    const size_t files = (size_t)n + 3; /* shards, index, the whole file that goes, config.json */
+    const size_t files = (size_t)n + 3; /* shards, index, the old whole file, config.json */
     int *first = tl_calloc((size_t)n + 1, sizeof *first);
     outputs out = {.w = tl_calloc(files, sizeof *out.w),
                    .name = tl_calloc(files, sizeof *out.name),
@@ -418,7 +418,7 @@ static tl_status write_folder(const tl_source *folder, const tl_st_entry *e, int
 }
 
 /* Copies a, whose heads have interleaved pairs of rows (0, 1), (2, 3), ..., to `to` with the pairs
- * as halves: 0, 2, ..., 1, 3, ... Returns the end of the copy. d: rows of a head. */
+ * as halves: 0, 2, ..., 1, 3, ... Points a at the copy and returns its end. d: rows of a head. */
 static char *turn(tl_array *a, char *to, int64_t d)
 {
     const size_t bytes = (size_t)a->dim[1] * tl_dtype_size(a->dtype);
@@ -435,7 +435,7 @@ static tl_status save(tl_model *m, const tl_source *folder, const tl_decoder_con
                       tl_model_files o)
 {
     char of[PATH_MAX];
-    TL_TRY(join(of, folder, ".")); /* of a file that is ENOTDIR */
+    TL_TRY(join(of, folder, ".")); /* on a file, access gives ENOTDIR */
     TL_TRY(tl_map_give(m, c, map, folder->err));
     const tl_llama_config *l = &c->llama;
     const tl_dtype d = o.dtype != TL_DTYPE_DEFAULT ? o.dtype : map->e[0].array.dtype;
@@ -446,7 +446,7 @@ static tl_status save(tl_model *m, const tl_source *folder, const tl_decoder_con
     if ((mkdir(folder->path, 0777) != 0 && errno != EEXIST) || access(of, W_OK | X_OK) != 0)
         return tl_file_fail(folder, TL_EIO, "no folder that can be written: %s", strerror(errno));
     const bool turns = c->family == TL_FAMILY_LLAMA && l->pairing != TL_ROTARY_HALF;
-    size_t bytes = 0; /* of what is rounded, and of what is turned */
+    size_t bytes = 0; /* of tensors that are rounded, and of those that are turned */
     for (int i = 0; i < map->n; i++) {
         const tl_array *a = &map->e[i].array; /* each may have another dtype */
         const tl_dtype as = o.dtype != TL_DTYPE_DEFAULT ? d : a->dtype;

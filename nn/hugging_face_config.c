@@ -8,7 +8,7 @@
 #include "nn/files.h"
 
 typedef struct {
-    const char *key, *also; /* of a GPT-2 transformers takes either name, and `also` first */
+    const char *key, *also; /* of a GPT-2, transformers takes either name, `also` first */
     size_t offset;          /* in tl_decoder_config */
     bool real;
     double otherwise; /* the value where the key is missing or null */
@@ -115,8 +115,8 @@ static tl_status read_fields(const json_t *j, const field *f, tl_decoder_config 
     return TL_OK;
 }
 
-/* What is said twice, where transformers obeys one of both: the same, or one is not there. Of an
- * object, all that b has is in a. */
+/* Checks that two values of which transformers would obey one are the same, or that one is missing.
+ * If they are objects, a must have all that b has. */
 static tl_status agree(const json_t *a, json_t *b, const char *of_a, const char *of_b,
                        const tl_source *file)
 {

@@ -147,7 +147,7 @@ tl_tensor tl_mlp_gelu_at(tl_at at, tl_model *m, const char *name, tl_tensor x, i
 
 /* ---- convolutions ---- */
 
-/* Options of one dim may repeat their number. */
+/* Whether an option of one dim has a second number other than 0 or the first. */
 static bool is_second(const int64_t v[2]) { return v[1] != 0 && v[1] != v[0]; }
 
 static tl_tensor convolve(tl_at at, tl_model *m, const char *name, tl_tensor x, int64_t outputs,
@@ -194,7 +194,7 @@ static tl_tensor convolve(tl_at at, tl_model *m, const char *name, tl_tensor x, 
         c.dilation[i] = o->dilation[i];
     }
     for (int i = 1; i < w.ndim; i++)
-        if (__builtin_mul_overflow(inputs, w.dim[i], &inputs)) /* which making the weight refuses */
+        if (__builtin_mul_overflow(inputs, w.dim[i], &inputs)) /* tl_weight refuses it */
             inputs = INT64_MAX;
     tl_dtype dtype = tl_dtype_or(o->dtype, tl_dtype_of(t, x));
     tl_init uniform = {TL_INIT_UNIFORM, tl_inv_sqrt(1, inputs)};

@@ -14,7 +14,7 @@
 /* Writes "a.b" into buf and returns buf. A missing or empty a, or a name that is too long, is
  * TL_ENAME on the tape. */
 const char *tl_join(tl_tape *t, char buf[TL_NAME_MAX], const char *a, const char *b);
-/* How a layer that tl_share_push has opened ends: returns y. */
+/* Ends a layer that tl_share_push has opened; returns y. */
 static inline tl_tensor tl_leave(tl_tape *t, int place, tl_tensor y)
 {
     tl_place_pop(t, place);
@@ -57,15 +57,15 @@ typedef struct {
 /* The rows for x (b, s, width). The table is a buffer of the model. */
 tl_rotary_rows tl_rotary_rows_of(tl_at at, tl_model *m, tl_tensor x, const tl_columns *c,
                                  const tl_rotary_kind *k);
-/* One of a loader's buffers, which are zeros before its first batch. */
+/* Whether a buffer is one of a loader's, which are zeros before its first batch. */
 static inline bool tl_is_loader_place(const char *name, const tl_array *a)
 {
     return a->dtype == TL_I64 && a->ndim == 1 && a->dim[0] == 4 &&
            (strncmp(name, "loader.", 7) == 0 || strncmp(name, "loading.", 8) == 0);
 }
 
-/* Whether a buffer of that name is such a table. Its name tells its contents. (Inline: the library
- * of groups asks, too.) */
+/* Whether a buffer is a rotary table. Its name tells its contents. (Inline: the library of groups
+ * asks, too.) */
 static inline bool tl_is_rotary_table(const char *name, const tl_array *a)
 {
     static const char number[] = "0123456789.e+-";
@@ -92,8 +92,8 @@ tl_tensor tl_attend(tl_tape *t, tl_tensor q, tl_tensor k, tl_tensor v, int64_t h
                     int64_t kv_heads, const tl_rotary_rows *r, const tl_columns *c, int64_t layer);
 /* The positions of s new columns. Where all samples have the same ones, *ids is TL_NONE and the
  * result is the first of them; otherwise *ids (b, s) holds them. most: rows of the table that they
- * are looked up in, 0 for any number: columns behind the ends, if it lacks them, have position 0.
- */
+ * are looked up in, 0 for any number. If it is too short, columns behind the ends have position
+ * 0. */
 int64_t tl_columns_positions(tl_tape *t, const tl_columns *c, int64_t b, int64_t s, int64_t most,
                              tl_tensor *ids);
 

@@ -134,7 +134,7 @@ tl_status tl_llmc_load_with(tl_model *m, const char *path, tl_decoder_config *c,
     return s;
 }
 
-/* Appends a parameter, rounded to d, and so many rows of zeros. */
+/* Appends a parameter, rounded to d, and that many rows of zeros. */
 static tl_status append(tl_writer *w, const tl_array *a, tl_dtype d, int64_t zeros, tl_err *err)
 {
     tl_shape s = tl_array_shape(a);

@@ -111,7 +111,7 @@ static void shuffle(tl_at at, tl_loader *l, int64_t epoch, uint64_t seed)
     l->seed = seed;
 }
 
-/* The next rows of one array: those at `first` and on in the order. */
+/* The next rows of one array, from place `first` of the order on. */
 static tl_tensor gathered(tl_at at, const tl_loader *l, const tl_array *from, int64_t first,
                           int64_t rows)
 {
@@ -149,13 +149,13 @@ static tl_status usable(tl_at at, const tl_loader *l, int64_t most)
     return TL_OK;
 }
 
-/* Samples have been taken, and how says how. A checkpoint may bring a place without it. */
+/* Whether `how` tells how the place was reached. A checkpoint may bring a place without it. */
 static bool is_of(const int64_t *how, const int64_t *place)
 {
     return place[SAMPLES] != 0 && how[OF_EPOCH] == place[EPOCH] && how[OF_AT] == place[AT];
 }
 
-/* The place, or a checkpoint's, is one of these data, batches and options. */
+/* Checks that the place, perhaps a checkpoint's, is one of these data, batches and options. */
 static tl_status check_place(tl_at at, const tl_loader *l, const int64_t *place, const int64_t *how)
 {
     const int64_t options = l->o.in_order + 2 * l->o.drop_last;
@@ -217,6 +217,6 @@ int64_t tl_loader_next_at(tl_at at, tl_loader *l, int64_t most, tl_tensor *in)
 {
     const int64_t rows = next(at, l, most, in);
     if (rows == 0 && l != NULL)
-        l->left = 0; /* a loop over a batch ends */
+        l->left = 0; /* ends a loop over a batch */
     return rows;
 }

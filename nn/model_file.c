@@ -144,7 +144,7 @@ static bool of_a_layer(const char *name, const layer *l, int n)
     return own.n > 0 && bsearch(&own, l, (size_t)n, sizeof own, in_order) != NULL;
 }
 
-/* The model's parameters of that part and the buffers of floats of their layers, as n entries of a
+/* The model's parameters of that part and the float buffers of their layers, as n entries of a
  * file. NULL, with an error: no memory, or no such part. */
 static tl_st_entry *entries(tl_model *m, tl_part part, int *n)
 {
@@ -198,8 +198,8 @@ tl_status tl_save_with(tl_model *m, const char *path, tl_part part)
 
 /* ---- loading ---- */
 
-/* Whether x is the count of batches that PyTorch keeps for a BatchNorm. Where there is a momentum,
- * nothing is computed from it. */
+/* Whether x is the count of batches that PyTorch keeps for a BatchNorm. With a momentum, nothing is
+ * computed from it. */
 static bool counts_batches(const tl_st_entry *x, const tl_st_entry *e, int n)
 {
     static const char counter[] = ".num_batches_tracked", statistics[] = ".running_mean";

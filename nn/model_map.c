@@ -88,7 +88,7 @@ static tl_status check_reals(const tl_decoder_numbers *n, const tl_source *file)
         if (!(real[i].x >= 0 && real[i].x <= 1e15))
             return tl_file_fail(file, TL_EDOMAIN, "a model of %s %g; 0 to 1e15 are possible",
                                 real[i].name, real[i].x);
-    /* Below 1 it is linear, if it slows every wave: none is shorter than 2 pi. */
+    /* Below 1 the scaling is linear if it slows every wave: none is shorter than 2 pi. */
     if (s->original >= 1 ? s->original != (double)(int64_t)s->original
                          : s->original > 6 * s->low_freq_factor)
         return tl_file_fail(
@@ -256,7 +256,8 @@ tl_status tl_map_take(tl_model *m, const tl_map *map, tl_dtype d, tl_err *err)
     return s;
 }
 
-/* The model has no layer after the last of the config, and no output of its own if that is tied. */
+/* Checks that the model has no layer beyond the config's, and no output of its own if that is
+ * tied. */
 static tl_status check_left_out(tl_model *m, const tl_decoder_config *c, tl_err *err)
 {
     const tl_decoder_numbers size = numbers_of(c);

@@ -33,8 +33,8 @@ tl_kv_cache tl_decoder_cache(tl_model *m, const tl_decoder_config *c, int64_t b,
  * another kind), TL_EIO, TL_ENOMEM. */
 
 typedef struct {
-    /* Of the parameters, or of the file: each is rounded once. Default: the file's, of several one
-     * that holds them all; saving, each parameter's own. */
+    /* Of the parameters or, when saving, of the file; each number is rounded once. Default:
+     * loading, the file's, or one that holds all of several; saving, each parameter's own. */
     tl_dtype dtype;
     int64_t shard_bytes; /* saving: most bytes of a file, unless one tensor has more; 0: one file */
 } tl_model_files;
@@ -51,7 +51,7 @@ tl_status tl_hf_load_with(tl_model *m, const char *folder, tl_decoder_config *c,
  * the process is killed in between, config.json is missing, and the old files are config.json.old
  * and so on (or .old1, ...: nothing else is overwritten, nor removed by a later save). If the
  * rotary pairs of a model are interleaved, the rows of q and k are reordered. Dropout is not kept;
- * .max_positions 0 becomes 2048. A GPT-2 of rotary positions is TL_EDOMAIN, here and below, because
+ * .max_positions 0 becomes 2048. A GPT-2 with rotary positions is TL_EDOMAIN, here and below, as
  * other programs know only learned ones; TL_ENAME: a decoder that has more than the config says. */
 #define tl_hf_save(m, folder, c, ...) \
     tl_hf_save_with(m, folder, c, TL_MAKE(tl_model_files){__VA_ARGS__})

@@ -21,7 +21,7 @@ typedef struct {
     bool shared; /* with layers of the same name at other places of a recording */
 } tl_layer_options;
 
-/* For adapters: is given y, the projection of x by NAME.weight, and returns y or a replacement. */
+/* For adapters: takes y, the projection of x by NAME.weight, and returns y or a replacement. */
 typedef struct {
     tl_tensor (*call)(tl_tape *t, const char *name, tl_tensor x, tl_tensor y, void *ctx);
     void *ctx;
@@ -39,7 +39,7 @@ typedef struct {
 tl_tensor tl_linear_at(tl_at at, tl_model *m, const char *name, tl_tensor x, int64_t outputs,
                        tl_linear_options o);
 
-/* Rows, by ids (i64), of NAME.weight (rows, width), which starts normal with deviation `scale`. */
+/* The rows of NAME.weight (rows, width) at ids (i64). It starts normal with deviation `scale`. */
 #define tl_embed(t, m, name, ids, rows, width, scale, ...)          \
     tl_embed_at(TL_AT(t), m, name, ids, rows, width, scale, TL_F32, \
                 TL_MAKE(tl_layer_options){__VA_ARGS__})
@@ -82,7 +82,7 @@ typedef struct {
     int64_t layers; /* 0: 1 */
     bool both;      /* both directions; the results of a step are the first's, then the second's */
     bool no_bias;
-    double dropout;   /* between layers, of which there must be two; needs .sample */
+    double dropout;   /* between layers, so there must be two; needs .sample */
     tl_tensor sample; /* see tl_decoder_options */
     /* States before the first step, (layers * directions, b, hidden); absent: zeros. Only an LSTM
      * has c. Their samples are along axis 1: tl_batch_axis(t, h, 1). To carry one on, tl_keep
@@ -196,7 +196,7 @@ tl_tensor tl_self_attention_at(tl_at at, tl_model *m, const char *name, tl_tenso
 
 /* ---- models ---- */
 
-/* What a decoder may be told of a batch besides its ids. All fields may be absent. */
+/* What a decoder can be told about a batch besides its ids. All fields may be absent. */
 typedef struct {
     tl_columns columns; /* padding and decoding; the model advances the cache's n */
     /* For dropout, i64: the number of sample 0 (0-d; the others follow), or of each sample (b). Use
@@ -241,13 +241,13 @@ tl_tensor tl_gpt2_at(tl_at at, tl_model *m, const tl_gpt2_config *c, tl_tensor i
                      tl_decoder_options o);
 tl_kv_cache tl_gpt2_cache(tl_model *m, const tl_gpt2_config *c, int64_t b, int64_t capacity);
 
-/* ---- schedules (NUMERICS 12.5): the rate of a step; they count from 0, and below it is 0 ---- */
+/* ---- schedules (NUMERICS 12.5): the rate of a step, from 0 on; a step below 0 counts as 0 ---- */
 typedef enum { TL_CONSTANT, TL_COSINE, TL_LINEAR, TL_WARMUP_STABLE_DECAY } tl_schedule_kind;
 typedef struct {
     tl_schedule_kind kind;
     int64_t warmup, total; /* steps */
     double min_ratio;      /* all kinds but TL_CONSTANT end at lr * min_ratio, and stay there */
-    int64_t decay; /* TL_WARMUP_STABLE_DECAY: last steps, of falling lr; at most total - warmup */
+    int64_t decay; /* TL_WARMUP_STABLE_DECAY: last steps, with falling lr; at most total - warmup */
 } tl_schedule;
 double tl_schedule_lr(const tl_schedule *s, double lr, int64_t step);
 
@@ -287,7 +287,7 @@ tl_status tl_step_at(tl_opt *o, tl_at at);
 int64_t tl_opt_steps(const tl_opt *o);         /* updates made */
 double tl_opt_lr(const tl_opt *o);             /* of the next update */
 tl_status tl_opt_lr_set(tl_opt *o, double lr); /* until a checkpoint brings its own back */
-double tl_opt_grad_norm(const tl_opt *o); /* of the last update, before clipping; NaN without it */
+double tl_opt_grad_norm(const tl_opt *o); /* of the last update, unclipped; NaN without .clip */
 
 /* ---- checkpoints ----
  *
@@ -310,8 +310,8 @@ tl_status tl_checkpoint_notes(tl_model *m, const char *path, const char *const *
                               char (*values)[TL_NOTE_MAX], int n);
 /* The same for the tape's model and the gradients that micro-batches have left on the tape, to stop
  * between any two of them: an accumulator grad.CALL.KIND.NAME for each backward, kind of use and
- * parameter (grad.0..NAME: reached, but given nothing). TL_EUSAGE: save: one is of a parameter that
- * was frozen since; load: the tape has some already. */
+ * parameter (grad.0..NAME: reached, but given nothing). TL_EUSAGE: save: a parameter with one was
+ * frozen since; load: the tape has some already. */
 tl_status tl_checkpoint_save_tape(tl_tape *t, const tl_opt *opt, const char *path,
                                   const tl_note *notes, int n);
 tl_status tl_checkpoint_load_tape(tl_tape *t, tl_opt *opt, const char *path,

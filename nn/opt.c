@@ -28,7 +28,7 @@ static __attribute__((noinline)) double rate(const tl_schedule *s, double lr, in
         return lr;
     if (step < s->total)
         u = (double)less(step, start) / (double)less(s->total, start);
-    if (s->kind == TL_COSINE) /* of pi, rounded */
+    if (s->kind == TL_COSINE) /* pi is rounded */
         return low + (0.5 * (lr - low)) * (1 + tl_f64_cos(0x1.921fb54442d18p+1 * u));
     return low + (lr - low) * (1 - u);
 }
@@ -132,7 +132,7 @@ static void check_options(tl_opt *o)
 static tl_opt *opt_new(const char *name, tl_model *m, tl_opt_options options, const char *file,
                        int line)
 {
-    const bool lives = tl_lives(m); /* before o is, which may lie where a freed model lay */
+    const bool lives = tl_lives(m); /* before o is made, perhaps where a freed model lay */
     tl_opt *o = m == NULL ? NULL : tl_calloc(1, sizeof *o);
     if (o == NULL)
         return NULL;
@@ -209,7 +209,7 @@ double tl_opt_lr(const tl_opt *o)
 tl_status tl_opt_lr_set(tl_opt *o, double lr)
 {
     TL_TRY(tl_error_status(o));
-    TL_TRY(tl_error_begin(o->model)); /* not in a traced function */
+    TL_TRY(tl_error_begin(o->model)); /* refused in a traced function */
     if (!(lr > 0 && isfinite(lr)))
         return tl_fail(&o->head.err, TL_EDOMAIN,
                        "tl_opt_lr_set: lr is %g; a number above 0 is needed; tl_opt_group's "

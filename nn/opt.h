@@ -18,7 +18,7 @@ typedef struct {
     bool met; /* some parameter matches the pattern */
 } tl_opt_group_t;
 
-/* The numbers of one step that change from step to step. Ops read them where they lie. */
+/* The numbers of one step that change from step to step. Ops read them in place. */
 typedef struct tl_opt_numbers {
     tl_opt *o;
     uint32_t trace; /* the tape that the step was traced on; 0: none */
@@ -83,7 +83,7 @@ static inline tl_tensor tl_opt_add_squares(tl_tape *t, tl_tensor sum, tl_tensor 
     return tl_is_none(sum) ? q : tl_is_none(q) ? sum : tl_add(t, sum, q);
 }
 
-/* x in so many digits that reading them gives x, in any locale. */
+/* x with enough digits to read it back exactly, in any locale. */
 enum { TL_OPT_NUMBER = 32 };
 static inline const char *tl_opt_number(char text[TL_OPT_NUMBER], double x)
 {
@@ -93,7 +93,7 @@ static inline const char *tl_opt_number(char text[TL_OPT_NUMBER], double x)
     return text;
 }
 
-/* An error if whose, the owner of the buffer `state`, is another optimizer that still lives. */
+/* An error if whose, the owner of the buffer `state`, is another optimizer or tl_opt_elsewhere. */
 tl_status tl_opt_check_owner(const tl_opt *o, const char *state, const void *whose, tl_err *err);
 /* Owns the state that a checkpoint held for optimizers other than the one that it was loaded for,
  * until theirs is loaded. */

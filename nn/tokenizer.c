@@ -53,7 +53,7 @@ static int class_of(const char *s, size_t n, size_t *length)
     return (int)(tl_unicode_classes[low] & 3);
 }
 
-/* Where a run of at most `most` characters of one class, which begins at `at`, ends. */
+/* The end of a run of at most `most` characters of one class that begins at `at`. */
 static size_t run(const char *s, size_t n, size_t at, int class, int most)
 {
     size_t length;
@@ -133,7 +133,7 @@ typedef struct {
     int32_t id;           /* -1: it has been merged into the one before */
     int32_t before, next; /* its neighbours; -1: none */
 } symbol;
-/* A merge that may be made at symbol `at`, unless its symbols are merged otherwise before. */
+/* A merge that may be made at symbol `at`, unless its symbols are merged otherwise first. */
 typedef struct {
     int32_t rank, at, id;
 } candidate;
@@ -252,8 +252,8 @@ static int64_t added_at(const tl_tokenizer *k, const char *s, size_t n, bool nor
     return best;
 }
 
-/* Pass 0 splits text at added tokens, pass 1 the parts between them at those that are normalized,
- * and pass 2 what is left into words. */
+/* Pass 0 splits text at added tokens that are not normalized, pass 1 the parts between them at
+ * those that are, and pass 2 the rest into words. */
 static tl_status encode(encoder *e, const char *s, size_t n, int pass, tl_err *err)
 {
     size_t begin = 0;

@@ -26,12 +26,12 @@ struct tl_tokenizer {
     int32_t byte[256];   /* the token of each byte */
     bool llama3;         /* split as Llama 3, not as GPT-2 */
     bool whole_words;    /* a word that is a token becomes that token */
-    bool begins[2][256]; /* bytes that begin an added token; that begin a normalized one */
+    bool begins[2][256]; /* by `normalized`: bytes that begin an added token */
     int64_t *added;      /* ids of the added tokens */
     size_t n_added;
     int64_t before[TL_AROUND_MAX], after[TL_AROUND_MAX]; /* tokens around a text */
     int n_before, n_after;
-    bool templated; /* the file says which, even if none */
+    bool templated; /* the file has a template, which may add none */
 };
 
 /* The slot of these bytes in by_bytes, or the empty one where they belong. */

@@ -12,7 +12,7 @@ typedef struct {
     tl_source file;
     size_t bytes;            /* of the file; every id is below it */
     int16_t byte_of[MAPPED]; /* the byte that a character stands for; -1: none */
-    char *room;              /* for the bytes of a merge: as many as the file has, and one more */
+    char *room;              /* for the bytes of a merge: one more than the file has */
 } reader;
 
 /* In the file, printable bytes stand for themselves, and the others are the characters from 256 on.
@@ -43,7 +43,7 @@ static int64_t unmapped(const reader *r, const char *s, size_t n, char *to)
     return count;
 }
 
-/* A key that may be missing or null, which is false. */
+/* Reads a boolean. A key that is missing or null is false. */
 static tl_status read_flag(const reader *r, const json_t *object, const char *key, bool *out)
 {
     const json_t *v = json_object_get(object, key);
@@ -188,8 +188,8 @@ static tl_status read_split(tl_tokenizer *k, const reader *r, const json_t *pre)
     return TL_OK;
 }
 
-/* Reads the tokens that a TemplateProcessing puts before and after a text. Those of a second one in
- * the file would not simply be added. */
+/* Reads the tokens that a TemplateProcessing puts before and after a text. A second one in the file
+ * is refused: its tokens would not simply be added. */
 static tl_status read_around(tl_tokenizer *k, const reader *r, const json_t *post)
 {
     const json_t *list = json_object_get(post, "processors");
@@ -241,7 +241,7 @@ static tl_status read_around(tl_tokenizer *k, const reader *r, const json_t *pos
     return text ? TL_OK : unknown(r, "its post_processor leaves the text out");
 }
 
-/* Sizes the tables by the largest id, but by no id that the file is too short for. */
+/* Sizes the tables by the largest id, but for no more ids than the file has bytes. */
 static tl_status make_tables(tl_tokenizer *k, reader *r, json_t *vocab, const json_t *added)
 {
     int64_t most = (int64_t)(r->bytes < INT32_MAX ? r->bytes : INT32_MAX), last = -1;
@@ -257,7 +257,7 @@ static tl_status make_tables(tl_tokenizer *k, reader *r, json_t *vocab, const js
         last = id > last ? id : last;
     }
     k->size = last < most ? last + 1 : most;
-    k->merge.salt = tl_mix(1, (uintptr_t)k); /* a file chooses the pairs */
+    k->merge.salt = tl_mix(1, (uintptr_t)k); /* since a file chooses the pairs */
     for (k->places = 4; k->places < 2 * json_object_size(vocab) + 2;)
         k->places *= 2;
     k->token = tl_calloc((size_t)k->size + 1, sizeof *k->token);
