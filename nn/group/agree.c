@@ -1,5 +1,5 @@
-/* agree.c: what ranks tell each other: counts, and what must be the same in all; and what would not
- * be for another number of ranks. */
+/* agree.c: what ranks tell each other: counts, and what must be the same in all of them. It also
+ * refuses what would differ for another number of ranks. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,7 +9,7 @@
 #include "nn/layers.h"
 #include "nn/opt.h"
 
-/* Added up from rank 0 to the last, whose sum goes round to all. */
+/* Adds up n from rank 0 to the last, whose sum goes round to all. */
 static tl_status count(tl_group *g, int64_t n, int64_t *all)
 {
     int unused = 0;
@@ -94,7 +94,7 @@ static void add_number(FILE *list, const char *key, double x)
     add(list, key, tl_opt_number(text, x));
 }
 
-/* All that decides an update, but for the parameters' own state. */
+/* All that decides an update, except the state of each parameter. */
 static void add_optimizer(FILE *list, const tl_opt *o)
 {
     const tl_schedule *s = &o->o.schedule;
@@ -148,7 +148,7 @@ static tl_status write_list(tl_group *g, const tl_note *notes, int n, FILE *list
     add(list, "seed", text);
     for (int i = 0; i < n; i++)
         add(list, notes[i].key, notes[i].value);
-    if (tl_group_is_cut(g)) /* by what each rank does to its part */
+    if (tl_group_is_cut(g)) /* it decides what each rank does to its part */
         add_optimizer(list, g->opt);
     for (int i = 0; i < tl_model_count(m); i++) {
         const tl_named x = tl_model_at(m, i);
@@ -173,10 +173,10 @@ void tl_group_compare(const tl_group *g, const char *mine, size_t n, int whose, 
     *out = '\0';
     while (a < mine + n && b < its + bytes) {
         const char *va = a + strlen(a) + 1, *vb = b + strlen(b) + 1;
-        if (vb > its + bytes) /* no list that a rank writes; a NUL is behind it */
+        if (vb > its + bytes) /* no rank writes such a list; a NUL ends it */
             vb = its + bytes;
         if (strcmp(a, b) != 0 || strcmp(va, vb) != 0) {
-            size_t same = 0; /* of long values only what is beside the difference is shown */
+            size_t same = 0; /* of long values only the part around the difference is shown */
             while (strcmp(a, b) == 0 && va[same] != '\0' && va[same] == vb[same])
                 same++;
             const size_t from = same > 80 ? same - 20 : 0;
@@ -195,8 +195,8 @@ void tl_group_compare(const tl_group *g, const char *mine, size_t n, int whose, 
                  more ? "a" : "no", more ? a : b, whose);
 }
 
-/* Rank 0's list goes from rank to rank to the last, and behind it the first difference from it,
- * which then goes round to all. */
+/* Rank 0's list goes from rank to rank, followed by the first difference from it that a rank has
+ * found. From the last rank that difference goes round to all. */
 static tl_status agree(tl_group *g, const char *list, size_t bytes)
 {
     char differs[TL_MESSAGE_MAX] = "", own[TL_MESSAGE_MAX];

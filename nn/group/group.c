@@ -91,13 +91,13 @@ int64_t tl_group_next(tl_group *g, tl_tape *t, tl_loader *l, int64_t most, tl_te
 
 /* ---- parameters ---- */
 
-/* A parameter that gradients wait for here, or have been added to. */
+/* A parameter whose gradients wait here, or have been added. */
 typedef struct param {
     const char *name;
     bool folded; /* in this micro-batch */
 } param;
 
-/* The parameter of that name; NULL: it is not listed. Most stand behind the one asked for last. */
+/* The parameter of that name, often the one after that asked for last; NULL: it is not listed. */
 static param *find_param(tl_group *g, const char *name)
 {
     for (int i = 0; i < g->n_params; i++) {
@@ -128,7 +128,7 @@ static param *list_param(tl_group *g, const char *name)
     return &g->param[g->last_param = g->n_params++];
 }
 
-/* Lists all that the tape knows of. What waits must not have been folded. */
+/* Lists all parameters that the tape knows of. Those that wait must not have been folded. */
 static tl_status list_params(tl_group *g)
 {
     const char *name;
@@ -154,7 +154,7 @@ static void note_folded(tl_group *g, const char *name)
 
 /* ---- a fold ---- */
 
-/* No backward has added to an accumulator at once. */
+/* Checks that no backward has added to an accumulator at once. */
 static tl_status all_waits(tl_group *g)
 {
     if (g->accumulated == tl_accumulated(g->t))
@@ -165,7 +165,7 @@ static tl_status all_waits(tl_group *g)
                          g->link.rank);
 }
 
-/* Before the first parameter is folded. */
+/* Begins the fold, unless it has begun. */
 static tl_status begin_fold(tl_group *g)
 {
     if (g->folding)
@@ -219,8 +219,8 @@ static tl_status go_on_from(tl_group *g)
 }
 
 /* Parameters go on in the order in which the rank before sends them, and after the last of them
- * those that only this rank has. While backward is under way: as many as have come, and are
- * complete here. */
+ * those that only this rank has. While backward is under way, only those go on that have come and
+ * are complete here. */
 static tl_status advance(tl_group *g)
 {
     while (g->more) {
@@ -263,7 +263,7 @@ static void complete(void *ctx, tl_tape *t, const char *name)
         advance(g);
 }
 
-/* Refuses an update that would take gradients that are not of all samples. */
+/* Refuses an update with gradients that are not those of all samples. */
 static void update_begins(void *ctx, tl_tape *t)
 {
     tl_group *g = ctx;
@@ -290,8 +290,8 @@ static void cleared(void *ctx, tl_tape *t)
     tl_group_cleared(g);
 }
 
-/* A backward before tl_group_backward, which looks at its own, traced or not. When it is over, as
- * looking is a walk, and there is one at a time. */
+/* Checks a backward before tl_group_backward, which checks its own, traced or not. The check waits
+ * until the backward is over: it is a walk, and there is one at a time. */
 static void backward_begins(void *ctx, tl_tape *t, tl_tensor y)
 {
     (void)t;
@@ -357,7 +357,7 @@ tl_status tl_group_backward_at(tl_at at, tl_group *g, tl_tensor y)
     if (!o.put_off) {
         const char *waits;
         TL_TRY(tl_backward_at(at, y, o));
-        while (!traced && (waits = tl_waiting_at(at.tape, 0)) != NULL) /* of backwards before */
+        while (!traced && (waits = tl_waiting_at(at.tape, 0)) != NULL) /* of earlier backwards */
             TL_TRY(tl_accumulate(at.tape, waits));
         return tl_error_status(at.tape);
     }
@@ -430,7 +430,7 @@ tl_group *tl_group_new(tl_tape *t, tl_link link)
                         (link.send != NULL && link.receive != NULL && link.settle != NULL));
     tl_group *g = model && !other && whole ? calloc(1, sizeof *g) : NULL;
     if (g == NULL) {
-        if (t != NULL && (link.size != 1 || !whole)) /* NULL would be a process alone */
+        if (t != NULL && (link.size != 1 || !whole)) /* NULL is a group of one */
             tl_tape_fail(tl_nowhere(t), model && !other && whole ? TL_ENOMEM : TL_EUSAGE,
                          !model  ? "tl_group_new: a tape without a model"
                          : other ? "tl_group_new: the tape has a group already"

@@ -55,8 +55,8 @@ tl_status tl_link_mpi(tl_link *out, double timeout, tl_err *e);
 
 typedef struct tl_group tl_group;
 /* The group of a tape over a model. It borrows the tape and owns the link. NULL without memory,
- * without a model, if the tape has a group already, or if the link is none (no rank of its size, or
- * a function missing); then the link stays the caller's, and it is an error of the tape, unless the
+ * without a model, if the tape has a group already, or if the link is invalid (no rank of its size,
+ * or a function missing); then the link stays the caller's, and the tape gets an error, unless the
  * link is that of a process alone. */
 tl_group *tl_group_new(tl_tape *t, tl_link link);
 /* Called by all ranks, before the tape ends. A rank that hangs or has failed is the tape's error.
@@ -68,7 +68,7 @@ int tl_group_size(const tl_group *g); /* how many there are */
 /* Compares each rank with rank 0: number of ranks, seed, the n notes, and name, dtype, shape and
  * contents of each named tensor of the model; and the settings of the optimizer given to
  * tl_group_cut. If one differs, all ranks fail (TL_EUSAGE) with its number and the first
- * difference. To be called once parameters are made, and whenever in doubt. */
+ * difference. Call it once parameters are made, and whenever in doubt. */
 tl_status tl_group_agree(tl_group *g, const tl_note *notes, int n);
 /* The sum over all ranks, such as the count that a loss is divided by; 0 on an error. */
 int64_t tl_group_count(tl_group *g, int64_t n);
@@ -91,23 +91,23 @@ tl_status tl_group_begin(tl_group *g, tl_group_part part);
  * It may then return 0 without an error: the part has no samples, and neither have the tensors. */
 int64_t tl_group_next(tl_group *g, tl_tape *t, tl_loader *l, int64_t most, tl_tensor *in);
 
-/* The micro-batch's tl_backward, or the last of several. What it brings to a parameter is added to
- * the sums of the rank before: while backward goes on, if these have come, else in tl_group_fold.
- * Traced, that is so in each run of the graph. In a group of one it is tl_backward, adds what those
- * before have put off, and is refused in a trace that has such. Nothing else of the group may be
- * called between it, or that run, and tl_group_fold. TL_EUSAGE, here and in a tl_backward that is
- * called before it (not traced), if tl_explain_invariance names something in y, such as TL_MEAN
- * without the whole batch's .count, or if y is of parameters alone, which each rank would add: all
- * ranks call that one's tl_backward after tl_group_share or, where gradients are cut, the last rank
- * alone, put off, before tl_group_fold. */
+/* The micro-batch's tl_backward, or the last of several. The gradients that it brings to parameters
+ * are added to the sums of the rank before: during backward if these have come, else in
+ * tl_group_fold. If it is traced, each run of the graph does this. In a group of one it is
+ * tl_backward, which also adds what earlier ones have put off; a trace that has such is refused.
+ * Nothing else of the group may be called between it, or that run, and tl_group_fold. TL_EUSAGE,
+ * here and in a tl_backward that is called before it (not traced), if tl_explain_invariance names
+ * something in y, such as TL_MEAN without the whole batch's .count, or if y is of parameters alone,
+ * which each rank would add: all ranks call tl_backward for it after tl_group_share or, where
+ * gradients are cut, the last rank alone, put off, before tl_group_fold. */
 #define tl_group_backward(g, t, y) tl_group_backward_at(TL_AT(t), g, y)
 tl_status tl_group_backward_at(tl_at at, tl_group *g, tl_tensor y);
 /* After tl_group_backward, or tl_backward (.put_off): each parameter's sums go on from what the
  * rank before has summed (tl_accumulate); rank 0's from what the last rank had in the micro-batch
  * before. TL_EUSAGE if a backward was not put off, parts do not meet, or programs differ. */
 tl_status tl_group_fold(tl_group *g);
-/* Sums of larger parameters go from rank to rank in parts of about so many elements (4 Mi by
- * default), so that all ranks fold at once. Where the op's rule for the batch says nothing of its
+/* Sums of larger parameters go from rank to rank in parts of about that many elements (4 Mi by
+ * default), so that all ranks fold at once. If the op's rule for the batch says nothing about its
  * parameter, they go as a whole. TL_EDOMAIN below 1. */
 tl_status tl_group_parts(tl_group *g, int64_t elements);
 /* After the last fold, before tl_step: every rank gets what was summed (unless tl_group_cut says
@@ -127,8 +127,8 @@ int tl_group_shard(tl_group *g);
  * as above. */
 tl_status tl_group_cut(tl_group *g, tl_opt *opt);
 /* After each tl_step of an optimizer cut by tl_group_shard: what each rank has updated goes to all.
- * TL_EUSAGE if their settings or steps differ: of the optimizer that tl_group_cut was given, or
- * else the last that stepped and has state. */
+ * TL_EUSAGE if settings or steps differ: those of the optimizer that tl_group_cut was given, or
+ * else of the last one that stepped and has state. */
 tl_status tl_group_weights(tl_group *g);
 /* tl_checkpoint_save by rank 0, of the state of all ranks, cut or not. Rank 0 keeps room for all of
  * it from then on. Path and notes are rank 0's. tl_checkpoint_load takes the file, for any number

@@ -9,8 +9,8 @@
 #include "nn/group/group.h"
 
 enum { TOTALS = 8, TL_GROUP_PIECE = 1 << 20, TL_GROUP_BUFFERS = 4 };
-/* What a message brings. One kind of those that come in any number is followed by their end. The
- * low byte tells a machine of another byte order. */
+/* What a message brings. A kind that comes in any number is followed by its end, the next value.
+ * The low byte reveals a machine of another byte order. */
 typedef enum {
     SUMS = 0x7a110101,
     END,
@@ -31,9 +31,9 @@ typedef struct {
     uint32_t what;
     int32_t n;           /* how many accumulators or gradients; which total; the rank that failed */
     int64_t step, round; /* of the sender */
-    int64_t until, of;   /* the sender's samples end there, of so many */
+    int64_t until, of;   /* where the sender's samples end, and of how many */
     int64_t bytes;       /* of the text */
-    uint64_t program;    /* of the ranks up to the sender, in this step; 0: none has run one */
+    uint64_t program;    /* that ranks up to the sender run, in this step; 0: none has run one */
 } head;
 
 struct tl_group {
@@ -47,8 +47,8 @@ struct tl_group {
     struct block *sent; /* what the link may still be reading */
     char *text;         /* of the message that came last */
     size_t room;        /* bytes of text */
-    char why[TL_MESSAGE_MAX]; /* what has failed first: nothing goes round any more; "": nothing */
-    bool told;                /* the other ranks know, or will */
+    char why[TL_MESSAGE_MAX];       /* the first failure: nothing goes round any more; "": none */
+    bool told;                      /* the other ranks know, or will */
     char *buffer[TL_GROUP_BUFFERS]; /* for parts of sums that do not lie together */
     unsigned next_buffer;
 
@@ -94,7 +94,7 @@ static inline int rank_before(const tl_group *g)
 {
     return (g->link.rank + g->link.size - 1) % g->link.size;
 }
-/* What goes round from the last rank to all others goes on from this one. */
+/* Whether this rank hands on what goes round from the last rank to all others. */
 static inline bool hands_on(const tl_group *g)
 {
     return next_of(g, g->link.rank) != g->link.size - 1;
@@ -109,10 +109,10 @@ static inline size_t bytes_of(const tl_array *a)
 
 /* Records a failure on the group's tape; returns s. */
 tl_status tl_group_fail(tl_group *g, tl_status s, const char *fmt, ...) TL_PRINTF(3, 4);
-/* malloc, whose failure is the tape's. */
+/* malloc; a failure is the tape's error. */
 void *tl_group_alloc(tl_group *g, size_t bytes);
-/* How a call of the group begins: the tape has not failed, nor has the group ever. And how it ends:
- * the other ranks are told of a failure. */
+/* How a call of the group begins: it fails if the tape has failed, or the group ever has. And how
+ * it ends: it tells the other ranks of a failure. */
 tl_status tl_group_begins(tl_group *g);
 tl_status tl_group_ends(tl_group *g);
 /* Notes the first failure of the group. */
@@ -130,7 +130,7 @@ tl_status tl_group_receive_number(tl_group *g, what w, int *n, void *number);
 tl_status tl_group_round(tl_group *g, what w, int *n, void *number);
 
 /* The numbers that follow a text. They go in pieces, so that a rank that hands them on need not
- * wait for the last one. on: hands each on as soon as it has come. */
+ * wait for the last one. on: each is handed on as soon as it has come. */
 tl_status tl_group_send_bytes(tl_group *g, const void *bytes, size_t n);
 tl_status tl_group_receive_bytes(tl_group *g, void *bytes, size_t n);
 tl_status tl_group_send_pieces(tl_group *g, const void *bytes, size_t n);
@@ -148,10 +148,10 @@ typedef struct {
     int i, of;
     const char *came, *end;
 } tl_group_tile;
-/* A part has been summed here: sends it to the next rank, if that goes on with it. */
+/* Sends a part that has been summed here to the next rank, unless this rank is the last. */
 tl_status tl_group_hand_on(tl_group *g, const char *name, tl_group_tile part);
-/* Receives the numbers that a message of sums announces into the accumulators of this tape. on: and
- * hands them on. *alike: what waits here can be added in the same parts. */
+/* Receives the numbers that a message of sums announces into the accumulators of this tape. on:
+ * also hands them on. *alike: what waits here can be added in the same parts. */
 tl_status tl_group_receive_sums(tl_group *g, const head *h, bool on, tl_group_tile *part,
                                 bool *alike);
 
@@ -162,13 +162,13 @@ tl_status tl_group_receive_all(tl_group *g);
 
 /* ---- agree.c ---- */
 
-/* Ranks are a split of the batch: refuses a backward from y if that gives other bits under another
- * split. Not while one is under way: it is a walk. */
+/* Ranks are a split of the batch: refuses a backward from y that would give other bits under
+ * another split. Not to be called during a backward: it is a walk. */
 tl_status tl_group_promise(tl_group *g, tl_at at, tl_tensor y);
 /* Refuses micro-batches whose parts do not meet: this rank's samples begin where those of the rank
  * before end; the first and the last rank have the ends. */
 tl_status tl_group_parts_meet(tl_group *g, const head *h);
-/* Ranks run one program, as micro-batches do. Who has run none knows that of the rank before. */
+/* Refuses ranks of different programs. A rank that has run none takes that of the rank before. */
 tl_status tl_group_programs_meet(tl_group *g, const head *h);
 /* The settings of the optimizer that is cut or has made the last step, as a list of keys and values
  * (each with its NUL), to be freed; *bytes 0: there is none. NULL without memory. */
@@ -179,16 +179,16 @@ void tl_group_compare(const tl_group *g, const char *mine, size_t n, int whose, 
 
 /* ---- shard.c ---- */
 
-/* Gradients go only to the rank that updates the parameter. */
+/* Whether gradients go only to the rank that updates the parameter. */
 bool tl_group_is_cut(tl_group *g);
 tl_status tl_group_share_cut(tl_group *g);
-/* Ends that. */
+/* Stops cutting gradients, and drops those that are cut apart. */
 void tl_group_uncut(tl_group *g);
-/* While it is so: refuses an update that is not that of the optimizer. */
+/* While gradients are cut, refuses an update other than that of the optimizer. */
 void tl_group_check_update(tl_group *g);
-/* Notes whose update it was. */
+/* Notes which optimizer made the update. */
 void tl_group_updated(tl_group *g, tl_model *m);
-/* Gradients have been consumed, or dropped: each rank may have all of the next ones. */
+/* Called when gradients have been consumed, or dropped: each rank may have all of the next ones. */
 void tl_group_cleared(tl_group *g);
 
 /* ---- totals.c ---- */

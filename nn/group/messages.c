@@ -45,7 +45,7 @@ void *tl_group_alloc(tl_group *g, size_t bytes)
 
 /* ---- bytes ---- */
 
-/* What the link says of itself, to the tape. */
+/* Passes an error of the link on to the tape. */
 static tl_status check(tl_group *g, tl_status s, const tl_err *e)
 {
     return s == TL_OK ? TL_OK : tl_group_fail(g, s, "tl_group: %s", e->message);
@@ -125,8 +125,8 @@ tl_status tl_group_send(tl_group *g, what w, int n, const void *text, size_t byt
     return tl_group_send_bytes(g, b->text, bytes);
 }
 
-/* Receives head and text of the next message, of whatever kind. One that tells that a rank has
- * failed is handed on, and is the tape's error. */
+/* Receives head and text of the next message, of whatever kind. A message that a rank has failed is
+ * handed on, and is the tape's error. */
 static tl_status receive(tl_group *g, head *h)
 {
     TL_TRY(tl_group_receive_bytes(g, h, sizeof *h));
@@ -200,7 +200,7 @@ void tl_group_over(tl_group *g, const char *why)
         snprintf(g->why, sizeof g->why, "%s", why);
 }
 
-/* What this rank and others have sent since a failure cannot be told from what goes with it. */
+/* After a failure nothing goes on: what ranks have sent since cannot be told from new messages. */
 tl_status tl_group_begins(tl_group *g)
 {
     TL_TRY(tl_error_status(g->t));

@@ -69,9 +69,9 @@ tl_status tl_link_mpi(tl_link *out, double timeout, tl_err *e)
 
 #include "tensor/threads.h"
 
-/* Something that knows of other processes has started this one: whatever starts processes of MPI
- * tells them so in the environment, by PMI, PMIx or a name of its own. A process alone leaves MPI
- * alone, as its start takes time, files in shared memory, and with Open MPI another process. */
+/* Whether a launcher has started this process: launchers of MPI tell their processes so in the
+ * environment, by PMI, PMIx or a name of their own. A process alone does not begin MPI, which takes
+ * time, files in shared memory and, with Open MPI, another process. */
 static bool launched(void)
 {
     extern char **environ;
@@ -92,14 +92,14 @@ typedef struct {
 } sending;
 
 typedef struct {
-    MPI_Comm comm; /* a duplicate of the world: its messages and errors are mine */
+    MPI_Comm comm; /* a duplicate of the world: its messages and errors are ours alone */
     int next, before;
     double timeout;
     sending *sent;
     int n, room;
     double signalled;    /* when the last signs of life were sent */
     double heard[2];     /* when the last signs of `next` and `before` came */
-    MPI_Request sign[2]; /* to them */
+    MPI_Request sign[2]; /* sends of signs to them */
 } ring;
 
 static double now(void)
@@ -109,7 +109,7 @@ static double now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Links that there are; MPI was begun for the first, and ends with the last. */
+/* The number of links. If a link began MPI, it ends with the last. */
 static int links;
 static bool begun;
 
@@ -135,7 +135,7 @@ static void signs(ring *m)
     m->signalled = t - m->signalled < 0.5 ? m->signalled : t;
 }
 
-/* Waits until a request is done, of n bytes to come or (0) to go, by or to `rank`. */
+/* Waits for `rank` until a request is done: n bytes from it or, if n is 0, anything else. */
 static tl_status wait(ring *m, MPI_Request *r, int rank, const char *what, int n, tl_err *e)
 {
     MPI_Status s;
@@ -282,7 +282,7 @@ static tl_status begin(ring *m, bool begins, tl_link *out, tl_err *e)
     return TL_OK;
 }
 
-/* NULL: 600. False: no number, or none above 0. */
+/* The number of seconds in text; NULL: 600. False: no number, or none above 0. */
 static bool seconds_of(const char *text, double *out)
 {
     char *end;

@@ -101,7 +101,7 @@ static tl_status receive_others(tl_group *g, what w, int others, const char *own
         const tl_tensor x = place_of(g, w, &a);
         TL_TRY(tl_error_status(g->t));
         TL_TRY(tl_group_receive_pieces(g, a.data, bytes_of(&a), on));
-        tl_write(tl_tape_model(g->t), x, a.data, bytes_of(&a)); /* from then on it is another */
+        tl_write(tl_tape_model(g->t), x, a.data, bytes_of(&a)); /* notes the change */
         TL_TRY(tl_error_status(g->t));
     }
     return TL_OK;
@@ -210,8 +210,8 @@ static tl_status send_gradients(tl_group *g, const tl_tensor *grad, int n)
     return tl_error_status(g->t);
 }
 
-/* What the last rank does of tl_group_share. The sum of squares goes round first, or the news that
- * this rank has failed. */
+/* The part of the last rank in tl_group_share_cut. The sum of squares goes round first, or the news
+ * that this rank has failed. */
 static tl_status share_all(tl_group *g, tl_opt_away *away)
 {
     const int n = tl_model_count(tl_tape_model(g->t));
@@ -221,7 +221,7 @@ static tl_status share_all(tl_group *g, tl_opt_away *away)
     away->n = all_gradients(g, grad, n, &away->squares);
     if (!tl_failed(g->t) && tl_group_round(g, SQUARES, &away->n, &away->squares) == TL_OK &&
         send_gradients(g, grad, n) != TL_OK) {
-        for (g->to = 0; g->to < g->link.rank; g->to++) /* who waits for this one */
+        for (g->to = 0; g->to < g->link.rank; g->to++) /* they wait for this rank */
             tl_group_send(g, FAILED, g->link.rank, tl_error(g->t), strlen(tl_error(g->t)));
         g->told = true;
     }
@@ -269,7 +269,7 @@ static tl_status receive_gradient(tl_group *g, const place *p, int n)
     return tl_group_receive_pieces(g, a.data, bytes_of(&a), false);
 }
 
-/* What the other ranks do of it. */
+/* The part of the other ranks. */
 static tl_status share_mine(tl_group *g, tl_opt_away *away)
 {
     head h = {.what = GRADIENT};
@@ -328,7 +328,7 @@ static tl_status gather(tl_group *g)
     return tl_group_settle(g, NULL);
 }
 
-/* The state of this rank is opt's: whose state came to rank 0 could not be told there. */
+/* Checks that the state of this rank is opt's: rank 0 could not tell whose state it receives. */
 static tl_status check_owners(tl_group *g, tl_model *m, const tl_opt *opt)
 {
     for (int i = 0; i < tl_model_count(m); i++) {

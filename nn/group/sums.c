@@ -17,7 +17,7 @@ typedef struct {
 
 /* ---- the bytes of a part ---- */
 
-/* n runs of bytes; from one to the next it is `step` bytes. */
+/* n runs of `run` bytes, each `step` bytes after the one before. */
 typedef struct {
     char *at;
     size_t run, step, n;
@@ -37,7 +37,7 @@ static region region_of(const tl_array *a, int axis, tl_group_tile part)
     return (region){(char *)a->data + from * inner, (to - from) * inner, size * inner, outer};
 }
 
-/* Bytes [from, from + n) of a region, to or from a buffer. */
+/* Copies bytes [from, from + n) of a region to a buffer or (in) from it. */
 static void copy_runs(const region *r, size_t from, size_t n, char *buffer, bool in)
 {
     for (size_t k = from / r->run, skip = from % r->run; n > 0; k++, skip = 0) {
@@ -109,8 +109,8 @@ static tl_accumulating *sums_of(tl_group *g, const char *name, int *n)
     return a;
 }
 
-/* The axis along which an accumulator is cut into parts: as the first part has come, or as what
- * waits here asks. */
+/* The axis along which an accumulator is cut into parts: that of the first part that has come, or
+ * one that suits what waits here. */
 static int choose_axis(const tl_group *g, const char *name, const tl_accumulating *a,
                        tl_group_tile part)
 {
@@ -127,7 +127,7 @@ static int choose_axis(const tl_group *g, const char *name, const tl_accumulatin
     return axis != TL_ANY_AXIS ? axis : a->array.ndim > 0 ? 0 : TL_WHOLE;
 }
 
-/* Chooses all axes with the first part: with the last one nothing waits any more. */
+/* Chooses all axes with the first part: when the last is sent, nothing waits any more. */
 static tl_status choose_axes(tl_group *g, const char *name, const tl_accumulating *a, int n,
                              tl_group_tile part)
 {
@@ -201,8 +201,8 @@ tl_status tl_group_hand_on(tl_group *g, const char *name, tl_group_tile part)
 
 /* ---- what comes ---- */
 
-/* Takes the sum that the text describes at *at: opens its accumulator, a (of no kind: there is
- * none, and it stands only for a parameter that was reached). */
+/* Takes the sum that the text describes at *at: opens its accumulator, a. (A sum of no kind has
+ * none: it stands for a parameter that was reached without a gradient.) */
 static tl_status open_sum(tl_group *g, const char *name, const char **at, const char *end, sum *s,
                           tl_array *a, const char **kind)
 {

@@ -1,5 +1,5 @@
-/* totals.c: running totals, such as the sum of a loss, to which the forward pass of one rank after
- * the other adds. */
+/* totals.c: running totals, such as the sum of a loss. The forward passes of the ranks add to them
+ * one after the other. */
 #include "autograd/observer.h"
 #include "nn/group/internal.h"
 
