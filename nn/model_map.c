@@ -256,8 +256,7 @@ tl_status tl_map_take(tl_model *m, const tl_map *map, tl_dtype d, tl_err *err)
     return s;
 }
 
-/* Checks that the model has no layer beyond the config's, and no output of its own if that is
- * tied. */
+/* Checks that the model has no layer beyond the config's, and no output of its own if tied. */
 static tl_status check_left_out(tl_model *m, const tl_decoder_config *c, tl_err *err)
 {
     const tl_decoder_numbers size = numbers_of(c);
