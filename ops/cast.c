@@ -103,7 +103,7 @@ static tl_status fill_forward(tl_call *c)
     const size_t size = tl_dtype_size(c->out[0].dtype),
                  all = (size_t)tl_array_count(&c->out[0]) * size;
     tl_isa_now()->convert->cast(1, TL_F64, &a->value, c->out[0].dtype, y);
-    for (size_t have = size; have < all; have *= 2) /* copies what is there until y is full */
+    for (size_t have = size; have < all; have *= 2) /* doubles the filled part until y is full */
         memcpy(y + have, y, have < all - have ? have : all - have);
     return TL_OK;
 }

@@ -8,7 +8,8 @@
  * Bits:   acc = fma(w, x, acc) from +0 or the accumulator, c outermost, k row-major; what lies
  *         outside of x or between its elements is a factor +0 (NUMERICS 5.8)
  * VJP:    dx: chain over (o, k), dw: chain over (n, p), continuing w's accumulator
- * Errors: TL_ESHAPE TL_EDTYPE TL_EDOMAIN (stride, dilation, padding, groups)
+ * Errors: TL_ESHAPE TL_EDTYPE TL_EDOMAIN (kernel, stride, dilation, padding) TL_EUSAGE (a second
+ *         number of an option in one dim)
  */
 #include "ops/build.h"
 

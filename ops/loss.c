@@ -11,7 +11,7 @@
  */
 #include "ops/build.h"
 
-/* z with its classes last. They lie along dim; 0, the default, stands for the last one. */
+/* z with its classes last. They lie along dim; 0, the default, means the last one. */
 static tl_tensor classes_last(tl_at at, const char *name, tl_tensor z, int dim)
 {
     tl_shape s = tl_shape_of(at.tape, z), order = {.ndim = s.ndim};

@@ -1,7 +1,7 @@
 /* matmul_run.c: runs a batched matmul in as few gemm calls as its strides allow.
  *
  * Folded batch dims join k, and batch dims that B lacks join m, where strides merge: the usual
- * layers become one call. What is left is a loop over batches, several at a time when they are
+ * layers become one call. The rest is a loop over batches, several at a time when they are
  * small. */
 #include "ops/build.h"
 

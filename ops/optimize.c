@@ -4,7 +4,7 @@
  *         from step to step
  * Dtype:  square_sum any float; sgd, adamw f32 or f64, p, g, b, m and v alike
  * Bits:   NUMERICS 12.2 to 12.4
- * VJP:    square_sum 2*dy*x; updates none: they change p, b, m, v in place and say so
+ * VJP:    square_sum 2*dy*x; the updates none: they change p, b, m, v in place and say so
  * Errors: TL_ESHAPE TL_EDTYPE
  */
 #include "ops/optimize.h"

@@ -6,7 +6,8 @@
  * Bits:   NaN wins, +0 > -0, the first of equals; padding is no element. avg_pool: the chain over
  *         the window, zeros around x, divided by the window's size (NUMERICS 4.8)
  * VJP:    those of gather, conv and concat, dx rounded to x's dtype; pool_places has none
- * Errors: TL_ESHAPE TL_EDTYPE TL_EDOMAIN (a window without an element)
+ * Errors: TL_ESHAPE TL_EDTYPE TL_EDOMAIN (a window without an element) TL_EUSAGE (a second number
+ *         of an option in one dim)
  */
 #include "autograd/batch/samples.h"
 #include "ops/build.h"
@@ -128,7 +129,7 @@ static tl_status pool_forward(tl_call *c)
     int nd = c->in[0]->ndim;
     const int64_t *kernel = j.a->kernel.dim, *in = c->in[0]->dim + nd - 2;
     int64_t plane = j.y->dim[nd - 2] * j.y->dim[nd - 1], work = plane;
-    for (int i = 0; i < 2 && work <= 8192; i++) /* only what can meet x counts */
+    for (int i = 0; i < 2 && work <= 8192; i++) /* count only the part that can meet x */
         work *= kernel[i] < in[i] ? kernel[i] : in[i];
     tl_parallel_for(tl_array_count(j.y) / plane, 1 + 8192 / (work > 0 ? work : 1), pool_planes, &j);
     return TL_OK;

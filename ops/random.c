@@ -7,8 +7,8 @@
  * Dtype:  f16 bf16 f32 f64
  * Bits:   element e of row i is kept if uniform32(key, sample number of i, e) >= p; y = x * s, s =
  *         1/(1-p) in f64, rounded to the compute type; dropped: +0 (NUMERICS 11.3). With start, e
- *         counts from index start[i] of axis 1. The key is of the model's seed and the stream's
- *         name.
+ *         counts from index start[i] of axis 1. The key is made of the model's seed and the
+ *         stream's name.
  * VJP:    dx = dropout(dy) with the same draws: only the sample numbers and starts are kept
  * Errors: TL_ESHAPE TL_EDTYPE TL_EDOMAIN (p outside [0, 1]) TL_EINDEX (a start) TL_EUSAGE (no
  *         stream, no model)

@@ -10,8 +10,8 @@
  */
 #include "ops/build.h"
 
-/* Whether swiglu_grad gives what the two products would. In f16 and bf16 it does not, since the
- * first of them is rounded on the way. */
+/* Whether both gradients are wanted and swiglu_grad gives the bits of the two products. In f16 and
+ * bf16 it does not, since the first product is rounded on the way. */
 static bool alike(tl_vjp *g)
 {
     tl_dtype d = tl_dtype_of(g->t, g->dy[0]);

@@ -4,7 +4,7 @@
  * Dtype:  any
  * Bits:   arange: i*step + start, each in f64, then cast; elements copied, or +0 (NUMERICS 9.4)
  * VJP:    those of where and slice
- * Errors: TL_ESHAPE TL_EDTYPE TL_EDOMAIN (a step of 0, more than 2^53 numbers)
+ * Errors: TL_ESHAPE TL_EDTYPE TL_EDOMAIN (a step of 0, 2^53 numbers or more, a fraction for i64)
  */
 #include "ops/build.h"
 

@@ -9,7 +9,7 @@
 #include "autograd/batch/samples.h"
 #include "ops/build.h"
 
-/* ---- reshape: attrs.shape may hold one -1, which takes what is left ---- */
+/* ---- reshape: attrs.shape may hold one -1, whose size follows from the others ---- */
 
 typedef struct {
     tl_shape shape;
