@@ -186,8 +186,8 @@ static tl_status begin_fold(tl_group *g)
     return is_last(g) && g->round > 0 ? tl_group_send_all(g, SUMS) : TL_OK;
 }
 
-/* Adds what waits for a parameter to its sums and sends them to the next rank, in parts that this
- * rank chooses. */
+/* Adds the gradients that wait for a parameter to its sums and sends these to the next rank, in
+ * parts that this rank chooses. */
 static tl_status go_on(tl_group *g, const char *name)
 {
     const int of = is_last(g) ? 1 : tl_accumulate_parts(g->t, name, g->most);
@@ -200,7 +200,7 @@ static tl_status go_on(tl_group *g, const char *name)
 }
 
 /* Receives the sums, or a part of them, that have been announced, and goes on from there: with the
- * same part, if what waits here can be added so; else once all parts have come. */
+ * same part, if the gradients that wait here can be added in it; else once all parts have come. */
 static tl_status go_on_from(tl_group *g)
 {
     const char *name = g->text;

@@ -72,7 +72,7 @@ struct tl_group {
     int last_found; /* where the accumulators of the last one begin on the tape */
     int64_t most;   /* elements in a part of a parameter's sums */
     int next_part;  /* of the parameter whose sums are coming; 0: another parameter comes next */
-    bool gathers;   /* its parts are gathered, as what waits here cannot be added in those parts */
+    bool gathers;   /* its parts are gathered: gradients here cannot be added in those parts */
     int *axis;      /* along which the parts of its sums are cut, one each */
     int n_axes;
 

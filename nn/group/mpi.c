@@ -203,7 +203,7 @@ static tl_status receive(void *ctx, int from, void *bytes, size_t n, tl_err *e)
             MPI_SUCCESS)
             return tl_fail(e, TL_EIO, "rank %d is lost", from);
         if (wait(m, &r, from, "sent", (int)piece, e) != TL_OK) {
-            if (r != MPI_REQUEST_NULL) { /* what comes late must not be written */
+            if (r != MPI_REQUEST_NULL) { /* bytes that come late must not be written */
                 MPI_Cancel(&r);
                 MPI_Wait(&r, MPI_STATUS_IGNORE);
             }

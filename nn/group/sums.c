@@ -76,7 +76,7 @@ static tl_status pack_region(tl_group *g, const region *r, bool in)
     return TL_OK;
 }
 
-/* ---- what a tape has of a parameter ---- */
+/* ---- the accumulators of a parameter on a tape ---- */
 
 static bool is_of(const tl_group *g, int i, const char *name)
 {
@@ -199,7 +199,7 @@ tl_status tl_group_hand_on(tl_group *g, const char *name, tl_group_tile part)
     return tl_error_status(g->t);
 }
 
-/* ---- what comes ---- */
+/* ---- receiving ---- */
 
 /* Takes the sum that the text describes at *at: opens its accumulator, a. (A sum of no kind has
  * none: it stands for a parameter that was reached without a gradient.) */
@@ -253,7 +253,7 @@ tl_status tl_group_receive_sums(tl_group *g, const head *h, bool on, tl_group_ti
         TL_TRY(open_sum(g, name, &at, end, &s, &a, &kind));
         if (*kind == '\0')
             continue;
-        /* What was sent of the accumulator must have gone before parts of it are overwritten. */
+        /* Sends from the accumulator must have ended before parts of it are overwritten. */
         for (size_t k = 0; part->of > 1 && part->i == 0 && k < bytes_of(&a); k += TL_GROUP_PIECE)
             TL_TRY(tl_group_settle(g, (const char *)a.data + k));
         const region r = region_of(&a, s.axis, *part);
