@@ -202,7 +202,7 @@ static tl_tensor table_of(tl_tape *t, tl_model *m, table_spec s)
                                TL_DIMS(k->max_positions, k->dim), fill_table, &s);
 }
 
-/* Checks that there can be such tables. */
+/* Checks that tables of this kind can exist. */
 static tl_status check_kind(tl_at at, const tl_rotary_kind *k)
 {
     const tl_rotary_scaling *by = &k->scaling;

@@ -1,6 +1,6 @@
 /* decoder.c: the two decoders, Llama and GPT-2. Both are an embedding, blocks of attention and an
- * MLP, a norm and an output projection; what differs is in their blocks and in the defaults of
- * their configs. */
+ * MLP, a norm and an output projection; they differ in their blocks and in the defaults of their
+ * configs. */
 #include "nn/layers.h"
 #include "nn/models.h"
 

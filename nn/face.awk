@@ -1,6 +1,6 @@
-# face.awk: preprocessed public headers become nn/face.inc, which bind.c includes: their declarations
-# as one string, those of the system's headers left out, and the names of the types they define.
-# face: their names.
+# face.awk: makes nn/face.inc, which bind.c includes, from the preprocessed public headers: their
+# declarations as one string, without those of system headers, and the names of the types they
+# define. `face` holds the headers' names.
 /^#/ {
     if ($2 ~ /^[0-9]+$/)
         ours = $3 !~ /^"[\/<]/

@@ -60,8 +60,8 @@ typedef struct {
     int n;
 } tl_map;
 
-/* What every public function on such files checks first. The error is m's; `who` is the name of the
- * function. */
+/* The checks that every public function on such files makes first. The error is m's; `who` is the
+ * name of the function. */
 tl_status tl_map_begin(tl_model *m, const char *path, const tl_decoder_config *c, tl_model_files o,
                        const char *who);
 /* TL_EDOMAIN: the config's numbers do not fit one another. */
