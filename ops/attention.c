@@ -6,7 +6,8 @@
  * Dtype:  f16 bf16 f32 f64, all three alike; ranges i64
  * Bits:   chains, then scale, max, exp, lanes, 1/l, chain over the allowed keys (NUMERICS 7)
  *         Options that the op lacks are written out in primitives at the end of the file (7.3)
- * VJP:    attention_grad recomputes p from q and k: nothing of size sq*sk is kept.   Saves q, k, v.
+ * VJP:    attention_grad recomputes p from q and k: nothing of size sq*sk is kept.   Saves q, k, v,
+ *         ranges.
  * Errors: TL_ESHAPE TL_EDTYPE TL_EINDEX (a range that is not within the keys) TL_EDOMAIN (scale,
  *         softcap)
  * Source: Vaswani et al. 2017, eq. 1; grouped heads: Ainslie et al. 2023
