@@ -38,12 +38,17 @@ static inline A(vec) A(first)(A(vec) v, int64_t n, A(vec) other)
 #if !VEC_FMA && ATTN_BITS == 32 && !TL_HAS_FMA
 static inline A(vec) A(fma)(A(vec) a, A(vec) b, A(vec) c)
 {
-#define HALF(x, i) __builtin_convertvector(__builtin_shufflevector(x, x, i, i + 1), double_pair)
-    const double_pair lo = fma_pair(HALF(a, 0), HALF(b, 0), HALF(c, 0)),
-                      hi = fma_pair(HALF(a, 2), HALF(b, 2), HALF(c, 2));
-#undef HALF
-    return __builtin_shufflevector(__builtin_convertvector(lo, float_pair),
-                                   __builtin_convertvector(hi, float_pair), 0, 1, 2, 3);
+    float_pair x[2], y[2], z[2];
+    memcpy(x, &a, sizeof x);
+    memcpy(y, &b, sizeof y);
+    memcpy(z, &c, sizeof z);
+    VEC_UNROLL for (int i = 0; i < 2; i++)
+        x[i] = __builtin_convertvector(fma_pair(__builtin_convertvector(x[i], double_pair),
+                                                __builtin_convertvector(y[i], double_pair),
+                                                __builtin_convertvector(z[i], double_pair)),
+                                       float_pair);
+    memcpy(&a, x, sizeof x);
+    return a;
 }
 #elif !VEC_FMA
 static inline A(vec) A(fma)(A(vec) a, A(vec) b, A(vec) c)
@@ -74,15 +79,15 @@ static inline A(vec) A(fma)(A(vec) a, A(vec) b, A(vec) c)
 #define ATTN_SWAP1 1, 0
 #endif
 #if LANES >= 16
-static inline A(vec) A(swap8)(A(vec) v) { return __builtin_shufflevector(v, v, ATTN_SWAP8); }
+static inline A(vec) A(swap8)(A(vec) v) { return VEC_SHUFFLE(A(maskvec), v, v, ATTN_SWAP8); }
 #endif
 #if LANES >= 8
-static inline A(vec) A(swap4)(A(vec) v) { return __builtin_shufflevector(v, v, ATTN_SWAP4); }
+static inline A(vec) A(swap4)(A(vec) v) { return VEC_SHUFFLE(A(maskvec), v, v, ATTN_SWAP4); }
 #endif
 #if LANES >= 4
-static inline A(vec) A(swap2)(A(vec) v) { return __builtin_shufflevector(v, v, ATTN_SWAP2); }
+static inline A(vec) A(swap2)(A(vec) v) { return VEC_SHUFFLE(A(maskvec), v, v, ATTN_SWAP2); }
 #endif
-static inline A(vec) A(swap1)(A(vec) v) { return __builtin_shufflevector(v, v, ATTN_SWAP1); }
+static inline A(vec) A(swap1)(A(vec) v) { return VEC_SHUFFLE(A(maskvec), v, v, ATTN_SWAP1); }
 #undef ATTN_SWAP8
 #undef ATTN_SWAP4
 #undef ATTN_SWAP2

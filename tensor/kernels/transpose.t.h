@@ -74,6 +74,7 @@ static inline wide_vec zip64_hi(wide_vec a, wide_vec b)
 #else
 enum { PIECES = 1 };
 typedef float wide_vec __attribute__((vector_size(16)));
+typedef int32_t wide_ints __attribute__((vector_size(16)));
 
 static inline wide_vec wide_load(const char *p, int64_t step, int pieces)
 {
@@ -90,19 +91,19 @@ static inline void wide_store(void *p, wide_vec v, int pieces)
 }
 static inline wide_vec zip32_lo(wide_vec a, wide_vec b)
 {
-    return __builtin_shufflevector(a, b, 0, 4, 1, 5);
+    return VEC_SHUFFLE(wide_ints, a, b, 0, 4, 1, 5);
 }
 static inline wide_vec zip32_hi(wide_vec a, wide_vec b)
 {
-    return __builtin_shufflevector(a, b, 2, 6, 3, 7);
+    return VEC_SHUFFLE(wide_ints, a, b, 2, 6, 3, 7);
 }
 static inline wide_vec zip64_lo(wide_vec a, wide_vec b)
 {
-    return __builtin_shufflevector(a, b, 0, 1, 4, 5);
+    return VEC_SHUFFLE(wide_ints, a, b, 0, 1, 4, 5);
 }
 static inline wide_vec zip64_hi(wide_vec a, wide_vec b)
 {
-    return __builtin_shufflevector(a, b, 2, 3, 6, 7);
+    return VEC_SHUFFLE(wide_ints, a, b, 2, 3, 6, 7);
 }
 #endif
 #endif

@@ -16,6 +16,13 @@
 #else
 #define VEC_UNROLL _Pragma("GCC unroll 16")
 #endif
+/* The lanes of x, and then of y, that have the numbers given: as many as x has. ints is a vector of
+ * as many integers of the same size. */
+#if !defined(__clang__) && __GNUC__ < 12
+#define VEC_SHUFFLE(ints, x, y, ...) __builtin_shuffle(x, y, (ints){__VA_ARGS__})
+#else
+#define VEC_SHUFFLE(ints, x, y, ...) __builtin_shufflevector(x, y, __VA_ARGS__)
+#endif
 
 #if defined(__AVX512F__)
 #include <immintrin.h>
