@@ -36,8 +36,10 @@ static inline void tl_batch_like(tl_value *x, const tl_value *y)
 static inline bool tl_all_fixed(const tl_tape *t, const tl_tensor *in, int n)
 {
     bool fixed = true;
-    for (int k = 0; k < n; k++)
-        fixed &= tl_is_none(in[k]) || tl_peek(t, in[k])->fixed;
+    for (int k = 0; k < n && fixed; k++) {
+        const tl_value *v = tl_peek(t, in[k]); /* NULL: none, or removed from the model */
+        fixed = v != NULL ? v->fixed : tl_is_none(in[k]);
+    }
     return fixed;
 }
 /* Leaf x now takes a gradient: neither it nor what was made of it is a constant any more. */

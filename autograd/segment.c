@@ -125,8 +125,10 @@ static bool missing(const tl_tape *t, const tl_node *n)
     bool any = false;
     for (int j = 0; j < n->n_out; j++)
         any |= tl_values_at(&t->values, n->out + (uint32_t)j)->dropped;
-    for (int i = 0; i < n->n_in; i++)
-        any &= tl_is_none(n->in[i]) || tl_peek(t, n->in[i])->st != NULL;
+    for (int i = 0; i < n->n_in && any; i++) {
+        const tl_value *v = tl_peek(t, n->in[i]); /* NULL: none, or removed from the model */
+        any = tl_is_none(n->in[i]) || (v != NULL && v->st != NULL);
+    }
     return any;
 }
 

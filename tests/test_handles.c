@@ -444,6 +444,53 @@ static void a_handle_of_a_removed_tensor_is_stale(void **unused)
     tl_free(o, t, m);
 }
 
+/* Recorded calls may have read a tensor that is gone by the time something comes back to them. */
+static void what_read_a_removed_tensor_is_refused_or_left_alone(void **unused)
+{
+    static const float x[] = {1, 2, 3, 4};
+    float g[4];
+    (void)unused;
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tape *t = tl_tape_new(m);
+    tl_tensor w = tl_param(t, m, "w", TL_F32, TL_DIMS(2, 2), .kind = TL_INIT_ONES);
+    for (int way = 0; way < 4; way++) {
+        const uint32_t mark = tl_model_mark(m);
+        tl_tensor b = tl_data(m, x, TL_F32, TL_DIMS(2, 2)), y;
+        if (way < 2) { /* in a segment, beside the gradient's way or on it */
+            const uint32_t begin = tl_segment_begin(t);
+            tl_tensor of_b = tl_exp(t, b);
+            y = tl_mul(t, w, way == 0 ? tl_data(t, x, TL_F32, TL_DIMS(2, 2)) : of_b);
+            assert_int_equal(tl_segment_end(t, begin, &y, 1, false), TL_OK);
+            tl_model_rollback(m, mark);
+            const tl_status s = tl_backward(t, tl_sum(t, y, TL_ALL, false));
+            assert_int_equal(s, way == 0 ? TL_OK : TL_ESTALE);
+            if (way == 0)
+                assert_int_equal(tl_keep(t, tl_grad(t, w), g, sizeof g), TL_OK);
+            else
+                assert_failed(t, TL_ESTALE, "dropped by a segment", NULL);
+            if (way == 0)
+                assert_memory_equal(g, x, sizeof g);
+        } else if (way == 2) { /* where a gradient waits */
+            y = tl_matmul(t, b, w);
+            assert_int_equal(tl_backward(t, tl_sum(t, y, TL_ALL, false), .put_off = true), TL_OK);
+            tl_model_rollback(m, mark);
+            assert_int_equal(tl_accumulate(t, "w"), TL_ESTALE);
+            assert_failed(t, TL_ESTALE, "input 0 of matmul was removed from the model meanwhile",
+                          NULL);
+        } else { /* where a constant takes a gradient after all */
+            tl_tensor c = tl_constant(t, x, TL_F32, TL_DIMS(4));
+            tl_mul(t, w, b);
+            tl_model_rollback(m, mark);
+            assert_int_equal(tl_require_grad(t, c), TL_OK);
+        }
+        tl_error_clear(t);
+        tl_grad_clear(t);
+        tl_tape_reset(t);
+        assert_false(tl_failed(t));
+    }
+    tl_free(t, m);
+}
+
 const struct CMUnitTest tl_tests_handles[] = {
     cmocka_unit_test(stale_handles),
     cmocka_unit_test(a_value_changed_in_place_has_a_new_handle),
@@ -459,5 +506,6 @@ const struct CMUnitTest tl_tests_handles[] = {
     cmocka_unit_test(writing_and_assigning),
     cmocka_unit_test(an_object_of_another_kind_is_no_model),
     cmocka_unit_test(a_handle_of_a_removed_tensor_is_stale),
+    cmocka_unit_test(what_read_a_removed_tensor_is_refused_or_left_alone),
 };
 const size_t tl_tests_handles_count = sizeof tl_tests_handles / sizeof tl_tests_handles[0];

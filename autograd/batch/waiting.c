@@ -144,6 +144,11 @@ static tl_status check_unchanged(tl_walk *w, const tl_use *u)
         if (s->like == NULL || !s->read || s->x.owner == t->values.owner)
             continue;
         const tl_value *v = tl_peek(t, s->x);
+        if (v == NULL)
+            return tl_tape_fail(w->at, TL_ESTALE,
+                                "tl_accumulate: input %d of %s was removed from the model "
+                                "meanwhile",
+                                j, n->op->name);
         if (v->st != NULL && tl_storage_changed(v->st, n->versions[j], &v->a, &by))
             return tl_tape_fail(w->at, TL_EINPLACE,
                                 "tl_accumulate: input %d of %s%s was changed meanwhile by %s", j,

@@ -65,7 +65,7 @@ tl_status tl_group_begin(tl_group *g, tl_group_part part)
 
 int64_t tl_group_next(tl_group *g, tl_tape *t, tl_loader *l, int64_t most, tl_tensor *in)
 {
-    if (g == NULL || !g->begun)
+    if (g == NULL || !g->begun || l == NULL)
         return tl_loader_next(t, l, most, in);
     /* The samples before this rank's part, those of the part, and those behind it. */
     const tl_group_part p = g->part;
