@@ -125,7 +125,8 @@ static void show_histogram(FILE *f, const tl_value_difference *d)
     }
     fputs("\n  units in the last place    elements\n", f);
     for (int k = low; k <= high; k++) {
-        uint64_t to = (uint64_t)1 << (k - 1), from = k < 3 ? to : to / 2 + 1;
+        const uint64_t to = k > 64 ? UINT64_MAX : (uint64_t)1 << (k - 1),
+                       from = k < 3 ? to : ((uint64_t)1 << (k - 2)) + 1;
         char range[64];
         snprintf(range, sizeof range, from == to ? "%" PRIu64 : "%" PRIu64 " to %" PRIu64, from,
                  to);
