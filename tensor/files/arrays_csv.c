@@ -91,7 +91,7 @@ static tl_status rows(tl_arrays *f, const char *p, const char *end, int64_t firs
 /* A NUL stands at `end`. */
 static tl_status read_rows(tl_arrays *f, const char *p, const char *end)
 {
-    int64_t columns = 1, names = 0, n;
+    int64_t columns = 1, names = 1, n;
     tl_arrays_entry *e;
     double x;
     while (end > p && end[-1] == '\n')
@@ -100,7 +100,7 @@ static tl_status read_rows(tl_arrays *f, const char *p, const char *end)
     for (;; columns++, s++) {
         size_t length;
         const char *text = field(&s, &length);
-        names |= !number(text, length, &x);
+        names &= !number(text, length, &x);
         if (*s != ',')
             break;
     }
