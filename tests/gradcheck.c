@@ -689,9 +689,11 @@ int main(int argc, char **argv)
             judge(tl_op_at(i));
     for (int i = 0; i < n_wrong; i++)
         printf("%s%s%s", i == 0 ? "failed: " : ", ", wrong[i],
-               i + 1 < n_wrong ? ""
-                               : "\n  (an op's gradient is the .vjp of tl_op_NAME in ops/; make "
-                                 "gradcheck ARGS=NAME checks it alone)\n");
+               i + 1 < n_wrong
+                   ? ""
+                   : "\n  (an op's gradient is the .vjp of tl_op_NAME, which grep finds in "
+                     "ops/; the loops of the ops that it calls are in tensor/kernels/; "
+                     "make gradcheck ARGS=NAME checks it alone)\n");
     printf("%d kinds of damage change nothing%s, %d could be done in no case\n", equivalent,
            n_ops == 0 && equivalent > 0 ? " (ARGS=OP says why)" : "", impossible);
     printf("%d mutants, %d caught, %d named\n", mutants, caught, named);

@@ -81,6 +81,7 @@ static struct {
     pthread_mutex_t lock; /* whoever shows what a group has printed */
     _Atomic int next;     /* the next group that nobody runs */
     _Atomic size_t passed, failed, skipped;
+    size_t bad[N_GROUPS]; /* how many tests of a group have failed */
     struct {
         int now;    /* the group that it runs; -1: none */
         FILE *said; /* what that has printed; NULL: shown at once */
@@ -107,6 +108,7 @@ static void run(int g)
     for (size_t i = 0; i < n && !(stop && all->failed > 0); i += step) {
         int bad = _cmocka_run_group_tests(group[g].name, group[g].tests + i, step, NULL, NULL);
         size_t f = bad < 0 ? step : (size_t)bad;
+        all->bad[g] += f;
         all->failed += f;
         all->passed += step - f;
     }
@@ -183,6 +185,8 @@ static void watch(int jobs, int argc, char **argv)
                    g < 0 ? "(none)" : group[g].name, WIFSIGNALED(status) ? "signal" : "status",
                    WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
             all->failed++;
+            if (g >= 0)
+                all->bad[g]++;
             if (all->next < N_GROUPS)
                 start(j, argc, argv);
         }
@@ -234,6 +238,12 @@ int main(int argc, char **argv)
         all->failed++;
     }
     const size_t passed = all->passed - all->skipped;
+    for (int i = 0, n = 0; i < N_GROUPS; i++)
+        if (all->bad[i] > 0)
+            printf("%s%s (%zu)", n++ == 0 ? "failed, in groups: " : ", ", group[i].name,
+                   all->bad[i]);
+    if (all->failed > 0)
+        putchar('\n');
     printf("%zu passed, %zu failed", passed, all->failed);
     if (all->skipped > 0)
         printf(", %zu skipped", all->skipped);
