@@ -7,9 +7,9 @@
 #include "tensor/files/hash.h"
 #include "tensor/print.h"
 
-/* Makes a leaf: a copy of data, whose elements have that C type, or zeros. */
+/* Makes a leaf: a copy of data, of which the compiler knows c, or zeros. */
 static tl_tensor leaf(tl_at at, const char *who, tl_source kind, bool zeros, const void *data,
-                      const char *c_type, tl_dtype dtype, tl_shape shape)
+                      tl_c_data c, tl_dtype dtype, tl_shape shape)
 {
     tl_tape *t = at.tape;
     tl_err e = {.status = TL_OK};
@@ -18,7 +18,7 @@ static tl_tensor leaf(tl_at at, const char *who, tl_source kind, bool zeros, con
     if (tl_failed(t))
         return TL_NONE;
     if (tl_shape_lay(&shape, dtype, &a, &bytes, &e) != TL_OK ||
-        (!zeros && tl_data_check(data, c_type, &a, &e) != TL_OK)) {
+        (!zeros && tl_data_check(data, c, &a, &e) != TL_OK)) {
         tl_tape_fail(at, e.status, "%s: %s", who, e.message);
         return TL_NONE;
     }
@@ -41,29 +41,27 @@ static tl_tensor leaf(tl_at at, const char *who, tl_source kind, bool zeros, con
     return x;
 }
 
-tl_tensor tl_data_tape_at(tl_tape *t, const void *data, const char *c_type, tl_dtype dtype,
-                          tl_shape shape, const char *file, int line)
+tl_tensor tl_data_tape_at(tl_tape *t, const void *data, tl_c_data c, tl_dtype dtype, tl_shape shape,
+                          const char *file, int line)
 {
-    return leaf((tl_at){t, file, line, NULL}, "tl_data", TL_SOURCE_DATA, false, data, c_type, dtype,
+    return leaf((tl_at){t, file, line, NULL}, "tl_data", TL_SOURCE_DATA, false, data, c, dtype,
                 shape);
 }
 
-tl_tensor tl_constant_at(tl_at at, const void *data, const char *c_type, tl_dtype dtype,
-                         tl_shape shape)
+tl_tensor tl_constant_at(tl_at at, const void *data, tl_c_data c, tl_dtype dtype, tl_shape shape)
 {
-    return leaf(at, "tl_constant", TL_SOURCE_CONSTANT, false, data, c_type, dtype, shape);
+    return leaf(at, "tl_constant", TL_SOURCE_CONSTANT, false, data, c, dtype, shape);
 }
 
-tl_tensor tl_bound_at(tl_at at, const void *data, const char *c_type, tl_dtype dtype,
-                      tl_shape shape)
+tl_tensor tl_bound_at(tl_at at, const void *data, tl_c_data c, tl_dtype dtype, tl_shape shape)
 {
-    return leaf(at, "tl_bound", TL_SOURCE_BOUND, false, data, c_type, dtype, shape);
+    return leaf(at, "tl_bound", TL_SOURCE_BOUND, false, data, c, dtype, shape);
 }
 
 tl_tensor tl_zeros_tape_at(tl_tape *t, tl_dtype dtype, tl_shape shape, const char *file, int line)
 {
-    return leaf((tl_at){t, file, line, NULL}, "tl_zeros", TL_SOURCE_DATA, true, NULL, NULL, dtype,
-                shape);
+    return leaf((tl_at){t, file, line, NULL}, "tl_zeros", TL_SOURCE_DATA, true, NULL,
+                (tl_c_data){0}, dtype, shape);
 }
 
 tl_status tl_host(tl_tape *t, tl_host_when when, tl_host_fn *f, void *ctx)
@@ -313,7 +311,7 @@ tl_status tl_write(tl_model *m, tl_tensor dst, const void *data, size_t bytes)
                        v->st->bytes, bytes);
     TL_TRY(TL_NEED_N(&m->head.err, data, bytes > 0));
     tl_err e = {.status = TL_OK};
-    if (tl_data_check(data, NULL, &v->a, &e) != TL_OK)
+    if (tl_data_check(data, (tl_c_data){0}, &v->a, &e) != TL_OK)
         return tl_fail(&m->head.err, e.status, "tl_write: %s", e.message);
     if (bytes)
         memmove(v->a.data, data, bytes);

@@ -402,7 +402,9 @@ static bool refuse(tl_at at, tl_tensor x, const tl_value *v, const char *who)
 {
     const tl_tape *t = at.tape;
     if (tl_is_none(x))
-        tl_tape_fail(at, TL_ESTALE, "%s: given the handle of a call that failed or never happened",
+        tl_tape_fail(at, TL_ESTALE,
+                     "%s: given no tensor: of a call that failed or never happened, of a name that "
+                     "the model does not have, or of a gradient that is not there",
                      who);
     else if (v == NULL && x.owner == t->values.owner)
         tl_tape_fail(

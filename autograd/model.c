@@ -81,10 +81,9 @@ static tl_value *add_value(tl_model *m, tl_dtype dtype, const tl_shape *shape, t
     return v;
 }
 
-/* Adds a value without a name: a copy of data, whose elements have that C type, or zeros. */
-static tl_tensor unnamed(tl_model *m, const char *who, bool zeros, const void *data,
-                         const char *c_type, tl_dtype dtype, tl_shape shape, const char *file,
-                         int line)
+/* Adds a value without a name: a copy of data, of which the compiler knows c, or zeros. */
+static tl_tensor unnamed(tl_model *m, const char *who, bool zeros, const void *data, tl_c_data c,
+                         tl_dtype dtype, tl_shape shape, const char *file, int line)
 {
     tl_err err = {.status = TL_OK};
     tl_tensor x = TL_NONE;
@@ -93,7 +92,7 @@ static tl_tensor unnamed(tl_model *m, const char *who, bool zeros, const void *d
     if (tl_error_renew(m) != TL_OK)
         return TL_NONE;
     if (tl_shape_lay(&shape, dtype, &a, &bytes, &err) == TL_OK && !zeros)
-        tl_data_check(data, c_type, &a, &err);
+        tl_data_check(data, c, &a, &err);
     pthread_mutex_lock(&m->lock);
     tl_value *v = err.status != TL_OK ? NULL : add_value(m, dtype, &shape, &x, &err);
     if (v == NULL)
@@ -104,15 +103,15 @@ static tl_tensor unnamed(tl_model *m, const char *who, bool zeros, const void *d
     return x;
 }
 
-tl_tensor tl_data_model_at(tl_model *m, const void *data, const char *c_type, tl_dtype dtype,
+tl_tensor tl_data_model_at(tl_model *m, const void *data, tl_c_data c, tl_dtype dtype,
                            tl_shape shape, const char *file, int line)
 {
-    return unnamed(m, "tl_data", false, data, c_type, dtype, shape, file, line);
+    return unnamed(m, "tl_data", false, data, c, dtype, shape, file, line);
 }
 
 tl_tensor tl_zeros_model_at(tl_model *m, tl_dtype dtype, tl_shape shape, const char *file, int line)
 {
-    return unnamed(m, "tl_zeros", true, NULL, NULL, dtype, shape, file, line);
+    return unnamed(m, "tl_zeros", true, NULL, (tl_c_data){0}, dtype, shape, file, line);
 }
 
 /* Where name is in the sorted entries, or would be inserted; *found: it is there. */

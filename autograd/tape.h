@@ -59,10 +59,10 @@ void tl_warnings(bool on);
 /* ---- data in ---- */
 
 /* A tensor with a copy of row-major data. It lasts until the tape's reset, or as long as the model.
- * TL_EDTYPE if data's C type is not how dtype is stored (c_type.h; void * and char * are not
- * checked); TL_EUSAGE for NULL, unless the shape has no elements. */
+ * TL_EDTYPE if data's C type is not how dtype is stored (void * and char * are not checked),
+ * TL_ESHAPE if the compiler knows that fewer bytes are there (c_type.h), TL_EUSAGE for NULL. */
 #define tl_data(owner, data, dtype, shape) \
-    tl_data_at(owner, data, TL_C_TYPE(data), dtype, shape, __FILE__, __LINE__)
+    tl_data_at(owner, data, TL_C_DATA(data), dtype, shape, __FILE__, __LINE__)
 /* The same with zeros. */
 #define tl_zeros(owner, dtype, shape) tl_zeros_at(owner, dtype, shape, __FILE__, __LINE__)
 
@@ -84,9 +84,9 @@ tl_batch tl_batch_of(tl_tape *t, tl_tensor x);
  * other values, and for one that a call has used; TL_ESHAPE: no such axis. */
 #define tl_batch_axis(owner, x, axis) tl_batch_axis_at(owner, x, axis, __FILE__, __LINE__)
 
-tl_tensor tl_data_tape_at(tl_tape *t, const void *data, const char *c_type, tl_dtype dtype,
-                          tl_shape shape, const char *file, int line);
-tl_tensor tl_data_model_at(tl_model *m, const void *data, const char *c_type, tl_dtype dtype,
+tl_tensor tl_data_tape_at(tl_tape *t, const void *data, tl_c_data c, tl_dtype dtype, tl_shape shape,
+                          const char *file, int line);
+tl_tensor tl_data_model_at(tl_model *m, const void *data, tl_c_data c, tl_dtype dtype,
                            tl_shape shape, const char *file, int line);
 tl_tensor tl_zeros_tape_at(tl_tape *t, tl_dtype dtype, tl_shape shape, const char *file, int line);
 tl_tensor tl_zeros_model_at(tl_model *m, tl_dtype dtype, tl_shape shape, const char *file,
@@ -124,14 +124,12 @@ tl_tensor tl_scalar_at(tl_at at, tl_dtype dtype, double value);
 
 /* Data that never changes: like tl_data, but in a traced function the graph keeps the copy. */
 #define tl_constant(t, data, dtype, shape) \
-    tl_constant_at(TL_AT(t), data, TL_C_TYPE(data), dtype, shape)
-tl_tensor tl_constant_at(tl_at at, const void *data, const char *c_type, tl_dtype dtype,
-                         tl_shape shape);
+    tl_constant_at(TL_AT(t), data, TL_C_DATA(data), dtype, shape)
+tl_tensor tl_constant_at(tl_at at, const void *data, tl_c_data c, tl_dtype dtype, tl_shape shape);
 /* Row-major host memory: its contents now or, in a traced function, at the start of each run of the
  * graph, which borrows the memory as long as it lives. */
-#define tl_bound(t, data, dtype, shape) tl_bound_at(TL_AT(t), data, TL_C_TYPE(data), dtype, shape)
-tl_tensor tl_bound_at(tl_at at, const void *data, const char *c_type, tl_dtype dtype,
-                      tl_shape shape);
+#define tl_bound(t, data, dtype, shape) tl_bound_at(TL_AT(t), data, TL_C_DATA(data), dtype, shape)
+tl_tensor tl_bound_at(tl_at at, const void *data, tl_c_data c, tl_dtype dtype, tl_shape shape);
 /* Host work that goes with the ops: called now or, in a traced function, in each run of the graph,
  * before its first op or after its last one - TL_AFTER_ALL also where other work has failed, to
  * keep count of what the ops have done. ctx is borrowed as above. */

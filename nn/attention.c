@@ -298,8 +298,8 @@ tl_tensor tl_self_attention_at(tl_at at, tl_model *m, const char *name, tl_tenso
     else if (!tl_usable(TL_AT(t), x, "self_attention") || s.ndim != 3 || kv_heads < 1 ||
              width % o.heads != 0 || o.heads % kv_heads != 0)
         tl_tape_fail(TL_AT(t), TL_ESHAPE,
-                     "self_attention: x %s in %lld heads, %lld of keys; (b, s, width), and widths "
-                     "and heads that divide, are needed",
+                     "self_attention: x %s in %lld heads, %lld of keys; x must be (b, s, width), "
+                     "width a multiple of .heads, and .heads of .kv_heads",
                      tl_shape_text(text, &s), (long long)o.heads, (long long)kv_heads);
     else if (width / o.heads % 2 != 0)
         tl_tape_fail(at, TL_ESHAPE,

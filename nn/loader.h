@@ -37,9 +37,10 @@ typedef struct {
     uint64_t seed;
     tl_tensor place, how, order;
 } tl_loader;
-/* Data as that dtype, row-major in that shape. If its C type does not fit, no loader takes it. */
-#define tl_samples(dtype, shape, data) tl_samples_as(dtype, shape, data, TL_C_TYPE(data))
-tl_array tl_samples_as(tl_dtype dtype, tl_shape shape, const void *data, const char *c_type);
+/* Data as that dtype, row-major in that shape. If its C type or size do not fit, no loader takes
+ * it. */
+#define tl_samples(dtype, shape, data) tl_samples_as(dtype, shape, data, TL_C_DATA(data))
+tl_array tl_samples_as(tl_dtype dtype, tl_shape shape, const void *data, tl_c_data c);
 /* A loader of n arrays over the tape's model; call it once for each name. On an error, which goes
  * to t, it is all zeros. TL_ESHAPE: arrays of different lengths; TL_EDTYPE: data of a C type that
  * does not fit; TL_EDOMAIN: n, no .batch, no samples, fewer than a batch with .drop_last; TL_ENAME:

@@ -40,10 +40,10 @@ static tl_status check(tl_call *c, const tl_array *q, const tl_array *k, const t
         q->dim[1] % k->dim[1] != 0)
         return tl_call_fail(
             c, TL_ESHAPE,
-            wide ? "q %s, k %s, v %s; (b, hq, sq, d), (b, hkv, sk, d) and (b, hkv, "
-                   "sk, dv) with hkv dividing hq are needed"
-                 : "q %s, k %s, v %s; (b, hq, sq, d) and (b, hkv, sk, d), the latter twice, "
-                   "with hkv dividing hq are needed",
+            wide ? "q %s, k %s, v %s; q must be (b, hq, sq, d), k (b, hkv, sk, d) and v (b, hkv, "
+                   "sk, dv), with hq a multiple of hkv"
+                 : "q %s, k %s, v %s; q must be (b, hq, sq, d), k and v (b, hkv, sk, d), with hq "
+                   "a multiple of hkv",
             TL_TEXT(q), TL_TEXT(k), TL_TEXT(v));
     return TL_OK;
 }

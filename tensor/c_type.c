@@ -57,16 +57,20 @@ tl_status tl_c_type_check(const char *c_type, tl_dtype dtype, tl_err *err)
                    c_type, tl_dtype_name(dtype), c_type_of(dtype));
 }
 
-tl_status tl_data_check(const void *data, const char *c_type, const tl_array *a, tl_err *err)
+tl_status tl_data_check(const void *data, tl_c_data c, const tl_array *a, tl_err *err)
 {
     const int64_t n = tl_array_count(a);
+    const size_t bytes = (size_t)n * tl_dtype_size(a->dtype);
     const unsigned char *byte = data;
     char text[TL_SHAPE_TEXT];
     if (data == NULL && n > 0)
         return tl_fail(err, TL_EUSAGE,
                        "no data for %s %s; tl_zeros makes zeros, tl_fill any number",
                        tl_dtype_name(a->dtype), tl_array_shape_text(text, a));
-    TL_TRY(tl_c_type_check(c_type, a->dtype, err));
+    TL_TRY(tl_c_type_check(c.type, a->dtype, err));
+    if (c.bytes > 0 && c.bytes < bytes)
+        return tl_fail(err, TL_ESHAPE, "%s %s has %zu bytes, but the data given end after %zu",
+                       tl_dtype_name(a->dtype), tl_array_shape_text(text, a), bytes, c.bytes);
     for (int64_t i = 0; a->dtype == TL_BOOL && i < n; i++)
         if (byte[i] > 1)
             return tl_fail(err, TL_EDOMAIN, "element %lld of BOOL data is %d; 0 and 1 are possible",

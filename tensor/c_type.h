@@ -1,15 +1,12 @@
-/* c_type.h: the C type of the elements behind a pointer or in an array, which the compiler finds,
- * so that data that do not fit their dtype are refused. Public. */
+/* c_type.h: what the compiler knows of data, so that those that do not fit are refused. Public. */
 #ifndef TL_C_TYPE_H
 #define TL_C_TYPE_H
 
 #include "tensor/array.h"
 TL_BEGIN
 
-/* TL_C_TYPE(data) is "float" for float *, float[6], float[2][3] and float[2][3][4], const or not.
- * It is "float *" for pointers to pointers, which hold no elements, and NULL (not checked) for void
- * * and char *, which may be bytes of anything, and for all else. data is not evaluated. */
-
+/* The C type of elements: "float" for float *, float[6], float[2][3] and float[2][3][4], const or
+ * not; "float *" for pointers to pointers; NULL (not checked) for void *, char * and all else. */
 /* clang-format off */
 #define TL_C_TYPES(X)                                                                           \
     X(float) X(double) X(signed char) X(short) X(int) X(long) X(long long) X(unsigned char)     \
@@ -42,5 +39,10 @@ tl_c_type<void> tl_c_type_of(decltype(nullptr));
             TL_C_CASE(_Bool) TL_C_TYPES(TL_C_CASE) default: (const char *)0))
 #endif
 /* clang-format on */
+typedef struct {
+    const char *type; /* TL_C_TYPE */
+    size_t bytes;     /* from there to the end of the object; 0 and SIZE_MAX: not known */
+} tl_c_data;
+#define TL_C_DATA(data) (TL_MAKE(tl_c_data){TL_C_TYPE(data), __builtin_object_size((data), 0)})
 TL_END
 #endif

@@ -21,6 +21,7 @@
 #include <stdint.h>
 
 #include "tensor/array.h"
+#include "tensor/c_type.h"
 #include "tensor/process.h"
 #include "tensor/memory.h"
 
@@ -149,8 +150,8 @@ bool tl_dims_expand(int n, const int64_t *dim, int m, const int64_t *to);
 tl_array tl_part_of(const tl_array *a, int dim, int64_t start, int64_t step, int64_t n);
 
 /* c_type.c: checks the data that a call was given for a, which is contiguous: its C type fits the
- * dtype, it is not NULL where there are elements, and each BOOL is 0 or 1. */
-tl_status tl_data_check(const void *data, const char *c_type, const tl_array *a, tl_err *err);
+ * dtype, there are enough bytes, it is not NULL where there are elements, each BOOL is 0 or 1. */
+tl_status tl_data_check(const void *data, tl_c_data c, const tl_array *a, tl_err *err);
 
 /* ---- changes in place ---- */
 

@@ -26,9 +26,11 @@ from pathlib import Path
 # ---- the structs of the headers ----
 
 root = Path(__file__).parent.parent
-headers = "tensor/array.h autograd/handle.h autograd/model.h ops/ops.h nn/nn.h".split()
+headers = """tensor/array.h tensor/c_type.h autograd/handle.h autograd/model.h ops/ops.h
+             nn/nn.h""".split()
 header = re.sub(r"/\*.*?\*/", "", "".join((root / h).read_text() for h in headers), flags=re.S)
-KINDS = {"int": c_int, "int64_t": c_int64, "uint32_t": c_uint32, "bool": c_bool, "double": c_double}
+KINDS = {"int": c_int, "int64_t": c_int64, "uint32_t": c_uint32, "bool": c_bool, "double": c_double,
+         "size_t": c_size_t}
 
 
 def struct(name):
@@ -55,6 +57,7 @@ def struct(name):
 
 Tensor = KINDS["tl_tensor"] = struct("tl_tensor")
 At, Shape, Named = struct("tl_at"), struct("tl_shape"), struct("tl_named")
+CData = struct("tl_c_data")
 Conv, Pool, Loss = (struct(f"tl_{n}_options") for n in ("conv", "pool", "cross_entropy"))
 Bce, Attention, Recur = (struct(f"tl_{n}_options") for n in ("bce", "attention", "recur"))
 Linear, Shared, Convolve = (struct(f"tl_{n}_options") for n in ("linear", "layer", "convolve"))
@@ -124,7 +127,7 @@ class Tally:
         y = lib.tl_data_tape_at(
             self.tape,
             c_void_p(x.data_ptr()),
-            None,
+            CData(),
             DTYPES[x.dtype],
             plain(tuple(x.shape)),
             b"agree.py",

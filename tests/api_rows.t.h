@@ -160,13 +160,14 @@ ROW(tl_error_clear, QUIET, (T))
 ROW(tl_error_record, QUIET, (T))
 ROW(tl_free_objects, QUIET, (PTR(a->nulls), 2))
 ROW(tl_data_tape_at, SAYS,
-    (T, PTR(a->floats), NULL, DTYPE(TL_F32), SHAPE(2, 3), PTR_MAYBE(__FILE__), INT(1)))
+    (T, PTR(a->floats), (tl_c_data){0}, DTYPE(TL_F32), SHAPE(2, 3), PTR_MAYBE(__FILE__), INT(1)))
 ROW(tl_data_model_at, SAYS,
-    (MODEL, PTR(a->floats), NULL, DTYPE(TL_F32), SHAPE(2, 3), PTR_MAYBE(__FILE__), INT(1)))
+    (MODEL, PTR(a->floats), (tl_c_data){0}, DTYPE(TL_F32), SHAPE(2, 3), PTR_MAYBE(__FILE__),
+     INT(1)))
 ROW(tl_zeros_tape_at, SAYS, (T, DTYPE(TL_F32), SHAPE(2, 3), PTR_MAYBE(__FILE__), INT(1)))
 ROW(tl_zeros_model_at, SAYS, (MODEL, DTYPE(TL_F32), SHAPE(2, 3), PTR_MAYBE(__FILE__), INT(1)))
-ROW(tl_constant_at, SAYS, (AT, PTR(a->floats), NULL, DTYPE(TL_F32), SHAPE(2, 3)))
-ROW(tl_bound_at, SAYS, (AT, PTR(a->floats), NULL, DTYPE(TL_F32), SHAPE(2, 3)))
+ROW(tl_constant_at, SAYS, (AT, PTR(a->floats), (tl_c_data){0}, DTYPE(TL_F32), SHAPE(2, 3)))
+ROW(tl_bound_at, SAYS, (AT, PTR(a->floats), (tl_c_data){0}, DTYPE(TL_F32), SHAPE(2, 3)))
 ROW(tl_host, SAYS, (T, ENUM(TL_BEFORE), FUNCTION(host), NULL))
 ROW(tl_traced, QUIET, (T))
 ROW(tl_host_hold, QUIET, (T, PTR_NULL))
@@ -393,7 +394,8 @@ ROW(tl_checkpoint_notes, SAYS, (MODEL, PATH(a->checkpoint), keys(a), PTR(a->valu
 
 ROW(tl_loader_new_at, LAYER,
     (AT, NAME("n"), numbers_of(a), COUNT(1), (tl_loader_options){.batch = I64(1)}))
-ROW(tl_samples_as, QUIET, (DTYPE(TL_F32), TL_DIMS(1), PTR_MAYBE(a->floats), "float"))
+ROW(tl_samples_as, QUIET,
+    (DTYPE(TL_F32), TL_DIMS(1), PTR_MAYBE(a->floats), (tl_c_data){"float", 0}))
 ROW(tl_loader_next_at, LAYER, (AT, PTR(loader(a)), I64(1), OUT(a->out)))
 
 /* ---- files ---- */

@@ -12,6 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include <tally_data.h>
 #include <tally_extend.h>
 
 #ifndef TL_ROOT
@@ -139,6 +140,43 @@ static void rows_apart_and_labels_of_ints(void **unused)
     assert_false(tl_is_none(tl_data(t, four, TL_F64, TL_DIMS(16))));
     assert_false(tl_failed(t));
     tl_free(t);
+}
+
+/* Data that end before their shape does. Of a parameter's array nothing is known. */
+static tl_tensor of_unknown_size(tl_tape *t, const float *x)
+{
+    return tl_data(t, x, TL_F32, TL_DIMS(2));
+}
+
+static void data_have_the_size_of_their_shape(void **unused)
+{
+    static float x[100][2];
+    static double y[4];
+    static const int64_t z[2];
+    float(*part)[2] = &x[50];
+    (void)unused;
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tape *t = tl_tape_new(m);
+    assert_true(tl_is_none(tl_data(t, x, TL_F32, TL_DIMS(200, 2))));
+    assert_said(t, TL_ESHAPE, "tl_data: F32 [200, 2] has 1600 bytes", "end after 800",
+                "test_forgotten.c", NULL);
+    assert_true(tl_is_none(tl_data(t, &x[99], TL_F32, TL_DIMS(3))));
+    assert_said(t, TL_ESHAPE, "12 bytes", "end after 8", NULL);
+    assert_true(tl_is_none(tl_constant(t, y, TL_F64, TL_DIMS(5))));
+    assert_said(t, TL_ESHAPE, "tl_constant", "end after 32", NULL);
+    assert_true(tl_is_none(tl_bound(t, y, TL_F64, TL_DIMS(5))));
+    assert_said(t, TL_ESHAPE, "tl_bound", "end after 32", NULL);
+    assert_true(tl_is_none(tl_data(m, z, TL_I64, TL_DIMS(3))));
+    assert_said(m, TL_ESHAPE, "I64 [3]", "end after 16", "test_forgotten.c", NULL);
+    const tl_array short_one = tl_samples(TL_F64, TL_DIMS(5, 1), y);
+    assert_int_equal(tl_loader_new(t, "it", &short_one, 1, .batch = 1).n, 0);
+    assert_said(t, TL_ESHAPE, "array 0 has 40 bytes", "end after 32", NULL);
+    assert_false(tl_is_none(tl_data(t, x, TL_F32, TL_DIMS(200))));
+    assert_false(tl_is_none(tl_data(t, part, TL_F32, TL_DIMS(50, 2))));
+    assert_false(tl_is_none(tl_data(t, &x[50], TL_F32, TL_DIMS(50, 2))));
+    assert_false(tl_is_none(of_unknown_size(t, x[0])));
+    assert_false(tl_failed(t));
+    tl_free(t, m);
 }
 
 static void no_data(void **unused)
@@ -972,6 +1010,7 @@ static void handles_of_what_was_freed(void **unused)
 
 const struct CMUnitTest tl_tests_forgotten[] = {
     cmocka_unit_test(data_have_the_type_of_their_dtype),
+    cmocka_unit_test(data_have_the_size_of_their_shape),
     cmocka_unit_test(rows_apart_and_labels_of_ints),
     cmocka_unit_test(no_data),
     cmocka_unit_test(arrays_in_place),

@@ -183,7 +183,7 @@ static void what_was_let_go_cannot_be_read(void **unused)
     tl_backward(t, s);
     expect_failure(t, TL_ESTALE, "was let go");
     tl_let_go(t, TL_NONE);
-    expect_failure(t, TL_ESTALE, "tl_let_go: given the handle of a call that failed");
+    expect_failure(t, TL_ESTALE, "tl_let_go: given no tensor: of a call that failed");
     tl_tape_reset(t);
     tl_let_go(t, x);
     expect_failure(t, TL_ESTALE, "before the tape was reset");

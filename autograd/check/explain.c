@@ -110,7 +110,7 @@ static bool blames(tl_tape *t, const tl_node *n, char why[TL_MESSAGE_MAX])
     const tl_value *y = NULL;
     report s = {why, TL_MESSAGE_MAX, 0, 0};
     tl_batch b = TL_FREE; /* TL_MIXED if any output is, else as output 0 is */
-    int weights = 0;
+    int weights = 0, totals = 0;
     int64_t samples = -1;
     *why = 0;
     for (int j = n->n_out; j-- > 0;) {
@@ -123,6 +123,7 @@ static bool blames(tl_tape *t, const tl_node *n, char why[TL_MESSAGE_MAX])
             return false; /* an op before this one is to blame */
         if (v != NULL && v->samples > samples)
             samples = v->samples;
+        totals += v != NULL && v->batch == TL_TOTAL;
     }
     const bool draws = op->traits & TL_RANDOM && b >= 0;
     if (y == NULL || (!draws && (!n->needs_grad || op->traits & TL_NONDIFF)))
@@ -139,9 +140,12 @@ static bool blames(tl_tape *t, const tl_node *n, char why[TL_MESSAGE_MAX])
         else if (!has_rule(op))
             line(&s, "states no rule for the batch:");
         else
-            line(&s,
-                 "mixes samples, or counts them (for a mean, take a sum and divide it by the count "
-                 "of the whole batch), or uses a total other than linearly:");
+            line(&s, "%s:",
+                 totals > 0 ? "uses a total, which is a sum over samples, other than linearly"
+                 : op->traits & TL_POINTWISE
+                     ? "mixes samples: they lie along different axes of its inputs"
+                     : "mixes samples, or counts them (for a mean, give the count of the whole "
+                       "batch, .count, or take a sum and divide it by that)");
         say_inputs(&s, t, n);
         line(&s, "; gradients behind it depend on the split");
         return true;

@@ -1,6 +1,8 @@
 /* sanity.c: before gradients are compared, checks that f is a function. Run twice it must give the
  * same bits (all NaNs are one), with inputs a little off it must do the same ops with the same
  * constants, and it must leave its inputs alone. */
+#include <math.h>
+
 #include "autograd/check/shadow.h"
 
 /* The contents of x, if it is a constant that the function made on t and nothing has changed: its
@@ -83,9 +85,11 @@ tl_status tl_check_sanity(tl_checker *c, const tl_subject *f)
     tl_shadow *s = &c->s;
     const tl_array *first = &tl_peek(s->rec, s->y)->a;
     const int64_t bad = tl_bad_element(first);
-    if (bad >= 0)
+    if (bad >= 0) {
+        const double x = tl_array_get(first, bad);
         return tl_fail(&s->err, TL_EDOMAIN, "the function's result is %g at element %lld",
-                       tl_array_get(first, bad), (long long)bad);
+                       isnan(x) ? (double)NAN : x, (long long)bad); /* without a NaN's sign */
+    }
     TL_TRY(check_inputs_kept(s, f));
     tl_tape *again = tl_tape_new(f->at.tape->model);
     for (int nearby = 0; nearby < 2 && s->err.status == TL_OK; nearby++) {

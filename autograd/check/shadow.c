@@ -108,6 +108,9 @@ tl_status tl_shadow_record(const tl_subject *f, const char *who, bool grads, tl_
     snprintf(what, sizeof what, "%s: the function's result", who);
     const tl_tape *failed = tl_failed(f->at.tape) ? f->at.tape : on;
     const tl_at at = {on, f->at.file, f->at.line, NULL};
+    if (!tl_failed(failed) && on->n_grads > 0)
+        tl_tape_fail(at, TL_EUSAGE, "%s: the function calls tl_backward; it must return the loss",
+                     who);
     if (!tl_failed(failed) && tl_readable(at, *y, what) != NULL &&
         hold_constants(on, *y, copies, f->n) == TL_OK)
         return TL_OK;

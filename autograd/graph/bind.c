@@ -319,7 +319,7 @@ static tl_status bind_root(tl_graph *g, tl_root *r, const tl_tensor *in)
                           g->opt.copy_inputs || !tl_array_contiguous(a) || r->written || r->later);
     case TL_ROOT_BOUND:
         a = &g->tracing->bound[r->at];
-        TL_TRY(tl_data_check(a->data, NULL, a, &g->head.err));
+        TL_TRY(tl_data_check(a->data, (tl_c_data){0}, a, &g->head.err));
         return bind_array(g, r, a, r->written || r->later);
     case TL_ROOT_CONSTANT: return bind_array(g, r, &g->tracing->constant[r->at].a, r->written);
     case TL_ROOT_MODEL:

@@ -57,8 +57,8 @@ static const tl_array *known(simplifier *s, tl_tensor x)
 static void settle(simplifier *s, const tl_node *n, tl_tensor y, const tl_array *a)
 {
     tl_graph *g = s->g;
-    tl_tensor x = tl_constant_at((tl_at){g->t, n->file, n->line, NULL}, a->data, NULL, a->dtype,
-                                 tl_array_shape(a));
+    tl_tensor x = tl_constant_at((tl_at){g->t, n->file, n->line, NULL}, a->data, (tl_c_data){0},
+                                 a->dtype, tl_array_shape(a));
     if (tl_is_none(x)) {
         tl_fail(&g->head.err, TL_ENOMEM, "no memory for a constant of %zu bytes", tl_array_room(a));
         return;

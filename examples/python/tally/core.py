@@ -13,6 +13,7 @@ from .face import face, is_struct, lib
 
 EXPORTS = {name[3:]: value for name, value in face.constants.items()}  # F32, MEAN, ...
 _T = face.types
+_UNKNOWN = _T["tl_c_data"]()  # numpy has checked what a C compiler would
 _TEXT = 4096  # bytes of text that C writes
 _INTERNED = {}  # text that C may borrow for long: places, names
 
@@ -143,13 +144,13 @@ class Tape(_Object):
         """A tensor with a copy of an array, in its own dtype (ints become I64) or in that one. BF16
         is given as uint16 bits."""
         a, dtype = numbers(array, dtype)
-        return self._tensor(lib.tl_data_tape_at(self._p, a.ctypes.data, None, dtype,
+        return self._tensor(lib.tl_data_tape_at(self._p, a.ctypes.data, _UNKNOWN, dtype,
                                                 shape_of(a.shape), *_place()))
 
     def constant(self, array, dtype=None):
         """The same of what never changes: a compiled function keeps it."""
         a, dtype = numbers(array, dtype)
-        return self._tensor(lib.tl_constant_at(self._at("constant"), a.ctypes.data, None, dtype,
+        return self._tensor(lib.tl_constant_at(self._at("constant"), a.ctypes.data, _UNKNOWN, dtype,
                                                shape_of(a.shape)))
 
     def bound(self, array, dtype=None):
@@ -161,7 +162,7 @@ class Tape(_Object):
             raise TypeError("bound: an array is read where it lies: one of %s in rows is wanted, "
                             "not a copy of this %s" % (a.dtype, type(array).__name__))
         self._keep(a)
-        return self._tensor(lib.tl_bound_at(self._at("bound"), a.ctypes.data, None, dtype,
+        return self._tensor(lib.tl_bound_at(self._at("bound"), a.ctypes.data, _UNKNOWN, dtype,
                                             shape_of(a.shape)))
 
     def watch(self, x, to):
