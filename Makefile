@@ -87,7 +87,9 @@ FLAGS_v3     := -march=x86-64-v3
 FLAGS_v4     := -march=x86-64-v4 -mprefer-vector-width=512
 FLAGS_neon   :=
 
-WARN := -Wall -Wextra -Wshadow -Wconversion -Wmissing-prototypes -Wdouble-promotion -Wno-enum-float-conversion $(if $(WERROR),-Werror -Wno-error=deprecated-declarations)
+# gcc 11 sees stores of 2^64 bytes where lanes are left over.
+WARN_gcc := $(if $(filter 11.%,$(COMPILER)),-Wno-stringop-overflow)
+WARN := -Wall -Wextra -Wshadow -Wconversion -Wmissing-prototypes -Wdouble-promotion -Wno-enum-float-conversion $(WARN_$(or $(CLANG),gcc)) $(if $(WERROR),-Werror -Wno-error=deprecated-declarations)
 DEFS := -D_DEFAULT_SOURCE -I. $(addprefix -isystem ,$(BLIS_INC) $(KEGS:%=%/include)) -DTL_JEMALLOC=$(JEMALLOC) -DTL_BLIS=$(BLIS) \
         $(foreach l,v2 v3 v4 neon,-DTL_HAVE_$(shell echo $(l) | tr a-z A-Z)=$(if $(filter $(l),$(LEVELS)),1,0))
 # The flags that guard the bits: last, so that they win. On s390x gcc evaluates float in double unless told

@@ -165,7 +165,7 @@ typedef struct {
 /* The fingerprint of one backward walk (batch/prints.c). In a trace, those without nodes stand for
  * clearing gradients and for an optimizer's step. */
 typedef struct {
-    uint32_t n, generation;
+    uint32_t n, generation, recorded; /* recorded: nodes of the tape when it was called */
     bool ragged;
     uint64_t *node;
 } tl_print;

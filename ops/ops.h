@@ -382,7 +382,7 @@ tl_tensor tl_rotary_ids_at(tl_at at, tl_tensor x, tl_tensor r1, tl_tensor r2, tl
 tl_tensor tl_rotary_offsets_at(tl_at at, tl_tensor x, tl_tensor r1, tl_tensor r2, tl_tensor offset,
                                int seq, tl_rotary_pairing pairing);
 /* Writes the tables for positions first .. first + n - 1 (NUMERICS 8.3): cosines into r1 and sines
- * into r2, both (n, dim), f32 or (table64) f64. Unless NULL, scaling adapts them to long contexts
+ * into r2, both (n, dim), f32 or (table64) f64; scaled, unless scaling is NULL, for long contexts
  * as in Llama 3 (NUMERICS 8.6). TL_EDOMAIN if an argument is out of range. */
 typedef struct {
     double factor;                            /* Llama 3: 8; long waves turn that much slower */

@@ -27,7 +27,7 @@ typedef struct {
 } tl_fpenv;
 tl_fpenv tl_fpenv_enter(void);
 void tl_fpenv_leave(tl_fpenv saved);
-/* The same for reading and writing numbers: also the x87 unit's rounding, and the C locale. */
+/* The same for numbers as text, with the x87 unit's rounding and the C locale; leave restores. */
 typedef struct {
     tl_fpenv word;
     int rounding;

@@ -26,11 +26,9 @@ from pathlib import Path
 # ---- the structs of the headers ----
 
 root = Path(__file__).parent.parent
-headers = """tensor/array.h tensor/c_type.h autograd/handle.h autograd/model.h ops/ops.h
-             nn/nn.h""".split()
+headers = "tensor/array.h autograd/handle.h autograd/model.h ops/ops.h nn/nn.h".split()
 header = re.sub(r"/\*.*?\*/", "", "".join((root / h).read_text() for h in headers), flags=re.S)
-KINDS = {"int": c_int, "int64_t": c_int64, "uint32_t": c_uint32, "bool": c_bool, "double": c_double,
-         "size_t": c_size_t}
+KINDS = {"int": c_int, "int64_t": c_int64, "uint32_t": c_uint32, "bool": c_bool, "double": c_double}
 
 
 def struct(name):
@@ -57,7 +55,6 @@ def struct(name):
 
 Tensor = KINDS["tl_tensor"] = struct("tl_tensor")
 At, Shape, Named = struct("tl_at"), struct("tl_shape"), struct("tl_named")
-CData = struct("tl_c_data")
 Conv, Pool, Loss = (struct(f"tl_{n}_options") for n in ("conv", "pool", "cross_entropy"))
 Bce, Attention, Recur = (struct(f"tl_{n}_options") for n in ("bce", "attention", "recur"))
 Linear, Shared, Convolve = (struct(f"tl_{n}_options") for n in ("linear", "layer", "convolve"))
@@ -106,6 +103,12 @@ def plain(x):
     if isinstance(x, list):
         return (Tensor * len(x))(*x)
     return x
+
+
+class CData(Structure):
+    """tl_c_data: nothing is known of these data."""
+
+    _fields_ = [("type", c_char_p), ("bytes", c_size_t)]
 
 
 class Tally:

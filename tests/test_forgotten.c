@@ -220,6 +220,66 @@ typedef struct {
     void **victim;
 } run;
 
+/* One micro-batch of two samples: the program that the tests below repeat. */
+static void micro_batch(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int n_out, void *m)
+{
+    tl_tensor w = tl_param(t, m, "w", TL_F32, TL_DIMS(2, 3), .kind = TL_INIT_ONES);
+    (void)n;
+    tl_tensor y = tl_sum(t, tl_tanh(t, tl_matmul(t, in[0], w)), TL_ALL, false);
+    tl_backward(t, y);
+    if (n_out > 0)
+        out[0] = y;
+}
+
+static void a_reset_between_micro_batches(void **unused)
+{
+    static const float x[] = {1, 2, 3, 4};
+    (void)unused;
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tape *t = tl_tape_new(m);
+    tl_compiled *c = tl_compile(t, micro_batch, 1, m);
+    for (int way = 0; way < 8; way++) {
+        const bool compiled = way & 1, strict = !(way & 2), reset = way & 4;
+        const int depth = tl_mode_push(t, strict ? TL_STRICT : TL_INVARIANT);
+        for (int i = 0; i < 2; i++) {
+            tl_tensor in = tl_data(t, x, TL_F32, TL_DIMS(2, 2)), y;
+            if (compiled)
+                tl_run(c, &in, 1, &y);
+            else
+                micro_batch(t, &in, 1, NULL, 0, m);
+            assert_int_equal(tl_failed(t), strict && !reset && i > 0);
+            if (reset)
+                tl_tape_reset(t);
+        }
+        if (tl_failed(t))
+            assert_said(t, TL_EUSAGE, "TL_STRICT: call 2 runs the program of the call before",
+                        "each micro-batch needs a tl_tape_reset", NULL);
+        tl_mode_pop(t, depth);
+        tl_error_clear(t);
+        tl_grad_clear(t);
+        tl_tape_reset(t);
+    }
+    /* Several backwards of what was recorded before the first, of other programs, or ragged. */
+    tl_mode_push(t, TL_STRICT);
+    for (int way = 0; way < 3; way++) {
+        tl_tensor w = tl_model_find(m, "w"), in = tl_data(t, x, TL_F32, TL_DIMS(2, 2)), y[3];
+        for (int i = 0; i < 3; i++)
+            y[i] = tl_sum(t, tl_tanh(t, tl_matmul(t, in, w)), TL_ALL, false);
+        assert_int_equal(tl_backward(t, y[0]), TL_OK);
+        if (way == 0)
+            assert_int_equal(tl_backward(t, y[1]), TL_OK);
+        tl_tensor z = tl_tanh(t, tl_matmul(t, tl_data(t, x, TL_F32, TL_DIMS(2, 2)), w));
+        if (way == 1)
+            z = tl_square(t, z);
+        tl_backward(t, tl_sum(t, z, TL_ALL, false), .ragged = way == 2);
+        assert_int_equal(tl_failed(t), way == 0); /* it was recorded since the second */
+        tl_error_clear(t);
+        tl_grad_clear(t);
+        tl_tape_reset(t);
+    }
+    tl_free(c, t, m);
+}
+
 /* Arrays of several elements stand as they are in a call: their commas end no argument of a macro.
  */
 static void sum_of(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int n_out, void *ctx)
@@ -1011,6 +1071,7 @@ static void handles_of_what_was_freed(void **unused)
 const struct CMUnitTest tl_tests_forgotten[] = {
     cmocka_unit_test(data_have_the_type_of_their_dtype),
     cmocka_unit_test(data_have_the_size_of_their_shape),
+    cmocka_unit_test(a_reset_between_micro_batches),
     cmocka_unit_test(rows_apart_and_labels_of_ints),
     cmocka_unit_test(no_data),
     cmocka_unit_test(arrays_in_place),

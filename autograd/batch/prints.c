@@ -99,6 +99,28 @@ static uint64_t print_of(const tl_walk *w, const tl_node *n, const uint32_t *pla
     return h;
 }
 
+static bool alike(const tl_print *x, const tl_print *y)
+{
+    return x->n == y->n && memcmp(x->node, y->node, x->n * sizeof *x->node) == 0;
+}
+
+/* Under TL_STRICT: an error if call k, whose walk begins at node `first`, runs the program of the
+ * call before it on what has been recorded since. It is then another micro-batch in one recording,
+ * whose gradients no sum continues. last: the print of a graph's last call. */
+static tl_status check_reset(tl_at at, int k, const tl_print *last, uint32_t first)
+{
+    const tl_tape *t = at.tape;
+    const tl_print *before = k > 0 && k <= t->prints.n ? &t->prints.print[k - 1] : NULL;
+    if (!(t->now.mode & TL_STRICT) || before == NULL || before->node == NULL || last->ragged ||
+        before->generation != t->generation || first < before->recorded || !alike(before, last))
+        return TL_OK;
+    return tl_tape_fail(at, TL_EUSAGE,
+                        "tl_backward: TL_STRICT: call %d runs the program of the call before, on "
+                        "what has been recorded since; each micro-batch needs a tl_tape_reset, or "
+                        "its sums do not go on with those of the last (.ragged = true allows it)",
+                        k + 1);
+}
+
 /* Compares x, the print of call k of this micro-batch, with that of earlier micro-batches; the
  * first to make that call leaves its print. order: the nodes of x; NULL: x is of a graph. */
 static tl_status meet(tl_at at, int k, tl_print x, const uint32_t *order)
@@ -113,6 +135,7 @@ static tl_status meet(tl_at at, int k, tl_print x, const uint32_t *order)
                                 "step had %d (.ragged = true allows it)",
                                 k + 1, p->n);
         x.generation = t->generation;
+        x.recorded = t->n_nodes;
         return keep(at, x);
     }
     const tl_print *before = &p->print[k];
@@ -180,7 +203,10 @@ tl_status tl_prints_check(tl_walk *w)
         return TL_OK;
     x.node = print_nodes(w, &x.n, &order, &place);
     TL_TRY(tl_error_status(t));
-    return t->recorder == NULL ? meet(w->at, t->calls, x, order) : keep(w->at, x);
+    if (t->recorder != NULL)
+        return keep(w->at, x);
+    TL_TRY(check_reset(w->at, t->calls, &x, w->first_node));
+    return meet(w->at, t->calls, x, order);
 }
 
 /* Checks, as a micro-batch of that many calls ends, that earlier ones had no more. */
@@ -218,6 +244,11 @@ void tl_prints_clear(tl_tape *t)
 tl_status tl_prints_run(tl_at at, const tl_prints *traced)
 {
     int calls = at.tape->calls;
+    const tl_print *last = NULL;
+    for (int i = 0; i < traced->n; i++)
+        last = traced->print[i].node != NULL ? &traced->print[i] : last;
+    if (last != NULL)
+        TL_TRY(check_reset(at, calls, last, UINT32_MAX));
     for (int i = 0; i < traced->n; i++) {
         const tl_print x = traced->print[i];
         if (x.node != NULL) {

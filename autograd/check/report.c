@@ -42,12 +42,39 @@ static const char *culprit_text(const tl_culprit *w, const char *none, char *buf
     return buf;
 }
 
+/* Says so if the run in f64 gave quite another result than the recorded one, as an op of the user's
+ * does that takes all its operands for floats. Returns buf. */
+static const char *value_text(tl_checker *c, char *buf, size_t cap)
+{
+    tl_shadow *s = &c->s;
+    const tl_value *y = s->rec == NULL ? NULL : tl_peek(s->rec, s->y);
+    double own = 0, size = 0;
+    buf[0] = '\0';
+    if (s->cotangent == NULL || y == NULL || y->st == NULL || c->r->verdict == TL_RIGHT)
+        return buf;
+    for (int64_t i = 0; i < s->n_y; i++) {
+        const double term = s->cotangent[i] * tl_array_get(&y->a, i);
+        own += term;
+        size += fabs(term);
+    }
+    const double wide = tl_shadow_value(s);
+    if (s->err.status == TL_OK && isfinite(size) && !(fabs(wide - own) <= 0.1 * size))
+        snprintf(buf, cap,
+                 "; in f64 the value is %.3g, as recorded it is %.3g: does an op take doubles for "
+                 "floats?",
+                 wide, own);
+    s->err = (tl_err){.status = TL_OK};
+    return buf;
+}
+
 void tl_check_describe(tl_checker *c)
 {
     tl_gradcheck_report *r = c->r;
     const char *name = c->who + 3; /* without the prefix */
     char culprit[TL_MESSAGE_MAX], none[256] = "", ulps[32] = "";
-    char numbers[256], where[48] = "along a random direction";
+    char numbers[256], value[160] = "", where[48] = "along a random direction";
+    if (c->s.err.status == TL_OK)
+        value_text(c, value, sizeof value);
     tl_textenv saved = tl_textenv_enter();
     if (r->analytic != 0)
         snprintf(ulps, sizeof ulps, ", %.3g ULPs", r->ulps);
@@ -75,9 +102,9 @@ void tl_check_describe(tl_checker *c)
                  "%s: no signal: the gradient of %s is zero on both sides everywhere", name,
                  *r->leaf == '\0' ? "all that was checked" : r->leaf);
     else
-        snprintf(r->text, sizeof r->text, "%s: %s: %s%s, %s: %s; %d comparisons of %d %s", name,
+        snprintf(r->text, sizeof r->text, "%s: %s: %s%s, %s: %s; %d comparisons of %d %s%s", name,
                  tl_verdict_name(r->verdict),
                  culprit_text(&r->culprit, none, culprit, sizeof culprit), r->leaf, where, numbers,
-                 r->compared, r->leaves, r->leaves == 1 ? "leaf" : "leaves");
+                 r->compared, r->leaves, r->leaves == 1 ? "leaf" : "leaves", value);
     tl_textenv_leave(saved);
 }
