@@ -110,6 +110,146 @@ static void the_curve_in_svg(void **unused)
     assert_true(top < 110 && bottom > 270); /* the curve fills the picture */
 }
 
+/* ---- the numbers ---- */
+
+FUNCTION(f_exp, tl_exp(on, in[0]))
+FUNCTION(f_abs, tl_abs(on, in[0]))
+FUNCTION(f_sqrt, tl_sqrt(on, in[0]))
+FUNCTION(f_twice, tl_scale(on, in[0], 2))
+FUNCTION(f_counted, tl_cross_entropy(on, in[0], in[1], TL_MEAN, .count = in[2]))
+
+/* The curve by element of x, the only input of f. */
+static void curve_by(tl_function *f, tl_tensor x, int64_t element, tl_curve_format format,
+                     char *buf, size_t room)
+{
+    FILE *file = tmpfile();
+    assert_non_null(file);
+    if (tl_gradcheck_curve(t, f, &x, 1, NULL, 0, element, file, format) != TL_OK)
+        fail_msg("%s", tl_error(t));
+    rewind(file);
+    buf[fread(buf, 1, room - 1, file)] = '\0';
+    fclose(file);
+}
+
+/* What the last two lines of the text say. */
+typedef struct {
+    double value, off, error, analytic;
+} answer;
+
+static answer answer_of(tl_function *f, tl_tensor x, int64_t element)
+{
+    static char buf[1 << 14];
+    answer a;
+    curve_by(f, x, element, TL_CURVE_TEXT, buf, sizeof buf);
+    const char *line = strstr(buf, "Ridders");
+    assert_non_null(line);
+    assert_int_equal(sscanf(line, "Ridders %lf %lf (estimated error %lf) analytic %lf", &a.value,
+                            &a.off, &a.error, &a.analytic),
+                     4);
+    return a;
+}
+
+/* Of exp all of it is known: the difference by step h is sinh(h)/h of the slope, and the slopes on
+ * both sides are 2(cosh(h) - 1)/h of it apart. */
+static void each_number_is_what_its_column_says(void **unused)
+{
+    static char buf[1 << 14];
+    (void)unused;
+    for (int d = 0; d < 2; d++) {
+        tl_tensor x = tl_data(t, ((double[]){0.7}), TL_F64, TL_DIMS(1));
+        x = d ? tl_cast(t, x, TL_F32) : x;
+        const answer a = answer_of(f_exp, x, 0);
+        const double slope = fabs(a.analytic);
+        double step = 1;
+        assert_true(slope > 0.9 && fabs(a.value - a.analytic) < 1e-10 * slope);
+        assert_true(fabs(a.off - fabs(a.value - a.analytic)) < 1e-15 * slope);
+        assert_true(a.error > 0 && a.error < 1e-9 * slope && a.off <= a.error);
+        curve_by(f_exp, x, 0, TL_CURVE_CSV, buf, sizeof buf);
+        const char *line = strchr(buf, '\n') + 1;
+        for (int row = 0; row < 5; row++, step /= 4, line = strchr(line, '\n') + 1) {
+            double h, central, error, gap;
+            assert_int_equal(sscanf(line, "%lf,%lf,%lf,%lf", &h, &central, &error, &gap), 4);
+            assert_true(h == step);
+            assert_true(fabs(central / a.analytic - sinh(h) / h) < 1e-9);
+            assert_true(fabs(error - fabs(central - a.analytic)) < 1e-14 * slope);
+            assert_true(fabs(gap / slope - 2 * (cosh(h) - 1) / h) < 1e-9);
+        }
+    }
+}
+
+/* At a bend the slopes on both sides stay apart, however small the step. */
+static void the_gap_at_a_bend_stays(void **unused)
+{
+    static char buf[1 << 14];
+    double slope = 0;
+    (void)unused;
+    curve_by(f_abs, tl_zeros(t, TL_F64, TL_DIMS(1)), 0, TL_CURVE_CSV, buf, sizeof buf);
+    for (char *line = strchr(buf, '\n') + 1; *line; line = strchr(line, '\n') + 1) {
+        double gap;
+        assert_int_equal(sscanf(line, "%*f,%*f,%*f,%lf", &gap), 1);
+        slope = slope > 0 ? slope : gap / 2;
+        assert_true(slope >= 0.5 && fabs(gap - 2 * slope) < 1e-12);
+    }
+}
+
+/* A gradient that is infinite elsewhere is no part of this element's. */
+static void an_infinite_slope_beside_it_does_not_count(void **unused)
+{
+    (void)unused;
+    const answer a = answer_of(f_sqrt, tl_data(t, ((double[]){0, 1}), TL_F64, TL_DIMS(2)), 1);
+    assert_true(isfinite(a.analytic) && fabs(a.value - a.analytic) < 1e-9 * fabs(a.analytic));
+}
+
+/* Of a line every difference is exact: no error has a logarithm. All points stand at the bottom,
+ * and there are labels, few enough to be read. */
+static void a_curve_without_errors(void **unused)
+{
+    static char buf[1 << 16];
+    int points = 0, labels = 0;
+    (void)unused;
+    curve_by(f_twice, tl_zeros(t, TL_F64, TL_DIMS(1)), 0, TL_CURVE_SVG, buf, sizeof buf);
+    assert_null(strstr(buf, "nan"));
+    assert_null(strstr(buf, "inf"));
+    assert_non_null(strstr(buf, ">1e-17</text>"));
+    for (char *p = buf; (p = strstr(p, ">1e")) != NULL; p++)
+        labels++;
+    assert_in_range(labels, 4, 18); /* of both axes */
+    for (char *p = strstr(buf, "points=\"") + 8; *p != '"'; points++) {
+        double x, y;
+        int used = 0;
+        assert_int_equal(sscanf(p, "%lf,%lf %n", &x, &y, &used), 2);
+        assert_true(y == 330);
+        p += used;
+    }
+    assert_int_equal(points, 24);
+}
+
+/* An error of 0 among others makes no room for itself. */
+static void an_error_of_zero_takes_no_decades(void **unused)
+{
+    static char buf[1 << 16];
+    int zeros = 0, others = 0;
+    (void)unused;
+    tl_tensor x = tl_data(t, ((double[]){1.1}), TL_F64, TL_DIMS(1));
+    curve_by(f_twice, x, 0, TL_CURVE_CSV, buf, sizeof buf);
+    for (char *line = strchr(buf, '\n') + 1; *line; line = strchr(line, '\n') + 1) {
+        double error;
+        assert_int_equal(sscanf(line, "%*f,%*f,%lf", &error), 1);
+        zeros += error == 0;
+        others += error > 0;
+    }
+    assert_true(zeros > 0 && others > 0);
+    curve_by(f_twice, x, 0, TL_CURVE_SVG, buf, sizeof buf);
+    assert_null(strstr(buf, ">1e-3")); /* what stands for the logarithm of 0 */
+    for (char *p = strstr(buf, "points=\"") + 8; *p != '"';) {
+        double at, y;
+        int used = 0;
+        assert_int_equal(sscanf(p, "%lf,%lf %n", &at, &y, &used), 2);
+        assert_true(y >= 50 && y <= 330);
+        p += used;
+    }
+}
+
 static void a_curve_of_what_is_not_there(void **unused)
 {
     (void)unused;
@@ -129,6 +269,19 @@ static void a_curve_of_what_is_not_there(void **unused)
         assert_int_equal(ftell(f), 0);
         fclose(f);
     }
+    tl_tensor count[] = {random_leaf(TL_F64, TL_DIMS(2, 3)),
+                         tl_data(t, ((int64_t[]){0, 2}), TL_I64, TL_DIMS(2)),
+                         tl_data(t, ((double[]){2}), TL_F64, TL_SCALAR)};
+    for (int input = 0; input < 3; input++) /* what is held constant has no gradient to compare */
+        for (int64_t element = -1; element < 1; element++) {
+            FILE *f = tmpfile();
+            assert_non_null(f);
+            assert_int_equal(tl_gradcheck_curve(t, f_counted, count, 3, NULL, input, element, f,
+                                                TL_CURVE_CSV),
+                             input == 0 ? TL_OK : TL_EINDEX);
+            tl_error_clear(t);
+            fclose(f);
+        }
     FILE *full = fopen("/dev/full", "w");
     if (full == NULL)
         return;
@@ -141,6 +294,11 @@ static void a_curve_of_what_is_not_there(void **unused)
 const struct CMUnitTest tl_tests_curve[] = {
     TEST(the_curve_in_text_and_csv),
     TEST(the_curve_in_svg),
+    TEST(each_number_is_what_its_column_says),
+    TEST(the_gap_at_a_bend_stays),
+    TEST(an_infinite_slope_beside_it_does_not_count),
+    TEST(a_curve_without_errors),
+    TEST(an_error_of_zero_takes_no_decades),
     TEST(a_curve_of_what_is_not_there),
 };
 const size_t tl_tests_curve_count = sizeof tl_tests_curve / sizeof tl_tests_curve[0];

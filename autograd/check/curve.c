@@ -113,13 +113,13 @@ static void svg(FILE *f, const curve *c)
 
 /* ---- measuring ---- */
 
-/* The leaf that is input number `input`, if it has that element. */
+/* The leaf that is input number `input`, if it takes a gradient and has that element. */
 static tl_shadow_leaf *leaf_of_input(tl_shadow *s, int input, int64_t element)
 {
     char want[32];
     snprintf(want, sizeof want, "input %d", input);
     for (int i = 0; i < s->n_leaves; i++)
-        if (strcmp(s->leaf[i].name, want) == 0 && element < s->leaf[i].n)
+        if (strcmp(s->leaf[i].name, want) == 0 && s->leaf[i].checked && element < s->leaf[i].n)
             return &s->leaf[i];
     tl_fail(&s->err, TL_EINDEX, "%s has no element %lld that takes a gradient", want,
             (long long)element);
