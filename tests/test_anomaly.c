@@ -178,6 +178,86 @@ static void a_module_is_blamed_at_its_callers_place(void **unused)
     tl_mode_pop(t, depth);
 }
 
+/* ---- an op that changes its inputs, and one with two outputs ---- */
+
+static tl_status like_first(tl_call *c)
+{
+    for (int i = 0; i < c->n_out; i++)
+        c->out[i] = *c->in[0];
+    return TL_OK;
+}
+
+/* p += m * x, after m += x. */
+static tl_status gather_speed(tl_call *c)
+{
+    float *p = c->in[0]->data, *m = c->in[1]->data;
+    const float *x = c->in[2]->data;
+    for (int i = 0; i < 3; i++)
+        p[i] += (m[i] += x[i]) * x[i];
+    return TL_OK;
+}
+
+static const tl_op op_speed = {.name = "gather_speed",
+                               .n_in = 3,
+                               .n_out = 1,
+                               .traits = TL_MUTATES | TL_NONDIFF,
+                               .mutates = 0,
+                               .changes = TL_BIT(1),
+                               .shape = like_first,
+                               .forward = gather_speed};
+
+/* What an op changes is what it made, and was finite before: all of it, or its first input alone.
+ * But what it only reads came from elsewhere. */
+static void an_op_that_changes_its_inputs_is_blamed(void **unused)
+{
+    (void)unused;
+    for (int whose = 0; whose < 4; whose++) {
+        tl_tensor in[] = {leaf(TL_F32, 1, 2, 3), leaf(TL_F32, 1, 1, whose == 1 ? 3e38 : 1),
+                          leaf(TL_F32, 1, 0,
+                               whose == 1   ? 3e38
+                               : whose == 0 ? 2e19
+                                            : 1)};
+        tl_array x;
+        if (whose == 2 && tl_array_of(t, in[2], &x))
+            tl_array_put(&x, 0, (double)NAN);
+        const int depth = tl_mode_push(t, TL_ANOMALY), line = __LINE__ + 1;
+        tl_apply1(TL_AT(t), &op_speed, NULL, in, 3);
+        if (whose < 2)
+            blames("gather_speed: made inf at element 2", "gather_speed", line);
+        if (tl_failed(t))
+            fail_msg("%d: %s", whose, tl_error(t));
+        tl_mode_pop(t, depth);
+    }
+}
+
+static tl_status halve_and_invert(tl_call *c)
+{
+    for (int64_t i = 0; i < tl_array_count(c->in[0]); i++) {
+        const double x = tl_array_get(c->in[0], i);
+        tl_array_put(&c->out[0], i, x / 2);
+        tl_array_put(&c->out[1], i, 1 / x);
+    }
+    return TL_OK;
+}
+
+static void every_output_is_looked_through(void **unused)
+{
+    static const tl_op op = {.name = "two_of_one",
+                             .n_in = 1,
+                             .n_out = 2,
+                             .shape = like_first,
+                             .forward = halve_and_invert};
+    (void)unused;
+    for (int d = 0; d < 4; d++) {
+        const tl_tensor x = leaf(floats[d], 1, 0, 3);
+        tl_tensor out[2];
+        const int depth = tl_mode_push(t, TL_ANOMALY), line = __LINE__ + 1;
+        tl_apply(TL_AT(t), &op, NULL, &x, 1, out);
+        blames("two_of_one: made inf at element 1", "two_of_one", line);
+        tl_mode_pop(t, depth);
+    }
+}
+
 static void off_by_default(void **unused)
 {
     double g[3];
@@ -244,6 +324,8 @@ const struct CMUnitTest tl_tests_anomaly[] = {
     TEST(gradients_name_the_forward_ops_place),
     TEST(a_module_is_blamed_at_its_callers_place),
     TEST(a_graph_blames_alike),
+    TEST(an_op_that_changes_its_inputs_is_blamed),
+    TEST(every_output_is_looked_through),
     TEST(off_by_default),
     TEST(nothing_is_recorded_of_the_guilty_op),
 };

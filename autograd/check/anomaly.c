@@ -12,8 +12,10 @@ static tl_status check(void *ctx, tl_tape *t, const tl_seen *seen)
     (void)ctx;
     if (c->n_in == 0)
         return TL_OK; /* a constant is whatever the program asked for */
+    const unsigned changed = c->op->traits & TL_MUTATES ? TL_BIT(c->op->mutates) | c->op->changes
+                                                        : 0;
     for (int i = 0; i < c->n_in; i++)
-        if (tl_bad_element(c->in[i]) >= 0 && !(c->op->traits & TL_MUTATES && i == c->op->mutates))
+        if (tl_bad_element(c->in[i]) >= 0 && !(i < 32 && changed & TL_BIT(i)))
             return TL_OK; /* it came from elsewhere */
     for (int i = 0; i < c->n_out; i++) {
         int64_t bad = tl_bad_element(&c->out[i]);
