@@ -226,6 +226,70 @@ static void a_factor_in_one_dtype_is_caught(void **unused)
             }
 }
 
+/* ---- the precision that a gradient is judged by is that of what it passes through ---- */
+
+static tl_status triple_and_count_shape(tl_call *c)
+{
+    c->out[0] = *c->in[0];
+    c->out[1] = tl_array_make(TL_I64, &(tl_shape){1, {2}}, NULL);
+    return TL_OK;
+}
+
+static tl_status triple_and_count(tl_call *c)
+{
+    for (int64_t i = 0; i < tl_array_count(c->in[0]); i++)
+        put(&c->out[0], i, 3 * get(c->in[0], i));
+    memset(c->out[1].data, 0, 2 * sizeof(int64_t));
+    return TL_OK;
+}
+
+/* Beside what gradients go through, it gives integers. */
+static const tl_op op_counts = {.name = "user_counts",
+                                .n_in = 1,
+                                .n_out = 2,
+                                .attr = factor_schema,
+                                .attr_size = sizeof(factor_attrs),
+                                .shape = triple_and_count_shape,
+                                .forward = triple_and_count,
+                                .vjp = triple_vjp};
+
+static tl_tensor f_counts(tl_tape *on, const tl_tensor *in, int n, void *ctx)
+{
+    tl_tensor out[2] = {TL_NONE, TL_NONE};
+    tl_apply(TL_AT(on), &op_counts, ctx, in, n, out);
+    return tl_square(on, out[0]);
+}
+
+static void integers_beside_it_excuse_no_wrong_gradient(void **unused)
+{
+    static const double factor[] = {1, 1.01, 0.97};
+    (void)unused;
+    for (size_t k = 0; k < sizeof factor / sizeof *factor; k++) {
+        factor_attrs a = {TL_F32, factor[k]};
+        tl_gradcheck_report r;
+        tl_tensor x = noise_leaf(t, "x", TL_F32, TL_DIMS(3, 4));
+        tl_gradcheck_with(t, f_counts, &x, 1, &a, &r, .seed = 0);
+        if (r.verdict != (k == 0 ? TL_RIGHT : TL_WRONG))
+            fail_msg("factor %g: %s", factor[k], r.text);
+        tl_error_clear(t);
+    }
+}
+
+FUNCTION(f_widened, tl_square(on, tl_cast(on, in[0], TL_F64)))
+
+/* All ops but one run in f64; the gradient that the leaf gets is of its own dtype. */
+static void a_narrow_leaf_has_narrow_gradients(void **unused)
+{
+    (void)unused;
+    for (int d = 0; d < 4; d++)
+        for (int all = 0; all < 2; all++) {
+            tl_gradcheck_report r;
+            tl_tensor x = tl_cast(t, noise_leaf(t, "x", TL_F32, TL_DIMS(3, 4)), floats[d]);
+            if (tl_gradcheck_with(t, f_widened, &x, 1, NULL, &r, .all = all) != TL_RIGHT)
+                fail_msg("%s: %s", tl_dtype_name(floats[d]), r.text);
+        }
+}
+
 /* ---- digits that are lost where terms cancel are no wrong gradient; a wrong one there is. ---- */
 
 static tl_tensor f_cancels(tl_tape *on, const tl_tensor *in, int n, void *ctx)
@@ -495,6 +559,8 @@ static void the_worst_element_is_named_with_its_distance(void **unused)
 const struct CMUnitTest tl_tests_faults_checker[] = {
     TEST(every_lie_about_a_square_is_caught),
     TEST(a_factor_in_one_dtype_is_caught),
+    TEST(integers_beside_it_excuse_no_wrong_gradient),
+    TEST(a_narrow_leaf_has_narrow_gradients),
     TEST(lost_digits_are_not_a_wrong_gradient),
     TEST(roundings_that_are_alike_everywhere_are_not_wrong),
     TEST(what_jumps_or_turns_excuses_nothing),
