@@ -99,6 +99,64 @@ static void a_bend_beside_the_point_is_not_wrong(void **unused)
         }
 }
 
+/* The gradient in F32 alone is wrong there: a bend is no excuse for that. */
+typedef struct {
+    double factor;
+} factor_attrs;
+static const tl_attr factor_schema[] = {{"factor", TL_ATTR_F64, offsetof(factor_attrs, factor)},
+                                        {0}};
+static tl_status same_shape(tl_call *c)
+{
+    c->out[0] = *c->in[0];
+    return TL_OK;
+}
+static tl_status same_forward(tl_call *c)
+{
+    tl_array_copy(&c->out[0], c->in[0]);
+    return TL_OK;
+}
+static void same_vjp(tl_vjp *g)
+{
+    const factor_attrs *a = g->attrs;
+    const bool own = tl_dtype_of(g->t, g->dy[0]) == TL_F32;
+    g->dx[0] = tl_scale(g->t, g->dy[0], own ? a->factor : 1);
+}
+static const tl_op op_same = {.name = "same_in_f64",
+                              .n_in = 1,
+                              .n_out = 1,
+                              .attr = factor_schema,
+                              .attr_size = sizeof(factor_attrs),
+                              .shape = same_shape,
+                              .forward = same_forward,
+                              .vjp = same_vjp};
+
+static tl_tensor f_beside_in_f32(tl_tape *on, const tl_tensor *in, int n, void *ctx)
+{
+    const double *given = ctx; /* how far away the bend is, and the factor */
+    const factor_attrs a = {given[1]};
+    (void)n;
+    tl_tensor x = tl_apply1(TL_AT(on), &op_same, &a, in, 1);
+    return f_beside(on, &x, 1, (void *)(uintptr_t)given);
+}
+
+static void a_bend_beside_it_excuses_no_gradient_in_f32(void **unused)
+{
+    int kinks = 0;
+    (void)unused;
+    for (double away = 1e-2; away > 1e-8; away /= 1.7)
+        for (int wrong = 0; wrong < 2; wrong++) {
+            double given[] = {away, wrong ? 1.5 : 1};
+            tl_gradcheck_report r;
+            tl_tensor x = tl_data(t, ((float[]){1}), TL_F32, TL_DIMS(1));
+            tl_gradcheck_with(t, f_beside_in_f32, &x, 1, given, &r, .seed = 0);
+            kinks += r.verdict == TL_KINK;
+            if ((r.verdict == TL_WRONG) != wrong)
+                fail_msg("%g away, %d: %s", away, wrong, r.text);
+            tl_error_clear(t);
+        }
+    assert_true(kinks > 0);
+}
+
 /* ---- wrong at the point alone ---- */
 
 static tl_status like_first(tl_call *c)
@@ -201,6 +259,7 @@ const struct CMUnitTest tl_tests_bends[] = {
     TEST(a_small_bend_is_a_kink),
     TEST(a_bend_excuses_no_wrong_gradient),
     TEST(a_bend_beside_the_point_is_not_wrong),
+    TEST(a_bend_beside_it_excuses_no_gradient_in_f32),
     TEST(a_gradient_wrong_at_the_point_alone_is_wrong),
     TEST(a_count_is_held),
     TEST(a_count_takes_no_gradient),

@@ -593,6 +593,43 @@ static void terms_that_cancel_excuse_no_wrong_one(void **unused)
     }
 }
 
+/* ---- what a check may leave out, and what it must not call right ---- */
+
+FUNCTION(f_first_alone, tl_square(on, in[0]))
+FUNCTION(f_last_alone, tl_square(on, in[1]))
+
+/* One of two leaves has no part in it: it is right if the other has a signal, whichever that is. */
+static void a_leaf_without_a_signal_may_be_right(void **unused)
+{
+    (void)unused;
+    for (int k = 0; k < 2; k++)
+        for (int ok = 0; ok < 2; ok++) {
+            tl_gradcheck_report r;
+            tl_tensor in[] = {random_leaf(TL_F64, TL_DIMS(3)), random_leaf(TL_F64, TL_DIMS(3))};
+            const tl_verdict v = tl_gradcheck_with(t, k ? f_last_alone : f_first_alone, in, 2, NULL,
+                                                   &r, .constant_ok = ok);
+            if (v != (ok ? TL_RIGHT : TL_NO_SIGNAL))
+                fail_msg("function %d, %d: %s", k, ok, r.text);
+            tl_error_clear(t);
+        }
+}
+
+/* Beside so large a constant the differences have no digits left to compare with. */
+FUNCTION(f_beside_a_large_one, tl_shift(on, tl_square(on, in[0]), 1e13))
+
+static void differences_without_digits_prove_nothing(void **unused)
+{
+    (void)unused;
+    for (int fast = 0; fast < 2; fast++) {
+        tl_gradcheck_report r;
+        tl_tensor x = random_leaf(TL_F64, TL_DIMS(3));
+        tl_gradcheck_with(t, f_beside_a_large_one, &x, 1, NULL, &r, .fast = fast);
+        if (r.verdict != TL_PRECISION_LIMITED || strstr(r.text, "precision-limited") == NULL)
+            fail_msg("%s", r.text);
+        tl_error_clear(t);
+    }
+}
+
 /* ---- what cannot be looked at ---- */
 
 enum { FIRST, SECOND, CURVE, CHECKS };
@@ -889,6 +926,8 @@ const struct CMUnitTest tl_tests_gradients_checker[] = {
     TEST(a_gradient_of_roundings_alone_is_not_wrong),
     TEST(terms_that_cancel_are_neither_wrong_nor_a_kink),
     TEST(terms_that_cancel_excuse_no_wrong_one),
+    TEST(a_leaf_without_a_signal_may_be_right),
+    TEST(differences_without_digits_prove_nothing),
     TEST(inputs_that_a_segment_dropped),
     TEST(inputs_that_are_gone),
     TEST(flat_functions_are_neither_wrong_nor_bent),
