@@ -117,6 +117,35 @@ static void a_kernel_outside_the_promise_is_named(void **unused)
     assert_non_null(strstr(text, place));
 }
 
+/* In a scope of TL_STRICT it is refused where it is called, in backward as well; one that keeps the
+ * promise is not. */
+static void strict_refuses_a_kernel_outside_the_promise(void **unused)
+{
+    static const struct {
+        const char *op, *kernel, *words; /* NULL: it is taken */
+    } cases[] = {{"matmul", "test-own", "matmul: TL_STRICT: kernel 'test-own' promises no bits"},
+                 {"silu_grad", "test-doubled",
+                  "silu_grad: TL_STRICT: kernel 'test-doubled' promises no bits"},
+                 {"matmul", "test-right", NULL}};
+    (void)unused;
+    own_kernels(t);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        tl_tape_reset(t);
+        tl_grad_clear(t);
+        const int scope = tl_mode_push(t, TL_STRICT);
+        tl_kernel_push(t, cases[i].op, TL_F32, cases[i].kernel);
+        tl_tensor w = own_weight(t, m, "w", 8, 8), x = own_numbers(t, TL_F32, 6, 8, 0),
+                  y = own_total(t, tl_silu(t, tl_matmul(t, x, w)));
+        assert_int_equal(tl_is_none(y), i == 0);
+        tl_backward(t, y);
+        tl_mode_pop(t, scope);
+        if (cases[i].words != NULL)
+            expect_failure(t, TL_EUSAGE, cases[i].words);
+        else
+            expect_ok(t, cases[i].kernel);
+    }
+}
+
 /* Whether this machine's BLIS keeps the chain depends on the processor; what follows from it does
  * not. */
 static void blis_is_taken_only_if_it_keeps_the_chain(void **unused)
@@ -235,6 +264,7 @@ const struct CMUnitTest tl_tests_kernels_promise[] = {
     TEST(a_kernel_that_disobeys_is_refused),
     TEST(a_kernel_that_obeys_is_taken_and_changes_nothing),
     TEST(a_kernel_outside_the_promise_is_named),
+    TEST(strict_refuses_a_kernel_outside_the_promise),
     TEST(blis_is_taken_only_if_it_keeps_the_chain),
 };
 const size_t tl_tests_kernels_promise_count = sizeof tl_tests_kernels_promise /
