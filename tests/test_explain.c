@@ -700,6 +700,68 @@ static void what_is_strict_can_be_checked(void **unused)
         fail_msg("%s", tl_error(t));
 }
 
+/* An op whose second output alone mixes samples. */
+static tl_status both_shape(tl_call *c)
+{
+    c->out[0] = c->out[1] = *c->in[0];
+    return TL_OK;
+}
+
+static tl_status both_forward(tl_call *c)
+{
+    for (int k = 0; k < 2; k++)
+        tl_array_copy(&c->out[k], c->in[0]);
+    return TL_OK;
+}
+
+static void both_vjp(tl_vjp *g) { g->dx[0] = tl_is_none(g->dy[0]) ? g->dy[1] : g->dy[0]; }
+
+static void both_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
+{
+    (void)c;
+    out[0] = in[0];
+    out[1] = in[0] == TL_FREE ? TL_FREE : TL_MIXED;
+}
+
+static void whichever_output_mixes_is_named(void **unused)
+{
+    static const tl_op op = {.name = "both",
+                             .n_in = 1,
+                             .n_out = 2,
+                             .shape = both_shape,
+                             .forward = both_forward,
+                             .vjp = both_vjp,
+                             .batch = both_batch};
+    tl_tensor out[2];
+    (void)unused;
+    tl_tensor h = tl_matmul(t, batch(), weight("w"));
+    const int line = __LINE__ + 1;
+    tl_apply(TL_AT(t), &op, NULL, &h, 1, out);
+    assert_int_equal(explain(loss_of(out[1])), 1);
+    names("mixes samples", "both", line);
+    tl_mode_push(t, TL_STRICT);
+    tl_apply(TL_AT(t), &op, NULL, &h, 1, out);
+    assert_int_equal(tl_error_status(t), TL_EUSAGE);
+    assert_non_null(strstr(tl_error(t), "both: TL_STRICT: mixes samples"));
+    tl_error_clear(t);
+}
+
+/* The first six inputs are described; a message has no room for any number of them. */
+static void the_first_inputs_are_described(void **unused)
+{
+    tl_tensor h[8];
+    (void)unused;
+    for (int i = 0; i < 8; i++)
+        h[i] = tl_matmul(t, batch(), weight("w"));
+    const int line = __LINE__ + 1;
+    explain(loss_of(tl_concat(t, h, 8, 0)));
+    names("input 0 [6, 4] per sample along axis 0, input 1 [6, 4] per sample along axis 0, input 2 "
+          "[6, 4] per sample along axis 0, input 3 [6, 4] per sample along axis 0, input 4 [6, 4] "
+          "per "
+          "sample along axis 0, input 5 [6, 4] per sample along axis 0; gradients",
+          "concat", line);
+}
+
 /* What would carry a sum over a micro-batch past it, or into its gradients, is refused. */
 static void strict_refuses_finished_sums_by_other_ways(void **unused)
 {
@@ -743,6 +805,8 @@ const struct CMUnitTest tl_tests_explain[] = {
     TEST(weight_decay_in_the_loss_is_named),
     TEST(what_mixed_samples_is_named),
     TEST(what_a_graph_has_mixed_is_said),
+    TEST(whichever_output_mixes_is_named),
+    TEST(the_first_inputs_are_described),
     TEST(direct_uses_by_folding_ops_are_none),
     TEST(a_llama_has_none),
     TEST(a_gpt2_has_none),

@@ -630,6 +630,27 @@ static void differences_without_digits_prove_nothing(void **unused)
     }
 }
 
+/* What the function detaches is held constant, and no number that went through the host. */
+FUNCTION(f_detached, tl_mul(on, tl_sin(on, in[0]), tl_detach(on, tl_square(on, in[0]))))
+FUNCTION(f_input_detached, tl_mul(on, in[0], tl_detach(on, in[0])))
+FUNCTION(f_view_detached, tl_mul(on, in[0], tl_detach(on, tl_slice(on, in[0], 0, 2, 3, 1))))
+
+static void what_is_detached_is_held(void **unused)
+{
+    static tl_function *const f[] = {f_detached, f_input_detached, f_view_detached};
+    (void)unused;
+    for (int k = 0; k < 3; k++)
+        for (int order = 1; order <= 2; order++) {
+            tl_gradcheck_report r;
+            tl_tensor x = random_leaf(TL_F64, TL_DIMS(3));
+            const tl_verdict v = order == 1
+                                     ? tl_gradcheck_with(t, f[k], &x, 1, NULL, &r, .seed = 0)
+                                     : tl_gradgradcheck_with(t, f[k], &x, 1, NULL, &r, .seed = 0);
+            if (v != TL_RIGHT)
+                fail_msg("function %d, order %d: %s", k, order, r.text);
+        }
+}
+
 /* ---- what cannot be looked at ---- */
 
 enum { FIRST, SECOND, CURVE, CHECKS };
@@ -927,6 +948,7 @@ const struct CMUnitTest tl_tests_gradients_checker[] = {
     TEST(terms_that_cancel_are_neither_wrong_nor_a_kink),
     TEST(terms_that_cancel_excuse_no_wrong_one),
     TEST(a_leaf_without_a_signal_may_be_right),
+    TEST(what_is_detached_is_held),
     TEST(differences_without_digits_prove_nothing),
     TEST(inputs_that_a_segment_dropped),
     TEST(inputs_that_are_gone),
