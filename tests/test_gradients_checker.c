@@ -303,6 +303,34 @@ static tl_tensor f_host_data(tl_tape *on, const tl_tensor *in, int n, void *ctx)
     return tl_mul(on, tl_square(on, in[0]), tl_data(on, x, TL_F64, TL_DIMS(3)));
 }
 
+/* Beside these inputs it does one op more behind the others, or one less. */
+static tl_tensor f_one_more(tl_tape *on, const tl_tensor *in, int n, void *ctx)
+{
+    tl_array a;
+    (void)n, (void)ctx;
+    bool whole = tl_array_of(on, in[0], &a) && *(const double *)a.data == 0.5;
+    tl_tensor y = tl_square(on, in[0]);
+    return whole ? y : tl_exp(on, y);
+}
+
+static tl_tensor f_one_less(tl_tape *on, const tl_tensor *in, int n, void *ctx)
+{
+    tl_array a;
+    (void)n, (void)ctx;
+    bool whole = tl_array_of(on, in[0], &a) && *(const double *)a.data == 0.5;
+    tl_tensor y = tl_square(on, in[0]);
+    return whole ? tl_exp(on, y) : y;
+}
+
+/* Two numbers of its inputs: the first op that takes one is named. */
+static tl_tensor f_host_twice(tl_tape *on, const tl_tensor *in, int n, void *ctx)
+{
+    (void)n, (void)ctx;
+    tl_tensor first = tl_select(on, in[0], 0, 0);
+    tl_tensor y = tl_scale(on, tl_square(on, in[0]), tl_item(on, first));
+    return tl_shift(on, tl_sin(on, y), tl_item(on, first));
+}
+
 static tl_tensor f_changes(tl_tape *on, const tl_tensor *in, int n, void *ctx)
 {
     tl_array a;
@@ -348,6 +376,9 @@ static void each_kind_of_bad_function_has_its_message(void **unused)
         {f_integer, "not a floating tensor"},
         {f_nothing, ""},
         {f_host_attribute, "through the host, where no gradient goes: beside these inputs scale"},
+        {f_one_more, "branches"},
+        {f_one_less, "branches"},
+        {f_host_twice, "through the host, where no gradient goes: beside these inputs scale"},
         {f_host_data, "through the host, where no gradient goes: beside these inputs mul"},
     };
     (void)unused;
@@ -635,11 +666,35 @@ FUNCTION(f_detached, tl_mul(on, tl_sin(on, in[0]), tl_detach(on, tl_square(on, i
 FUNCTION(f_input_detached, tl_mul(on, in[0], tl_detach(on, in[0])))
 FUNCTION(f_view_detached, tl_mul(on, in[0], tl_detach(on, tl_slice(on, in[0], 0, 2, 3, 1))))
 
+/* So is what an op has written into memory of the function's own. */
+static tl_status add_to_forward(tl_call *c)
+{
+    for (int64_t i = 0; i < tl_array_count(c->in[0]); i++)
+        tl_array_put(&c->out[0], i, tl_array_get(c->in[0], i) + tl_array_get(c->in[1], i));
+    return TL_OK;
+}
+static void add_to_vjp(tl_vjp *g) { g->dx[1] = g->dy[0]; }
+
+static tl_tensor f_written(tl_tape *on, const tl_tensor *in, int n, void *ctx)
+{
+    static const tl_op add_to = {.name = "add_to",
+                                 .n_in = 2,
+                                 .n_out = 1,
+                                 .traits = TL_MUTATES,
+                                 .mutates = 0,
+                                 .shape = like_first,
+                                 .forward = add_to_forward,
+                                 .vjp = add_to_vjp};
+    tl_tensor own = tl_zeros(on, tl_dtype_of(on, in[0]), TL_DIMS(3));
+    (void)n, (void)ctx;
+    return tl_apply1(TL_AT(on), &add_to, NULL, (tl_tensor[]){own, tl_sin(on, in[0])}, 2);
+}
+
 static void what_is_detached_is_held(void **unused)
 {
-    static tl_function *const f[] = {f_detached, f_input_detached, f_view_detached};
+    static tl_function *const f[] = {f_detached, f_input_detached, f_view_detached, f_written};
     (void)unused;
-    for (int k = 0; k < 3; k++)
+    for (int k = 0; k < 4; k++)
         for (int order = 1; order <= 2; order++) {
             tl_gradcheck_report r;
             tl_tensor x = random_leaf(TL_F64, TL_DIMS(3));
