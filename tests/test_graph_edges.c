@@ -37,6 +37,51 @@ static void assert_first(tl_tape *t, tl_tensor x, double want)
         fail_msg("%g, want %g (%s)", got, want, tl_error(t));
 }
 
+/* ---- results that might take the place of what they are made of ---- */
+
+enum { ROWS = 96, ELEMENTS = ROWS * ROWS };
+
+/* Of x^2, which is read for the last time there, in other places than the result is written: the
+ * other way round, half of it as wider numbers, and half of it twice. */
+static void in_place_or_not(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int m,
+                            void *ctx)
+{
+    const int kind = *(const int *)ctx;
+    tl_tensor y = tl_square(t, in[0]);
+    (void)n, (void)m;
+    if (kind == 0)
+        y = tl_sin(t, tl_transpose(t, y, 0, 1));
+    else if (kind == 1)
+        y = tl_cast(t, tl_slice(t, tl_reshape(t, y, TL_DIMS(-1)), 0, 0, ELEMENTS / 2, 1), TL_F64);
+    else
+        y = tl_mul(t, tl_slice(t, tl_reshape(t, y, TL_DIMS(-1)), 0, 0, ELEMENTS / 2, 1),
+                   tl_fill(t, TL_F32, TL_DIMS(2, 1), 3));
+    out[0] = tl_cumsum(t, y, 0, false); /* not the result itself: that has memory of its own */
+}
+
+static void a_result_takes_no_place_that_is_still_read(void **state)
+{
+    static float x[ELEMENTS];
+    (void)state;
+    for (int i = 0; i < ELEMENTS; i++)
+        x[i] = (float)(i * 7919 % 1009) / 512 - 1;
+    for (int kind = 0; kind < 3; kind++)
+        for (int plain = 0; plain < 2; plain++) {
+            tl_tape *t = tl_tape_new(NULL);
+            tl_tensor in = tl_data(t, x, TL_F32, TL_DIMS(ROWS, ROWS)), called, ran;
+            char want[65], got[65];
+            int k = kind;
+            in_place_or_not(t, &in, 1, &called, 1, &k);
+            tl_sha256(t, called, want);
+            tl_compiled *c = tl_compile(t, in_place_or_not, 1, &k, .no_fuse = plain);
+            assert_int_equal(tl_run(c, &in, 1, &ran), TL_OK);
+            tl_sha256(t, ran, got);
+            if (tl_failed(t) || strcmp(got, want) != 0)
+                fail_msg("%d, %d: other bits %s", kind, plain, tl_error(t));
+            tl_free(c, t);
+        }
+}
+
 /* ---- outputs that are no results ---- */
 
 static const float host_memory[4] = {1, 2, 3, 4};
@@ -591,6 +636,7 @@ const struct CMUnitTest tl_tests_graph_edges[] = {
     cmocka_unit_test(a_graph_does_not_run_inside_its_own_run),
     cmocka_unit_test(a_program_whose_tape_is_freed_is_stale),
     cmocka_unit_test(names_are_quoted_in_dot),
+    cmocka_unit_test(a_result_takes_no_place_that_is_still_read),
     cmocka_unit_test(outputs_stay_what_they_were),
     cmocka_unit_test(what_a_program_changes_begins_anew_at_each_run),
     cmocka_unit_test(one_tensor_may_be_two_inputs),
