@@ -82,6 +82,67 @@ static void a_result_takes_no_place_that_is_still_read(void **state)
         }
 }
 
+/* ---- what a graph changes of the model, and reads after that ---- */
+
+static void changes_and_reads(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int m,
+                              void *ctx)
+{
+    tl_tensor kept = tl_buffer(t, ctx, "kept", TL_F32, TL_DIMS(4));
+    (void)n, (void)m;
+    tl_assign(t, kept, in[0]);
+    out[0] = tl_scale(t, kept, 2);
+}
+
+/* It is changed all the same: whoever has read it before is told, and it is no input. */
+static void what_is_read_again_is_changed_all_the_same(void **state)
+{
+    (void)state;
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tape *t = tl_tape_new(m);
+    tl_tensor w = tl_param(t, m, "w", TL_F32, TL_DIMS(4), TL_INIT_ONES, 0),
+              kept = tl_buffer(t, m, "kept", TL_F32, TL_DIMS(4)),
+              x = tl_buffer(t, m, "x", TL_F32, TL_DIMS(4)), y;
+    tl_assign(t, x, four(t, 1));
+    tl_graph *g = tl_trace(t, changes_and_reads, &x, 1, 1, m);
+    tl_tensor before = tl_sum(t, tl_mul(t, w, kept), TL_ALL, false);
+    assert_int_equal(tl_graph_run(g, &x, 1, &y, 1), TL_OK);
+    assert_first(t, y, 2);
+    tl_backward(t, before, .partial = true);
+    assert_failed(t, TL_EINPLACE, "tl_run");
+    tl_graph_run(g, &kept, 1, &y, 1);
+    assert_failed(t, TL_EUSAGE, "input 0 lies in a tensor of the model that the graph changes");
+    tl_free(g, t, m);
+}
+
+/* What the graph reads and does not change may be an input as well: a tensor of the model, beside
+ * another that it changes, or a gradient. */
+static void reads_alone(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int m, void *ctx)
+{
+    (void)n, (void)m;
+    out[0] = tl_add(t, in[0], tl_buffer(t, ctx, "x", TL_F32, TL_DIMS(4)));
+}
+
+static void what_is_not_changed_may_be_an_input(void **state)
+{
+    (void)state;
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tape *t = tl_tape_new(m);
+    tl_tensor w = tl_param(t, m, "w", TL_F32, TL_DIMS(4), TL_INIT_ONES, 0),
+              x = tl_buffer(t, m, "x", TL_F32, TL_DIMS(4)), y;
+    tl_assign(t, x, four(t, 3));
+    tl_graph *g = tl_trace(t, reads_alone, &x, 1, 1, m);
+    assert_int_equal(tl_graph_run(g, &x, 1, &y, 1), TL_OK);
+    assert_first(t, y, 6);
+    tl_backward(t, tl_sum(t, tl_mul(t, w, x), TL_ALL, false));
+    tl_tensor dw = tl_detach(t, tl_grad(t, w));
+    tl_free(g);
+    g = tl_trace(t, reads_alone, &dw, 1, 1, m);
+    if (tl_graph_run(g, &dw, 1, &y, 1) != TL_OK)
+        fail_msg("%s", tl_error(t));
+    assert_first(t, y, 6);
+    tl_free(g, t, m);
+}
+
 /* ---- outputs that are no results ---- */
 
 static const float host_memory[4] = {1, 2, 3, 4};
@@ -637,6 +698,8 @@ const struct CMUnitTest tl_tests_graph_edges[] = {
     cmocka_unit_test(a_program_whose_tape_is_freed_is_stale),
     cmocka_unit_test(names_are_quoted_in_dot),
     cmocka_unit_test(a_result_takes_no_place_that_is_still_read),
+    cmocka_unit_test(what_is_read_again_is_changed_all_the_same),
+    cmocka_unit_test(what_is_not_changed_may_be_an_input),
     cmocka_unit_test(outputs_stay_what_they_were),
     cmocka_unit_test(what_a_program_changes_begins_anew_at_each_run),
     cmocka_unit_test(one_tensor_may_be_two_inputs),

@@ -212,6 +212,8 @@ static void parts_that_do_not_join(void **unused)
     assert_non_null(r);
     assert_string_equal(r->def->shape, "mixed*2");
     assert_int_equal(r->def->rows, -1);
+    r = tl_log_find(tl_log_step_at(f, 0), tl_log_key_parse("f3", 2));
+    assert_string_equal(r->value, "72"); /* the last part's */
     tl_log_file_close(f);
     assert_int_equal(kept_of("mixed", 1, "f2", &first), -1);
     assert_int_equal(kept_of("mixed", 1, "f3", &first), 1);
@@ -443,6 +445,44 @@ static void what_is_stale_is_not_reached(void **unused)
     assert_null(tl_log_find(tl_log_step_at(f, 0), tl_log_key_parse("1:f3", 4)));
     tl_log_file_close(f);
     tl_free(t);
+}
+
+/* Micro-batches of one step that run other programs are passes of their own: other ops on the same
+ * values, or the same op on the same values the other way round. */
+static void other_programs_are_other_passes(void **unused)
+{
+    static const float x[4] = {1, 2, 3, -1};
+    (void)unused;
+    for (int kind = 0; kind < 3; kind++) {
+        tl_model *m = tl_model_new(.seed = 1);
+        tl_tape *t = tl_tape_new(m);
+        tl_opt *o = tl_sgd_new(m, .lr = 0.5);
+        tl_log_file *f;
+        tl_err err = {.status = TL_OK};
+        assert_int_equal(tl_log_open(t, logged_file("programs")), TL_OK);
+        for (int micro = 0; micro < 2; micro++) {
+            tl_tape_reset(t);
+            tl_tensor in = tl_data(t, x, TL_F32, TL_DIMS(2, 2)),
+                      w = tl_param(t, m, "w", TL_F32, TL_DIMS(2, 2), TL_INIT_NORMAL, 1),
+                      h = tl_matmul(t, in, w);
+            if (kind == 0)
+                h = micro ? tl_sin(t, h) : tl_exp(t, h);
+            else if (kind == 1)
+                h = micro ? tl_sub(t, in, h) : tl_sub(t, h, in);
+            else
+                h = tl_exp(t, h);
+            tl_backward(t, tl_sum(t, h, TL_ALL, false), .ragged = true);
+        }
+        assert_int_equal(tl_step(o, t), TL_OK);
+        assert_int_equal(tl_log_close(t), TL_OK);
+        assert_int_equal(tl_log_read(&f, logged_file("programs"), &err), TL_OK);
+        assert_non_null(tl_log_find(tl_log_step_at(f, 0), tl_log_key_parse("f4", 2)));
+        const bool other = tl_log_find(tl_log_step_at(f, 0), tl_log_key_parse("1:f4", 4)) != NULL;
+        if (other != (kind < 2))
+            fail_msg("programs %d: %s", kind, other ? "two passes" : "one pass");
+        tl_log_file_close(f);
+        tl_free(o, t, m);
+    }
 }
 
 /* ---- graphs ---- */
@@ -779,6 +819,7 @@ const struct CMUnitTest tl_tests_log[] = {
     cmocka_unit_test_setup_teardown(updates_after_two_backwards, logged_begin, logged_end),
     cmocka_unit_test_setup_teardown(lines_are_in_order, logged_begin, logged_end),
     cmocka_unit_test_setup_teardown(what_is_stale_is_not_reached, logged_begin, logged_end),
+    cmocka_unit_test_setup_teardown(other_programs_are_other_passes, logged_begin, logged_end),
     cmocka_unit_test_setup_teardown(logging_changes_no_bit, logged_begin, logged_end),
     cmocka_unit_test_setup_teardown(one_run_has_one_log, logged_begin, logged_end),
     cmocka_unit_test_setup_teardown(a_graph_logs_what_the_called_program_does, logged_begin,
