@@ -242,6 +242,67 @@ static void each_kind_of_error_is_told(void **unused)
         }
 }
 
+/* Each element's gradient is larger than that before it, and wrong. */
+static tl_tensor f_rising(tl_tape *on, const tl_tensor *in, int n, void *ctx)
+{
+    return tl_apply1(TL_AT(on), &op_product, ctx, in, n);
+}
+
+static void the_worst_elements_are_told_worst_first(void **unused)
+{
+    double rising[10], x = 1;
+    (void)unused;
+    for (int i = 0; i < 10; i++, x *= 16)
+        rising[i] = x;
+    tl_tensor in[2] = {tl_data(t, rising, TL_F64, TL_DIMS(10)), random_leaf(TL_F64, TL_DIMS(10))};
+    tl_gradcheck_report r;
+    wrong_attrs a = {-1, -1};
+    const char *first, *second;
+    assert_int_equal(tl_gradcheck_with(t, f_rising, in, 2, &a, &r, .seed = 0), TL_WRONG);
+    assert_int_equal(r.culprit.n_worst, 3);
+    for (int i = 0; i < 3; i++)
+        assert_true(r.culprit.worst[i].element == 9 - i);
+    assert_string_equal(r.culprit.kind, "has the wrong sign");
+    assert_non_null(first = strstr(r.text, ": [9] numeric "));
+    assert_non_null(second = strstr(r.text, "; [8] numeric "));
+    assert_true(first < second && strstr(r.text, "[7] numeric") == NULL);
+    assert_non_null(strstr(r.text, "of 2 leaves"));
+    tl_error_clear(t);
+}
+
+static tl_tensor f_twice_one(tl_tape *on, const tl_tensor *in, int n, void *ctx)
+{
+    (void)n;
+    return tl_apply1(TL_AT(on), &op_product, ctx, (tl_tensor[]){in[0], in[0]}, 2);
+}
+
+/* Of many elements some are looked at, perhaps twice; none is told twice. */
+static void no_element_is_told_twice(void **unused)
+{
+    (void)unused;
+    for (uint64_t seed = 1; seed <= 4; seed++) {
+        tl_tensor x = random_leaf(TL_F64, TL_DIMS(40));
+        tl_gradcheck_report r;
+        wrong_attrs a = {-1, -1};
+        assert_int_equal(tl_gradcheck_with(t, f_twice_one, &x, 1, &a, &r, .seed = seed), TL_WRONG);
+        assert_int_equal(r.culprit.n_worst, 3);
+        for (int i = 1; i < 3; i++)
+            for (int k = 0; k < i; k++)
+                assert_true(r.culprit.worst[i].element != r.culprit.worst[k].element);
+        assert_non_null(strstr(r.text, "of 1 leaf"));
+        assert_null(strstr(r.text, "of 1 leaves"));
+        tl_error_clear(t);
+    }
+}
+
+static void a_verdict_has_a_name(void **unused)
+{
+    (void)unused;
+    assert_string_equal(tl_verdict_name(TL_RIGHT), "right");
+    assert_string_equal(tl_verdict_name(TL_NO_SIGNAL), "no signal");
+    assert_string_equal(tl_verdict_name((tl_verdict)(TL_NO_SIGNAL + 1)), "?");
+}
+
 /* Two that are wrong: one is named, the other counted. */
 static tl_tensor f_two_wrong(tl_tape *on, const tl_tensor *in, int n, void *ctx)
 {
@@ -499,10 +560,17 @@ static void a_search_without_memory(void **unused)
 }
 
 const struct CMUnitTest tl_tests_culprit[] = {
-    TEST(every_op_of_a_llama_damaged),         TEST(each_kind_of_error_is_told),
-    TEST(calls_that_are_wrong_are_counted),    TEST(a_bend_is_no_fault),
-    TEST(a_right_gradient_costs_no_search),    TEST(hidden_state_is_told_apart),
-    TEST(the_second_derivative_that_is_wrong), TEST(a_search_without_memory),
+    TEST(every_op_of_a_llama_damaged),
+    TEST(each_kind_of_error_is_told),
+    TEST(calls_that_are_wrong_are_counted),
+    TEST(a_bend_is_no_fault),
+    TEST(a_right_gradient_costs_no_search),
+    TEST(hidden_state_is_told_apart),
+    TEST(the_second_derivative_that_is_wrong),
+    TEST(a_search_without_memory),
     TEST(the_one_element_that_is_not_finite),
+    TEST(the_worst_elements_are_told_worst_first),
+    TEST(no_element_is_told_twice),
+    TEST(a_verdict_has_a_name),
 };
 const size_t tl_tests_culprit_count = sizeof tl_tests_culprit / sizeof tl_tests_culprit[0];
