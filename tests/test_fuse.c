@@ -437,7 +437,68 @@ static void parameters_are_read_before_their_step(void **state)
                             hash[0][1]); /* before and after differ, or nothing was shown */
 }
 
+/* ---- what is needed in memory though a loop could compute it, and loops of too many inputs ----
+ */
+
+enum { OUTPUT, TURNED_FIRST, TURNED_LAST, WIDER, MANY, NEEDS, LEAVES = 40 };
+
+/* Two halves, each a sum of as many inputs as one loop has room for, but not both. */
+static tl_tensor sum_of_half(tl_tape *t, const tl_tensor *in)
+{
+    tl_tensor y = tl_mul(t, in[0], in[1]);
+    for (int i = 2; i < LEAVES / 2; i++)
+        y = tl_add(t, y, in[i]);
+    return y;
+}
+
+static void needs_memory(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int m, void *ctx)
+{
+    const int kind = *(const int *)ctx;
+    tl_tensor e = tl_exp(t, in[0]), turned, flat;
+    (void)n, (void)m;
+    if (kind == OUTPUT) { /* an output, read by a loop as well */
+        out[0] = e;
+        out[1] = tl_sin(t, e);
+    } else if (kind == TURNED_FIRST || kind == TURNED_LAST) { /* seen as it lies and otherwise */
+        turned = kind == TURNED_FIRST ? tl_transpose(t, e, 0, 1) : e;
+        flat = tl_sin(t, tl_reshape(t, e, TL_DIMS(-1)));
+        turned = kind == TURNED_LAST ? tl_transpose(t, e, 0, 1) : turned;
+        out[0] = tl_matmul(t, turned, in[1]);
+        out[1] = flat;
+    } else if (kind == WIDER) { /* rounded before it is read in another type */
+        e = tl_exp(t, tl_cast(t, in[0], TL_F16));
+        out[0] = tl_sin(t, tl_cast(t, e, TL_F64));
+        out[1] = tl_where(t, tl_gt(t, in[0], in[1]), tl_cast(t, e, TL_F32), in[1]);
+    } else {
+        out[0] = tl_sub(t, sum_of_half(t, in), sum_of_half(t, in + LEAVES / 2));
+        out[1] = tl_neg(t, e);
+    }
+}
+
+static void what_is_needed_in_memory_lies_there(void **state)
+{
+    enum { SIDE = 24 };
+    static float x[LEAVES][SIDE * SIDE];
+    uint64_t seed = 7;
+    char what[64];
+    (void)state;
+    for (int i = 0; i < LEAVES * SIDE * SIDE; i++)
+        x[i / (SIDE * SIDE)][i % (SIDE * SIDE)] = (float)(next(&seed) >> 40) / (1 << 24) - 0.5f;
+    for (int kind = 0; kind < NEEDS; kind++)
+        for (int plain = 0; plain < 2; plain++) {
+            tl_tape *t = tl_tape_new(NULL);
+            tl_tensor in[LEAVES];
+            for (int i = 0; i < LEAVES; i++)
+                in[i] = tl_data(t, x[i], TL_F32, TL_DIMS(SIDE, SIDE));
+            snprintf(what, sizeof what, "kind %d, %s", kind, plain ? "plain" : "fused");
+            same_bits(t, needs_memory, in, LEAVES, 2, &kind, (tl_graph_options){.no_fuse = plain},
+                      what);
+            tl_free(t);
+        }
+}
+
 const struct CMUnitTest tl_tests_fuse[] = {
+    cmocka_unit_test(what_is_needed_in_memory_lies_there),
     cmocka_unit_test(every_pair_of_ops_in_one_loop),
     cmocka_unit_test(one_graph_at_every_level_and_number_of_threads),
     cmocka_unit_test(loops_too_large_are_cut),
