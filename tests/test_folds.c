@@ -378,8 +378,40 @@ static void a_recurrent_weight_has_one_accumulator(void **unused)
     tl_free(t, m);
 }
 
+/* A gradient finds its way to the parameter through so many views, and is refused behind
+          more. */
+static void a_use_behind_many_views(void **unused)
+{
+    static const float x[4] = {1, 2, 3, 4};
+    (void)unused;
+    for (int views = 62; views < 68; views++) {
+        double sums[4] = {0};
+        tl_model *m = tl_model_new(.seed = 1);
+        tl_tape *t = tl_tape_new(m);
+        tl_tensor w = tl_param(t, m, "w", TL_F32, TL_DIMS(2, 2), TL_INIT_NORMAL, 1), seen = w;
+        for (int i = 0; i < views; i++)
+            seen = tl_transpose(t, seen, 0, 1);
+        tl_tensor y = tl_matmul(t, tl_data(t, x, TL_F32, TL_DIMS(2, 2)), seen);
+        const tl_status s = tl_backward(t, tl_sum(t, y, TL_ALL, false));
+        if (views > 64) {
+            assert_int_equal(s, TL_EUSAGE);
+            assert_non_null(strstr(tl_error(t), "more than 64 views between a parameter and its "
+                                                "use"));
+        } else {
+            assert_int_equal(s, TL_OK);
+            tl_tensor dw = tl_cast(t, tl_grad(t, w), TL_F64);
+            assert_int_equal(tl_keep(t, dw, sums, sizeof sums), TL_OK);
+            for (int i = 0; i < 4; i++) /* of the columns of x, turned as often as w */
+                assert_true(sums[i] == ((views % 2 ? i % 2 : i / 2) ? 6 : 4));
+        }
+        tl_error_clear(t);
+        tl_free(t, m);
+    }
+}
+
 const struct CMUnitTest tl_tests_folds[] = {
     cmocka_unit_test(the_fold_is_the_one_stated),
+    cmocka_unit_test(a_use_behind_many_views),
     cmocka_unit_test(a_large_sum_over_rows_is_the_one_stated),
     cmocka_unit_test(views_in_common_fold_by_sample),
     cmocka_unit_test(uses_of_any_shape_fold_by_sample),

@@ -133,6 +133,10 @@ static void what_is_not_changed_may_be_an_input(void **state)
     tl_graph *g = tl_trace(t, reads_alone, &x, 1, 1, m);
     assert_int_equal(tl_graph_run(g, &x, 1, &y, 1), TL_OK);
     assert_first(t, y, 6);
+    tl_graph_run(g, &x, 1, NULL, 1); /* but there must be room for what comes out */
+    assert_failed(t, TL_EDOMAIN, "out is NULL");
+    tl_graph_run(g, NULL, 1, &y, 1);
+    assert_failed(t, TL_EDOMAIN, "in is NULL");
     tl_backward(t, tl_sum(t, tl_mul(t, w, x), TL_ALL, false));
     tl_tensor dw = tl_detach(t, tl_grad(t, w));
     tl_free(g);
