@@ -169,7 +169,33 @@ static void threads_have_scopes_of_their_own(void **unused)
     assert_string_not_equal(w[0].hex, w[1].hex);
 }
 
+/* Of a weight with two uses one is in a scope that selects a kernel: what comes to the weight by it
+ * is added by that kernel, what comes by the other is not, whichever is called first. */
+static void each_use_is_added_by_its_own_kernel(void **unused)
+{
+    (void)unused;
+    own_kernels(t);
+    for (int first = 0; first < 2; first++) {
+        tl_tape_reset(t);
+        tl_grad_clear(t);
+        tl_tensor w = own_weight(t, m, "w", 20, 300), y[2];
+        for (int use = 0; use < 2; use++) {
+            const int scope = tl_mode_push(t, 0);
+            if (use == first)
+                tl_kernel_push(t, "matmul", TL_F32, "test-right");
+            y[use] = tl_sin(t, tl_matmul(t, own_numbers(t, TL_F32, 1, 20, use), w));
+            tl_mode_pop(t, scope);
+        }
+        own_calls = 0;
+        tl_backward(t, own_total(t, tl_add(t, y[0], y[1])));
+        expect_ok(t, "backward");
+        if (own_calls != 1)
+            fail_msg("the kernel around use %d ran %d times in backward", first, own_calls);
+    }
+}
+
 const struct CMUnitTest tl_tests_kernels_backward[] = {
+    TEST(each_use_is_added_by_its_own_kernel),
     TEST(backward_uses_it_though_the_scope_is_closed),
     TEST(a_kernel_of_an_op_that_only_backward_calls),
     TEST(a_segment_is_computed_again_by_the_same_kernel),
