@@ -154,6 +154,25 @@ static void a_wrong_second_derivative_is_caught(void **unused)
     assert_true(tl_failed(t));
 }
 
+/* By one of two inputs, whichever that is: what is right by the other does not hide it. */
+FUNCTION(f_once_and_sin, tl_add(on, f_once(on, in, 1, NULL), tl_sin(on, in[1])))
+FUNCTION(f_sin_and_once, tl_add(on, tl_sin(on, in[0]), f_once(on, in + 1, 1, NULL)))
+
+static void a_wrong_second_derivative_is_caught_by_each_input(void **unused)
+{
+    (void)unused;
+    for (int which = 0; which < 2; which++) {
+        tl_gradcheck_report r;
+        tl_tensor in[] = {random_leaf(TL_F64, TL_DIMS(3)), random_leaf(TL_F64, TL_DIMS(3))};
+        tl_function *f = which == 0 ? f_once_and_sin : f_sin_and_once;
+        assert_int_equal(tl_gradcheck(t, f, in, 2, NULL), TL_RIGHT);
+        if (tl_gradgradcheck_with(t, f, in, 2, NULL, &r, .seed = 0) != TL_WRONG ||
+            strstr(r.text, "sin_once") == NULL)
+            fail_msg("input %d: %s", which, r.text);
+        tl_error_clear(t);
+    }
+}
+
 /* A vjp that is right but for a detour through a narrow dtype: linear, so that it shows only in a
  * cotangent of more bits than that has. */
 static tl_status twice_forward(tl_call *c)
@@ -990,6 +1009,7 @@ const struct CMUnitTest tl_tests_gradients_checker[] = {
     TEST(second_derivatives_by_check),
     TEST(second_derivatives_by_what_is_used),
     TEST(a_wrong_second_derivative_is_caught),
+    TEST(a_wrong_second_derivative_is_caught_by_each_input),
     TEST(a_vjp_that_loses_bits_is_caught),
     TEST(a_kink_shows_both_sides),
     TEST(a_second_derivative_that_is_not_there_is_said_to_be_missing),
