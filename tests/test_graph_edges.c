@@ -519,6 +519,29 @@ static void a_program_whose_tape_is_freed_is_stale(void **state)
     }
 }
 
+static void frees_its_tape(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int m, void *ctx)
+{
+    tl_tape **tape = ctx;
+    tl_free(*tape);
+    *tape = NULL;
+    shows(t, in, n, out, m, NULL);
+}
+
+/* Which the trace still needs; there is nothing to run afterwards. */
+static void a_program_that_frees_its_tape_is_no_graph(void **state)
+{
+    (void)state;
+    tl_tape *t = tl_tape_new(NULL), *u = tl_tape_new(NULL);
+    tl_tensor x = four(t, 1), z = four(u, 1), y[3];
+    assert_null(tl_trace(t, frees_its_tape, &x, 1, 3, &t));
+    assert_null(t);
+    tl_compiled *c = tl_compile(u, frees_its_tape, 3, &u);
+    assert_int_equal(tl_run(c, &z, 1, y), TL_ESTALE);
+    assert_true(u == NULL && tl_is_none(y[0]));
+    assert_non_null(strstr(tl_error(c), "the tape of the program has been freed"));
+    tl_free(c);
+}
+
 static void odd_name(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int m, void *ctx)
 {
     (void)n, (void)m, (void)ctx;
@@ -700,6 +723,7 @@ static void a_graph_does_not_run_inside_its_own_run(void **state)
 const struct CMUnitTest tl_tests_graph_edges[] = {
     cmocka_unit_test(a_graph_does_not_run_inside_its_own_run),
     cmocka_unit_test(a_program_whose_tape_is_freed_is_stale),
+    cmocka_unit_test(a_program_that_frees_its_tape_is_no_graph),
     cmocka_unit_test(names_are_quoted_in_dot),
     cmocka_unit_test(a_result_takes_no_place_that_is_still_read),
     cmocka_unit_test(what_is_read_again_is_changed_all_the_same),

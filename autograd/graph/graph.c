@@ -307,25 +307,31 @@ tl_graph *tl_trace_at(tl_at at, tl_program *f, const tl_tensor *in, int n_in, in
                             (long long)l->again_steps),
                NULL;
     const int64_t began = now();
+    const bool given = tl_object_given(at.tape);
     tl_graph *g = graph_new(at.tape, n_in, n_out, o);
     if (g == NULL)
         return tl_tape_fail(at, TL_ENOMEM, "tl_trace: no memory for a graph"), NULL;
     g->file = at.file;
     g->line = at.line;
+    tl_object_hold(at.tape); /* the program may free it */
     tl_status s = tl_graph_keys_begin(g);
     if (s == TL_OK)
         s = record(g, at, f, in, ctx);
+    if (given && !tl_object_given(at.tape))
+        s = tl_fail(&g->head.err, TL_ESTALE, "tl_trace: the program has freed the tape");
     tl_fpenv saved = tl_fpenv_enter(); /* constants are read and computed */
     if (s == TL_OK)
         s = compile(g);
     g->stats.trace_seconds = 1e-9 * (double)(now() - began) - g->stats.plan_seconds;
     tl_fpenv_leave(saved);
-    if (s != TL_OK) {
+    if (s == TL_OK) {
+        tl_object_give(&g->head);
+    } else {
         tl_fail(&at.tape->head.err, s, "%s", g->head.err.message);
         tl_object_end(g);
-        return NULL;
+        g = NULL;
     }
-    tl_object_give(&g->head);
+    tl_object_release(at.tape);
     return g;
 }
 
@@ -438,13 +444,18 @@ static void drop_over(tl_compiled *c)
     c->n = kept;
 }
 
+static tl_status no_tape(tl_compiled *c)
+{
+    return tl_fail(&c->head.err, TL_ESTALE, "tl_run: the tape of the program has been freed");
+}
+
 static tl_status run_held(const char *file, int line, tl_compiled *c, const tl_tensor *in, int n_in,
                           tl_tensor *out)
 {
     for (int i = 0; out != NULL && i < c->n_out; i++)
         out[i] = TL_NONE;
     if (c->tape == NULL)
-        return tl_fail(&c->head.err, TL_ESTALE, "tl_run: the tape of the program has been freed");
+        return no_tape(c);
     const tl_at at = {c->tape, file, line, NULL};
     TL_TRY(tl_tape_need(at, "tl_run", "in", in != NULL, n_in));
     TL_TRY(tl_tape_need(at, "tl_run", "out", out != NULL, c->n_out));
@@ -455,7 +466,7 @@ static tl_status run_held(const char *file, int line, tl_compiled *c, const tl_t
     drop_over(c);
     tl_graph *g = tl_trace_at(at, c->f, in, n_in, c->n_out, c->ctx, c->opt);
     if (g == NULL)
-        return tl_error_status(c->tape);
+        return c->tape == NULL ? no_tape(c) : tl_error_status(c->tape);
     tl_object_take(g); /* it is the compiled program's */
     /* grown only now, since the trace may have run c, too */
     if (!tl_grow(&c->graph, &c->cap, c->n, sizeof *c->graph)) {
