@@ -155,6 +155,68 @@ static void a_bend_beside_it_excuses_no_gradient_in_f32(void **unused)
             tl_error_clear(t);
         }
     assert_true(kinks > 0);
+@@SPLIT@@/* ---- scores beside a mask of huge numbers ---- */
+
+static tl_tensor f_masked(tl_tape *on, const tl_tensor *in, int n, void *ctx)
+{
+    (void)n, (void)ctx;
+    tl_tensor p = tl_softmax(on, tl_add(on, in[0], in[1]), -1);
+    return tl_sum(on, tl_mul(on, p, in[2]), TL_ALL, false);
+}
+
+/* The steps that suit -1e30 are none for the zeros beside it. damaged: softmax has a wrong
+ * gradient.
+ */
+static tl_verdict check_masked(tl_dtype d, double huge, bool damaged, tl_gradcheck_report *r)
+{
+    double mask[16];
+    tl_mutation factor = {&tl_op_softmax, 0, TL_MUTATE_FACTOR, 0, 0};
+    for (int i = 0; i < 16; i++)
+        mask[i] = i % 4 > i / 4 ? -huge : 0;
+    tl_tensor in[] = {random_leaf(d, TL_DIMS(4, 4)),
+                      tl_cast(t, tl_data(t, mask, TL_F64, TL_DIMS(4, 4)), d),
+                      random_leaf(d, TL_DIMS(4, 4))};
+    if (damaged)
+        tl_observe(t, &tl_mutator, &factor);
+    tl_gradcheck_with(t, f_masked, in, 3, NULL, r);
+    if (damaged)
+        tl_observe_end(t, &tl_mutator);
+    tl_error_clear(t);
+    return r->verdict;
+}
+
+static void huge_numbers_hide_no_score(void **unused)
+{
+    (void)unused;
+    for (int way = 0; way < 4; way++)
+        for (double huge = 1e4; huge < 1e38; huge *= 1e13) {
+            tl_gradcheck_report r;
+            const bool damaged = way & 2;
+            if (check_masked(way & 1 ? TL_F32 : TL_F64, huge, damaged, &r) !=
+                (damaged ? TL_WRONG : TL_RIGHT))
+                fail_msg("way %d, a mask of %g: %s", way, huge, r.text);
+        }
+}
+
+/* A bias that is the same for all keys has no gradient, and no op is to blame for that. */
+static tl_tensor f_shifted(tl_tape *on, const tl_tensor *in, int n, void *ctx)
+{
+    (void)n, (void)ctx;
+    tl_tensor y = tl_attention(on, in[0], in[1], in[1], .bias = in[2]);
+    return tl_sum(on, tl_mul(on, y, in[0]), TL_ALL, false);
+}
+
+static void a_bias_without_effect_is_no_fault_of_softmax(void **unused)
+{
+    tl_tensor in[] = {random_leaf(TL_F32, TL_DIMS(1, 2, 4, 2)),
+                      random_leaf(TL_F32, TL_DIMS(1, 2, 4, 2)),
+                      random_leaf(TL_F32, TL_DIMS(1, 1, 1))};
+    tl_gradcheck_report r;
+    (void)unused;
+    tl_gradcheck_with(t, f_shifted, in, 3, NULL, &r);
+    if (r.verdict != TL_PRECISION_LIMITED)
+        fail_msg("%s", r.text);
+    tl_error_clear(t);
 }
 
 /* ---- wrong at the point alone ---- */
@@ -260,6 +322,8 @@ const struct CMUnitTest tl_tests_bends[] = {
     TEST(a_bend_excuses_no_wrong_gradient),
     TEST(a_bend_beside_the_point_is_not_wrong),
     TEST(a_bend_beside_it_excuses_no_gradient_in_f32),
+@@SPLIT@@    TEST(huge_numbers_hide_no_score),
+    TEST(a_bias_without_effect_is_no_fault_of_softmax),
     TEST(a_gradient_wrong_at_the_point_alone_is_wrong),
     TEST(a_count_is_held),
     TEST(a_count_takes_no_gradient),

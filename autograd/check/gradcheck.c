@@ -267,27 +267,38 @@ static derivative take(tl_checker *c, tl_path path)
     return d;
 }
 
-/* Where many bends lie close together, large steps can agree by chance, and Ridders' estimate of
- * the error is none. But a wrong gradient is wrong at every step. So if two falling steps, one
- * after the other, agree with the gradient, by differences far more exact than the one they
- * contradict, they count. A value that jumps, as one that is rounded on the way, has no slope at
- * small steps: the size of the jumps counts as error, and no gradient of zero is excused. */
-static void look_closer(tl_checker *c, derivative *d)
+/* Two falling steps, one after the other, agree with the f64 gradient, by differences far more
+ * exact than the `off` that they contradict. Then the second of them counts. */
+static bool agrees(tl_checker *c, derivative *d, double step, double last, double off)
 {
-    const double off = fabs(d->num.value - d->g[0]);
-    int agree = 0;
-    if (!(d->over[0] > 1) || d->g[0] == 0)
-        return;
-    noise_at(c, &d->path, false); /* measures the jumps */
-    for (double part = 1e-3; part > 1e-9 && agree < 2; part /= 8) {
+    for (int agree = 0; step > last; step /= 8) {
         derivative near = *d;
-        near.num = tl_shadow_derivative_near(&c->s, &d->path, part);
+        near.num = tl_shadow_derivative_from(&c->s, step);
         compare(c, &near);
         const double error = fmax(near.num.error, 2 * c->s.jumps / near.num.step);
         agree = near.over[0] <= 1 && error < 0.1 * off ? agree + 1 : 0;
-        if (agree == 2)
+        if (agree == 2) {
             *d = near;
+            return true;
+        }
     }
+    return false;
+}
+
+/* Where many bends lie close together large steps can agree by chance, and Ridders' estimate of the
+ * error is none; so is that of steps which suit a mask's -1e30, but not the scores beside it. But a
+ * wrong gradient is wrong at every step, so the small ones are asked. A value that jumps, as one
+ * that is rounded on the way, has no slope at small steps: what the jumps amount to counts as
+ * error, and no gradient of zero is excused. */
+static void look_closer(tl_checker *c, derivative *d)
+{
+    const double off = fabs(d->num.value - d->g[0]), all = tl_shadow_size(&c->s, &d->path);
+    const double size = all > 0 ? all : 1;
+    if (!(d->over[0] > 1) || d->g[0] == 0)
+        return;
+    noise_at(c, &d->path, false); /* measures the jumps */
+    if (!agrees(c, d, 1e-3 * size, 1e-9 * size, off) && size > 1e7)
+        agrees(c, d, 1e-2, 1e-8, off);
 }
 
 /* The numeric derivative contradicts the f64 gradient only because the function bends within the

@@ -26,7 +26,7 @@ double tl_shadow_value_at(tl_shadow *s, double h)
 }
 
 /* The root mean square of the elements that move; infinities stay where they are. */
-static double size_of(const tl_shadow *s, const tl_path *p)
+double tl_shadow_size(const tl_shadow *s, const tl_path *p)
 {
     double sum = 0, n = 0;
     const double own = p->element < 0 ? 0 : s->x0[p->leaf->first + p->element];
@@ -115,7 +115,7 @@ static tl_numeric attempt(tl_shadow *s, double middle, double step)
 tl_numeric tl_shadow_derivative(tl_shadow *s, const tl_path *p)
 {
     tl_numeric best = {.value = (double)NAN, .error = HUGE_VAL};
-    double middle = tl_shadow_value(s), size = size_of(s, p);
+    double middle = tl_shadow_value(s), size = tl_shadow_size(s, p);
     double step[4] = {0.05 * (size > 0 ? size : 1), size < 1e-2 && size > 0 ? 5e-4 : 0, 5e-4 * size,
                       5e-8 * size};
     for (int k = 0; k < 4; k++) {
@@ -129,10 +129,9 @@ tl_numeric tl_shadow_derivative(tl_shadow *s, const tl_path *p)
     return best;
 }
 
-tl_numeric tl_shadow_derivative_near(tl_shadow *s, const tl_path *p, double part)
+tl_numeric tl_shadow_derivative_from(tl_shadow *s, double step)
 {
-    const double size = size_of(s, p);
-    return attempt(s, tl_shadow_value(s), part * (size > 0 ? size : 1));
+    return attempt(s, tl_shadow_value(s), step);
 }
 
 /* ---- a bend, or a wrong gradient? ---- */

@@ -109,8 +109,10 @@ typedef struct {
 double tl_shadow_value_at(tl_shadow *s, double h);
 /* Its derivative by h at h = 0. */
 tl_numeric tl_shadow_derivative(tl_shadow *s, const tl_path *p);
-/* The same by steps that fall from that part of the moving leaves' size. */
-tl_numeric tl_shadow_derivative_near(tl_shadow *s, const tl_path *p, double part);
+/* The same along s->dir, by steps from that one on down. */
+tl_numeric tl_shadow_derivative_from(tl_shadow *s, double step);
+/* How large the numbers are that move. */
+double tl_shadow_size(const tl_shadow *s, const tl_path *p);
 /* Whether d is off from the f64 gradient, by that much, because of a bend at x0 or near it. */
 bool tl_shadow_bends(tl_shadow *s, const tl_numeric *d, double off);
 
