@@ -155,179 +155,179 @@ static void a_bend_beside_it_excuses_no_gradient_in_f32(void **unused)
             tl_error_clear(t);
         }
     assert_true(kinks > 0);
-    @ @SPLIT @ @ /* ---- scores beside a mask of huge numbers ---- */
+}
 
-        static tl_tensor
-        f_masked(tl_tape * on, const tl_tensor *in, int n, void *ctx)
-    {
-        (void)n, (void)ctx;
-        tl_tensor p = tl_softmax(on, tl_add(on, in[0], in[1]), -1);
-        return tl_sum(on, tl_mul(on, p, in[2]), TL_ALL, false);
+/* ---- scores beside a mask of huge numbers ---- */
+
+static tl_tensor f_masked(tl_tape *on, const tl_tensor *in, int n, void *ctx)
+{
+    (void)n, (void)ctx;
+    tl_tensor p = tl_softmax(on, tl_add(on, in[0], in[1]), -1);
+    return tl_sum(on, tl_mul(on, p, in[2]), TL_ALL, false);
+}
+
+/* The steps that suit -1e30 are none for the zeros beside it. damaged: softmax has a wrong
+ * gradient.
+ */
+static tl_verdict check_masked(tl_dtype d, double huge, bool damaged, tl_gradcheck_report *r)
+{
+    double mask[16];
+    tl_mutation factor = {&tl_op_softmax, 0, TL_MUTATE_FACTOR, 0, 0};
+    for (int i = 0; i < 16; i++)
+        mask[i] = i % 4 > i / 4 ? -huge : 0;
+    tl_tensor in[] = {random_leaf(d, TL_DIMS(4, 4)),
+                      tl_cast(t, tl_data(t, mask, TL_F64, TL_DIMS(4, 4)), d),
+                      random_leaf(d, TL_DIMS(4, 4))};
+    if (damaged)
+        tl_observe(t, &tl_mutator, &factor);
+    tl_gradcheck_with(t, f_masked, in, 3, NULL, r);
+    if (damaged)
+        tl_observe_end(t, &tl_mutator);
+    tl_error_clear(t);
+    return r->verdict;
+}
+
+static void huge_numbers_hide_no_score(void **unused)
+{
+    (void)unused;
+    for (int way = 0; way < 4; way++)
+        for (double huge = 1e4; huge < 1e38; huge *= 1e13) {
+            tl_gradcheck_report r;
+            const bool damaged = way & 2;
+            if (check_masked(way & 1 ? TL_F32 : TL_F64, huge, damaged, &r) !=
+                (damaged ? TL_WRONG : TL_RIGHT))
+                fail_msg("way %d, a mask of %g: %s", way, huge, r.text);
+        }
+}
+
+/* A bias that is the same for all keys has no gradient, and no op is to blame for that. */
+static tl_tensor f_shifted(tl_tape *on, const tl_tensor *in, int n, void *ctx)
+{
+    (void)n, (void)ctx;
+    tl_tensor y = tl_attention(on, in[0], in[1], in[1], .bias = in[2]);
+    return tl_sum(on, tl_mul(on, y, in[0]), TL_ALL, false);
+}
+
+static void a_bias_without_effect_is_no_fault_of_softmax(void **unused)
+{
+    tl_tensor in[] = {random_leaf(TL_F32, TL_DIMS(1, 2, 4, 2)),
+                      random_leaf(TL_F32, TL_DIMS(1, 2, 4, 2)),
+                      random_leaf(TL_F32, TL_DIMS(1, 1, 1))};
+    tl_gradcheck_report r;
+    (void)unused;
+    tl_gradcheck_with(t, f_shifted, in, 3, NULL, &r);
+    if (r.verdict != TL_PRECISION_LIMITED)
+        fail_msg("%s", r.text);
+    tl_error_clear(t);
+}
+
+/* ---- wrong at the point alone ---- */
+
+static tl_status like_first(tl_call *c)
+{
+    c->out[0] = *c->in[0];
+    return TL_OK;
+}
+
+static tl_status square_forward(tl_call *c)
+{
+    for (int64_t i = 0; i < tl_array_count(c->in[0]); i++) {
+        const double x = tl_array_get(c->in[0], i);
+        tl_array_put(&c->out[0], i, x * x);
     }
+    return TL_OK;
+}
 
-    /* The steps that suit -1e30 are none for the zeros beside it. damaged: softmax has a wrong
-     * gradient.
-     */
-    static tl_verdict check_masked(tl_dtype d, double huge, bool damaged, tl_gradcheck_report *r)
-    {
-        double mask[16];
-        tl_mutation factor = {&tl_op_softmax, 0, TL_MUTATE_FACTOR, 0, 0};
-        for (int i = 0; i < 16; i++)
-            mask[i] = i % 4 > i / 4 ? -huge : 0;
-        tl_tensor in[] = {random_leaf(d, TL_DIMS(4, 4)),
-                          tl_cast(t, tl_data(t, mask, TL_F64, TL_DIMS(4, 4)), d),
-                          random_leaf(d, TL_DIMS(4, 4))};
-        if (damaged)
-            tl_observe(t, &tl_mutator, &factor);
-        tl_gradcheck_with(t, f_masked, in, 3, NULL, r);
-        if (damaged)
-            tl_observe_end(t, &tl_mutator);
-        tl_error_clear(t);
-        return r->verdict;
-    }
+/* 2x, but at x = 1 it is off by a thousandth. */
+static void square_vjp(tl_vjp *g)
+{
+    tl_tensor x = g->in[0];
+    tl_tensor at = tl_eq(g->t, x, tl_scalar(g->t, tl_dtype_of(g->t, x), 1));
+    tl_tensor dx = tl_mul(g->t, g->dy[0], tl_scale(g->t, x, 2));
+    g->dx[0] = tl_where(g->t, at, tl_scale(g->t, dx, 1.001), dx);
+}
 
-    static void huge_numbers_hide_no_score(void **unused)
-    {
-        (void)unused;
-        for (int way = 0; way < 4; way++)
-            for (double huge = 1e4; huge < 1e38; huge *= 1e13) {
-                tl_gradcheck_report r;
-                const bool damaged = way & 2;
-                if (check_masked(way & 1 ? TL_F32 : TL_F64, huge, damaged, &r) !=
-                    (damaged ? TL_WRONG : TL_RIGHT))
-                    fail_msg("way %d, a mask of %g: %s", way, huge, r.text);
-            }
-    }
+static const tl_op op_square = {.name = "square_but_at_1",
+                                .n_in = 1,
+                                .n_out = 1,
+                                .shape = like_first,
+                                .forward = square_forward,
+                                .vjp = square_vjp,
+                                .saves_in = 1};
+FUNCTION(f_square, tl_apply1(TL_AT(on), &op_square, NULL, in, 1))
 
-    /* A bias that is the same for all keys has no gradient, and no op is to blame for that. */
-    static tl_tensor f_shifted(tl_tape * on, const tl_tensor *in, int n, void *ctx)
-    {
-        (void)n, (void)ctx;
-        tl_tensor y = tl_attention(on, in[0], in[1], in[1], .bias = in[2]);
-        return tl_sum(on, tl_mul(on, y, in[0]), TL_ALL, false);
-    }
-
-    static void a_bias_without_effect_is_no_fault_of_softmax(void **unused)
-    {
-        tl_tensor in[] = {random_leaf(TL_F32, TL_DIMS(1, 2, 4, 2)),
-                          random_leaf(TL_F32, TL_DIMS(1, 2, 4, 2)),
-                          random_leaf(TL_F32, TL_DIMS(1, 1, 1))};
+static void a_gradient_wrong_at_the_point_alone_is_wrong(void **unused)
+{
+    (void)unused;
+    for (int fast = 0; fast < 2; fast++) {
         tl_gradcheck_report r;
-        (void)unused;
-        tl_gradcheck_with(t, f_shifted, in, 3, NULL, &r);
-        if (r.verdict != TL_PRECISION_LIMITED)
+        tl_tensor x = tl_data(t, ((double[]){1, 0.5}), TL_F64, TL_DIMS(2));
+        if (tl_gradcheck_with(t, f_square, &x, 1, NULL, &r, .fast = fast) != TL_WRONG)
             fail_msg("%s", r.text);
         tl_error_clear(t);
     }
+}
 
-    /* ---- wrong at the point alone ---- */
+/* ---- inputs that are constants to an op ---- */
 
-    static tl_status like_first(tl_call * c)
-    {
-        c->out[0] = *c->in[0];
-        return TL_OK;
-    }
+FUNCTION(f_counted, tl_cross_entropy(on, in[0], in[1], TL_MEAN, .count = in[2]))
+FUNCTION(f_counted_nll,
+         tl_nll(on, tl_log_softmax(on, in[0], -1), in[1], TL_MEAN, .count = tl_scale(on, in[2], 2)))
+FUNCTION(f_divided, tl_div(on, tl_cross_entropy(on, in[0], in[1], TL_SUM), in[2]))
 
-    static tl_status square_forward(tl_call * c)
-    {
-        for (int64_t i = 0; i < tl_array_count(c->in[0]); i++) {
-            const double x = tl_array_get(c->in[0], i);
-            tl_array_put(&c->out[0], i, x * x);
-        }
-        return TL_OK;
-    }
+FUNCTION(f_both, tl_add(on, f_counted(on, in, n, ctx), f_divided(on, in, n, ctx)))
 
-    /* 2x, but at x = 1 it is off by a thousandth. */
-    static void square_vjp(tl_vjp * g)
-    {
-        tl_tensor x = g->in[0];
-        tl_tensor at = tl_eq(g->t, x, tl_scalar(g->t, tl_dtype_of(g->t, x), 1));
-        tl_tensor dx = tl_mul(g->t, g->dy[0], tl_scale(g->t, x, 2));
-        g->dx[0] = tl_where(g->t, at, tl_scale(g->t, dx, 1.001), dx);
-    }
+static tl_tensor f_slope(tl_tape *on, const tl_tensor *in, int n, void *ctx)
+{
+    tl_tensor dx = TL_NONE, y = f_counted(on, in, n, ctx);
+    tl_gradients(on, y, in, 1, TL_NONE, &dx);
+    return dx;
+}
 
-    static const tl_op op_square = {.name = "square_but_at_1",
-                                    .n_in = 1,
-                                    .n_out = 1,
-                                    .shape = like_first,
-                                    .forward = square_forward,
-                                    .vjp = square_vjp,
-                                    .saves_in = 1};
-    FUNCTION(f_square, tl_apply1(TL_AT(on), &op_square, NULL, in, 1))
-
-    static void a_gradient_wrong_at_the_point_alone_is_wrong(void **unused)
-    {
-        (void)unused;
-        for (int fast = 0; fast < 2; fast++) {
+static void a_count_is_held(void **unused)
+{
+    static tl_function *const f[] = {f_counted, f_counted_nll, f_slope, f_divided};
+    (void)unused;
+    for (int k = 0; k < 4; k++)
+        for (int order = 1; order <= 2; order++) {
             tl_gradcheck_report r;
-            tl_tensor x = tl_data(t, ((double[]){1, 0.5}), TL_F64, TL_DIMS(2));
-            if (tl_gradcheck_with(t, f_square, &x, 1, NULL, &r, .fast = fast) != TL_WRONG)
-                fail_msg("%s", r.text);
-            tl_error_clear(t);
+            tl_tensor in[] = {random_leaf(TL_F64, TL_DIMS(2, 3)),
+                              tl_data(t, ((int64_t[]){0, 2}), TL_I64, TL_DIMS(2)),
+                              tl_data(t, ((double[]){2}), TL_F64, TL_SCALAR)};
+            tl_verdict v = order == 1 ? tl_gradcheck_with(t, f[k], in, 3, NULL, &r, .seed = 0)
+                                      : tl_gradgradcheck_with(t, f[k], in, 3, NULL, &r, .seed = 0);
+            if (v != TL_RIGHT)
+                fail_msg("function %d, order %d: %s", k, order, r.text);
+            if (order == 1)
+                assert_int_equal(r.leaves, k == 3 ? 2 : 1); /* what only divides varies */
         }
-    }
+}
 
-    /* ---- inputs that are constants to an op ---- */
+/* To differentiate by it is refused. */
+static void a_count_takes_no_gradient(void **unused)
+{
+    tl_tensor in[] = {random_leaf(TL_F64, TL_DIMS(2, 3)),
+                      tl_data(t, ((int64_t[]){0, 2}), TL_I64, TL_DIMS(2)),
+                      tl_data(t, ((double[]){2}), TL_F64, TL_SCALAR)};
+    (void)unused;
+    for (int i = 0; i < 3; i += 2)
+        tl_require_grad(t, in[i]);
+    tl_backward(t, f_counted(t, in, 3, NULL));
+    expect_failure(t, TL_ENOGRAD, "the vjp of cross_entropy gives no gradient for its input 2");
+    in[2] = tl_data(t, ((double[]){2}), TL_F64, TL_SCALAR); /* a divisor, too: it is not held */
+    assert_int_equal(tl_gradcheck(t, f_both, in, 3, NULL), TL_WRONG);
+    expect_failure(t, TL_ENOGRAD, "gives no gradient for its input 2");
+}
 
-    FUNCTION(f_counted, tl_cross_entropy(on, in[0], in[1], TL_MEAN, .count = in[2]))
-    FUNCTION(f_counted_nll, tl_nll(on, tl_log_softmax(on, in[0], -1), in[1], TL_MEAN,
-                                   .count = tl_scale(on, in[2], 2)))
-    FUNCTION(f_divided, tl_div(on, tl_cross_entropy(on, in[0], in[1], TL_SUM), in[2]))
-
-    FUNCTION(f_both, tl_add(on, f_counted(on, in, n, ctx), f_divided(on, in, n, ctx)))
-
-    static tl_tensor f_slope(tl_tape * on, const tl_tensor *in, int n, void *ctx)
-    {
-        tl_tensor dx = TL_NONE, y = f_counted(on, in, n, ctx);
-        tl_gradients(on, y, in, 1, TL_NONE, &dx);
-        return dx;
-    }
-
-    static void a_count_is_held(void **unused)
-    {
-        static tl_function *const f[] = {f_counted, f_counted_nll, f_slope, f_divided};
-        (void)unused;
-        for (int k = 0; k < 4; k++)
-            for (int order = 1; order <= 2; order++) {
-                tl_gradcheck_report r;
-                tl_tensor in[] = {random_leaf(TL_F64, TL_DIMS(2, 3)),
-                                  tl_data(t, ((int64_t[]){0, 2}), TL_I64, TL_DIMS(2)),
-                                  tl_data(t, ((double[]){2}), TL_F64, TL_SCALAR)};
-                tl_verdict v = order == 1
-                                   ? tl_gradcheck_with(t, f[k], in, 3, NULL, &r, .seed = 0)
-                                   : tl_gradgradcheck_with(t, f[k], in, 3, NULL, &r, .seed = 0);
-                if (v != TL_RIGHT)
-                    fail_msg("function %d, order %d: %s", k, order, r.text);
-                if (order == 1)
-                    assert_int_equal(r.leaves, k == 3 ? 2 : 1); /* what only divides varies */
-            }
-    }
-
-    /* To differentiate by it is refused. */
-    static void a_count_takes_no_gradient(void **unused)
-    {
-        tl_tensor in[] = {random_leaf(TL_F64, TL_DIMS(2, 3)),
-                          tl_data(t, ((int64_t[]){0, 2}), TL_I64, TL_DIMS(2)),
-                          tl_data(t, ((double[]){2}), TL_F64, TL_SCALAR)};
-        (void)unused;
-        for (int i = 0; i < 3; i += 2)
-            tl_require_grad(t, in[i]);
-        tl_backward(t, f_counted(t, in, 3, NULL));
-        expect_failure(t, TL_ENOGRAD, "the vjp of cross_entropy gives no gradient for its input 2");
-        in[2] = tl_data(t, ((double[]){2}), TL_F64, TL_SCALAR); /* a divisor, too: it is not held */
-        assert_int_equal(tl_gradcheck(t, f_both, in, 3, NULL), TL_WRONG);
-        expect_failure(t, TL_ENOGRAD, "gives no gradient for its input 2");
-    }
-
-    const struct CMUnitTest tl_tests_bends[] = {
-        TEST(a_small_bend_is_a_kink),
-        TEST(a_bend_excuses_no_wrong_gradient),
-        TEST(a_bend_beside_the_point_is_not_wrong),
-        TEST(a_bend_beside_it_excuses_no_gradient_in_f32),
-        @ @SPLIT @ @TEST(huge_numbers_hide_no_score),
-        TEST(a_bias_without_effect_is_no_fault_of_softmax),
-        TEST(a_gradient_wrong_at_the_point_alone_is_wrong),
-        TEST(a_count_is_held),
-        TEST(a_count_takes_no_gradient),
-    };
-    const size_t tl_tests_bends_count = sizeof tl_tests_bends / sizeof tl_tests_bends[0];
+const struct CMUnitTest tl_tests_bends[] = {
+    TEST(a_small_bend_is_a_kink),
+    TEST(a_bend_excuses_no_wrong_gradient),
+    TEST(a_bend_beside_the_point_is_not_wrong),
+    TEST(a_bend_beside_it_excuses_no_gradient_in_f32),
+    TEST(huge_numbers_hide_no_score),
+    TEST(a_bias_without_effect_is_no_fault_of_softmax),
+    TEST(a_gradient_wrong_at_the_point_alone_is_wrong),
+    TEST(a_count_is_held),
+    TEST(a_count_takes_no_gradient),
+};
+const size_t tl_tests_bends_count = sizeof tl_tests_bends / sizeof tl_tests_bends[0];

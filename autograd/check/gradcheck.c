@@ -207,18 +207,6 @@ static double units_of_1(tl_checker *c, double step)
     return 64 * 0x1p-52 * fmin(1, tl_shadow_largest(&c->s)) / step;
 }
 
-/* The same for a derivative that is computed in the user's dtypes, where a factor of the gradient
- * may be such a difference (softmax's p - 1): units of 1 in the largest cotangent. */
-static double units_of_cotangent(const tl_checker *c)
-{
-    double largest = 0, sum = 0;
-    for (int64_t i = 0; i < c->s.n_y; i++)
-        largest = fmax(largest, fabs(c->s.cotangent[i]));
-    for (int64_t k = 0; k < c->s.n; k++)
-        sum += c->s.dir[k] * c->s.dir[k];
-    return 8 * fmin(c->unit, tl_unit_of(TL_F32)) * largest * sqrt(sum);
-}
-
 /* Both are within their tolerances except for the measured effect of roundings. Ridders' estimate
  * is no bound, because the jumps of the value may be more. But a function that asks whether x == 1
  * jumps as well, by any amount. So in f64, where few digits are ever lost, no more than 1e-6 of the
@@ -236,7 +224,7 @@ static bool is_lost(tl_checker *c, derivative d)
         noise[1] = noise[0] + 32 * (noise_at(c, &d.path, true) + d.sway +
                                     c->unit * (d.terms - d.scale)); /* of terms that cancel */
     if (d.over[0] <= 1)
-        noise[1] = fmax(noise[1], units_of_cotangent(c));
+        noise[1] = fmax(noise[1], tl_shadow_units(&c->s, c->unit));
     for (int own = 0; own < 2; own++)
         if (!((d.over[own] - 1) * d.tolerance[own] <= noise[own]))
             return false;

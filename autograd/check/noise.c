@@ -178,6 +178,16 @@ double tl_shadow_largest(tl_shadow *s)
     return s->largest = most;
 }
 
+double tl_shadow_units(const tl_shadow *s, double unit)
+{
+    double largest = 0, sum = 0;
+    for (int64_t i = 0; i < s->n_y; i++)
+        largest = fmax(largest, fabs(s->cotangent[i]));
+    for (int64_t k = 0; k < s->n; k++)
+        sum += s->dir[k] * s->dir[k];
+    return 8 * fmin(unit, tl_unit_of(TL_F32)) * largest * sqrt(sum);
+}
+
 static tl_status noise_in_f64(tl_shadow *s)
 {
     s->jumps = jumps(s);

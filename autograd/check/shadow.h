@@ -125,6 +125,10 @@ tl_status tl_shadow_sway(tl_shadow *s, double unit);
 tl_status tl_shadow_terms(tl_shadow *s);
 /* The size of the largest element that the recorded function has read or made. */
 double tl_shadow_largest(tl_shadow *s);
+/* What some units of 1 in the largest cotangent make of the derivative along s->dir. A factor of a
+ * gradient may be 1 plus or minus something far smaller (softmax's p - 1), computed in the user's
+ * dtypes, whose unit is given. */
+double tl_shadow_units(const tl_shadow *s, double unit);
 /* Fills noise[own] and, in f64, s->jumps. */
 tl_status tl_shadow_noise(tl_shadow *s, bool own);
 
