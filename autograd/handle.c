@@ -157,7 +157,8 @@ void tl_error_clear(void *object)
     if (o->kind == TL_KIND_TAPE && (o->err.status != TL_OK || ((tl_tape *)o)->missed))
         tl_grad_clear(object); /* what failed may have been part of a batch */
     tl_err_clear(&o->err);
-    tl_err_clear(&speaker(o)->err);
+    if (tl_failed(o)) /* the model; without an error, other threads may be reading it */
+        tl_err_clear(&speaker(o)->err);
 }
 
 void tl_object_hold(void *object)
