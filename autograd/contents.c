@@ -135,7 +135,7 @@ double tl_item_at(tl_at at, tl_tensor x)
     return tl_array_get(&v->a, 0);
 }
 
-tl_status tl_keep_at(tl_at at, tl_tensor x, void *out, size_t bytes)
+tl_status tl_keep_at(tl_at at, tl_tensor x, void *out, tl_c_data c, size_t bytes)
 {
     tl_value *v = tl_readable(at, x, "tl_keep");
     if (v == NULL)
@@ -144,6 +144,16 @@ tl_status tl_keep_at(tl_at at, tl_tensor x, void *out, size_t bytes)
     if (bytes != want)
         return tl_tape_fail(at, TL_ESHAPE, "tl_keep: the tensor has %zu bytes, the room given %zu",
                             want, bytes);
+    if (c.bytes > 0 && c.bytes < want)
+        return tl_tape_fail(at, TL_ESHAPE,
+                            "tl_keep: the tensor has %zu bytes, but out ends after %zu", want,
+                            c.bytes);
+    const bool real = c.type != NULL && /* integers may take the bits of anything */
+                      (strcmp(c.type, "float") == 0 || strcmp(c.type, "double") == 0);
+    tl_err e = {.status = TL_OK};
+    if (real && tl_c_type_check(c.type, v->a.dtype, &e) != TL_OK)
+        return tl_tape_fail(at, e.status, "tl_keep: out is of the C type %s, the tensor %s", c.type,
+                            tl_dtype_name(v->a.dtype));
     TL_TRY(TL_NEED_N_AT(at, out, want > 0));
     tl_shape s = tl_array_shape(&v->a);
     tl_array dst = tl_array_make(v->a.dtype, &s, out);

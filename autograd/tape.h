@@ -152,9 +152,9 @@ double tl_item_at(tl_at at, tl_tensor x);
 /* Stores x, of one element, in *to (NaN: an error): now or, if traced, after each run. */
 #define tl_watch(t, x, to) tl_watch_at(TL_AT(t), x, to)
 tl_status tl_watch_at(tl_at at, tl_tensor x, double *to);
-/* Copies x out, row-major, in its own dtype; bytes must be its exact size. */
-#define tl_keep(t, x, out, bytes) tl_keep_at(TL_AT(t), x, out, bytes)
-tl_status tl_keep_at(tl_at at, tl_tensor x, void *out, size_t bytes);
+/* Copies x out, row-major, in its own dtype (a float * must fit it); bytes must be its size. */
+#define tl_keep(t, x, out, bytes) tl_keep_at(TL_AT(t), x, out, TL_C_DATA(out), bytes)
+tl_status tl_keep_at(tl_at at, tl_tensor x, void *out, tl_c_data c, size_t bytes);
 /* Prints x to f, rows and columns aligned. */
 #define tl_print(t, f, x) tl_print_at(TL_AT(t), f, x)
 tl_status tl_print_at(tl_at at, FILE *f, tl_tensor x);

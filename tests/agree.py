@@ -146,7 +146,8 @@ class Tally:
         x = torch.empty(
             shape.dim[: shape.ndim], dtype=next(d for d, n in DTYPES.items() if n == dtype)
         )
-        lib.tl_keep_at(self.at, y, c_void_p(x.data_ptr()), c_size_t(x.numel() * x.element_size()))
+        lib.tl_keep_at(self.at, y, c_void_p(x.data_ptr()), CData(),
+                       c_size_t(x.numel() * x.element_size()))
         self.check()
         return x
 

@@ -186,7 +186,7 @@ ROW(tl_batch_axis_tape_at, SAYS, (T, IN(WIDE), INT(1), PTR_MAYBE(__FILE__), INT(
 ROW(tl_batch_axis_model_at, SAYS, (MODEL, IN(V), INT(1), PTR_MAYBE(__FILE__), INT(1)))
 ROW(tl_watch_at, SAYS, (AT, IN(ONE), PTR(a->doubles)))
 ROW(tl_item_at, SAYS, (AT, IN(ONE)))
-ROW(tl_keep_at, SAYS, (AT, IN(F), PTR(a->floats), BYTES(24)))
+ROW(tl_keep_at, SAYS, (AT, IN(F), PTR(a->floats), (tl_c_data){0}, BYTES(24)))
 ROW(tl_assign_at, SAYS, (AT, IN(P), IN(F)))
 ROW(tl_write, SAYS, (MODEL, IN(P), PTR(a->floats), BYTES(24)))
 ROW(tl_print_at, SAYS, (AT, STREAM, IN(F)))

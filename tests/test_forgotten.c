@@ -175,6 +175,19 @@ static void data_have_the_size_of_their_shape(void **unused)
     assert_false(tl_is_none(tl_data(t, part, TL_F32, TL_DIMS(50, 2))));
     assert_false(tl_is_none(tl_data(t, &x[50], TL_F32, TL_DIMS(50, 2))));
     assert_false(tl_is_none(of_unknown_size(t, x[0])));
+    /* What is read goes where it fits; integers may take the bits of anything. */
+    tl_tensor f = tl_data(t, x, TL_F32, TL_DIMS(4)), n = tl_data(t, z, TL_I64, TL_DIMS(2));
+    uint32_t bits[4];
+    double wide[2];
+    float few[3];
+    assert_int_equal(tl_keep(t, n, wide, sizeof wide), TL_EDTYPE);
+    assert_said(t, TL_EDTYPE, "tl_keep: out is of the C type double, the tensor I64", NULL);
+    assert_int_equal(tl_keep(t, f, wide, sizeof wide), TL_EDTYPE);
+    assert_said(t, TL_EDTYPE, "double, the tensor F32", NULL);
+    assert_int_equal(tl_keep(t, f, few, 16), TL_ESHAPE);
+    assert_said(t, TL_ESHAPE, "has 16 bytes, but out ends after 12", NULL);
+    assert_int_equal(tl_keep(t, f, bits, sizeof bits), TL_OK);
+    assert_int_equal(tl_keep(t, n, (void *)wide, sizeof wide), TL_OK);
     assert_false(tl_failed(t));
     tl_free(t, m);
 }

@@ -89,7 +89,7 @@ tl_graph *tl_compiled_at(const tl_compiled *c, int i);
 /* The graph as text, a line for each node: %3 = add(%1, %2) : F32 [2, 3]   # model.c:12 */
 tl_status tl_graph_print(tl_graph *g, FILE *f);
 /* The same for Graphviz (dot -Tsvg): blue work, green pointwise, yellow reductions, red nodes that
- * change something outside; dashed nodes cost nothing. */
+ * change something outside; dashed: no step of their own, in others' loops (grey) or views. */
 tl_status tl_graph_dot(tl_graph *g, FILE *f);
 /* Why each value with several users is kept or computed inside their loops: users u, bytes T that
  * it reads and O that it would write, both costs (inline T*u, keep T + O*(1+u)), the verdict and

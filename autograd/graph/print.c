@@ -266,6 +266,8 @@ tl_status tl_graph_explain(tl_graph *g, FILE *f)
     explain_all(g, g->decision, "inlined", f, kept);
     fputs("kept from forward to backward, or computed again there (two users):\n", f);
     explain_all(g, g->rest, "again", f, resting);
+    if (resting[false] + resting[true] == 0)
+        fputs("(none)\n", f);
     char text[4][BYTES_TEXT];
     fprintf(f,
             "%d values kept, %d inlined; %d kept for backward, %d computed again; a run writes %s "

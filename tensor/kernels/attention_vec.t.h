@@ -38,17 +38,12 @@ static inline A(vec) A(first)(A(vec) v, int64_t n, A(vec) other)
 #if !VEC_FMA && ATTN_BITS == 32 && !TL_HAS_FMA
 static inline A(vec) A(fma)(A(vec) a, A(vec) b, A(vec) c)
 {
-    float_pair x[2], y[2], z[2];
-    memcpy(x, &a, sizeof x);
-    memcpy(y, &b, sizeof y);
-    memcpy(z, &c, sizeof z);
-    VEC_UNROLL for (int i = 0; i < 2; i++)
-        x[i] = __builtin_convertvector(fma_pair(__builtin_convertvector(x[i], double_pair),
-                                                __builtin_convertvector(y[i], double_pair),
-                                                __builtin_convertvector(z[i], double_pair)),
-                                       float_pair);
-    memcpy(&a, x, sizeof x);
-    return a;
+#define HALF(x, i) __builtin_convertvector(VEC_PAIR(x, i), double_pair)
+    const double_pair lo = fma_pair(HALF(a, 0), HALF(b, 0), HALF(c, 0)),
+                      hi = fma_pair(HALF(a, 2), HALF(b, 2), HALF(c, 2));
+#undef HALF
+    return VEC_FOUR(__builtin_convertvector(lo, float_pair),
+                    __builtin_convertvector(hi, float_pair));
 }
 #elif !VEC_FMA
 static inline A(vec) A(fma)(A(vec) a, A(vec) b, A(vec) c)

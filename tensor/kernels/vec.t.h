@@ -16,12 +16,18 @@
 #else
 #define VEC_UNROLL _Pragma("GCC unroll 16")
 #endif
-/* The lanes of x, and then of y, that have the numbers given: as many as x has. ints is a vector of
- * as many integers of the same size. */
+/* SHUFFLE: the lanes of x, and then of y, that have the numbers given, as many as x has; ints is a
+ * vector of as many integers of the same size. PAIR: lanes i and i + 1. FOUR: two pairs of floats.
+ */
 #if !defined(__clang__) && __GNUC__ < 12
+typedef float vec_four __attribute__((vector_size(16)));
 #define VEC_SHUFFLE(ints, x, y, ...) __builtin_shuffle(x, y, (ints){__VA_ARGS__})
+#define VEC_PAIR(x, i) ((float_pair){(x)[i], (x)[(i) + 1]})
+#define VEC_FOUR(x, y) ((vec_four){(x)[0], (x)[1], (y)[0], (y)[1]})
 #else
 #define VEC_SHUFFLE(ints, x, y, ...) __builtin_shufflevector(x, y, __VA_ARGS__)
+#define VEC_PAIR(x, i) __builtin_shufflevector(x, x, i, (i) + 1)
+#define VEC_FOUR(x, y) __builtin_shufflevector(x, y, 0, 1, 2, 3)
 #endif
 
 #if defined(__AVX512F__)
