@@ -21,7 +21,8 @@ tl_array tl_samples_as(tl_dtype dtype, tl_shape shape, const void *data, tl_c_da
 {
     tl_err e = {.status = TL_OK};
     tl_array a = tl_array_make(dtype, &shape, (void *)(uintptr_t)data); /* it is only read */
-    const size_t bytes = (size_t)tl_array_count(&a) * tl_dtype_size(dtype);
+    const bool sound = tl_shape_check(&shape, dtype, &e) == TL_OK; /* else no loader takes it */
+    const size_t bytes = sound ? (size_t)tl_array_count(&a) * tl_dtype_size(dtype) : 0;
     if (tl_c_type_check(c.type, dtype, &e) != TL_OK)
         a = (tl_array){.data = (void *)(uintptr_t)c.type, .dtype = dtype, .stride = {OTHER_TYPE}};
     else if (c.bytes > 0 && c.bytes < bytes)

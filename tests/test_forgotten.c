@@ -160,8 +160,8 @@ static void data_have_the_size_of_their_shape(void **unused)
     assert_true(tl_is_none(tl_data(t, x, TL_F32, TL_DIMS(200, 2))));
     assert_said(t, TL_ESHAPE, "tl_data: F32 [200, 2] has 1600 bytes", "end after 800",
                 "test_forgotten.c", NULL);
-    assert_true(tl_is_none(tl_data(t, &x[99], TL_F32, TL_DIMS(3))));
-    assert_said(t, TL_ESHAPE, "12 bytes", "end after 8", NULL);
+    assert_true(tl_is_none(tl_data(t, &x[98], TL_F32, TL_DIMS(5))));
+    assert_said(t, TL_ESHAPE, "20 bytes", "end after 16", NULL);
     assert_true(tl_is_none(tl_constant(t, y, TL_F64, TL_DIMS(5))));
     assert_said(t, TL_ESHAPE, "tl_constant", "end after 32", NULL);
     assert_true(tl_is_none(tl_bound(t, y, TL_F64, TL_DIMS(5))));
@@ -188,7 +188,16 @@ static void data_have_the_size_of_their_shape(void **unused)
     assert_said(t, TL_ESHAPE, "has 16 bytes, but out ends after 12", NULL);
     assert_int_equal(tl_keep(t, f, bits, sizeof bits), TL_OK);
     assert_int_equal(tl_keep(t, n, (void *)wide, sizeof wide), TL_OK);
+    static struct { /* whose elements begin in what would be its padding */
+        double scale;
+        int n;
+        float at[];
+    } row = {1, 6, {1, 2, 3, 4, 5, 6}};
+    assert_false(tl_is_none(tl_data(t, row.at, TL_F32, TL_DIMS(6))));
     assert_false(tl_failed(t));
+    const tl_array no_shape = tl_samples(TL_F64, TL_DIMS(-5, 1), y);
+    assert_int_equal(tl_loader_new(t, "it", &no_shape, 1, .batch = 1).n, 0);
+    assert_said(t, TL_EDOMAIN, "from -5 samples", NULL);
     tl_free(t, m);
 }
 
