@@ -204,7 +204,8 @@ typedef struct {
     bool retain;         /* keep values and saved tensors, so that backward can run again */
     bool partial;        /* allow parameters that y does not reach */
     bool ragged;         /* allow another program than in earlier micro-batches of the step: other
-                          * ops (as many as a sample is long, say), or fewer calls of tl_backward.
+                          * ops (as many as a sample is long, say), or fewer calls of tl_backward;
+                          * and, under TL_STRICT, the program of the call before once more.
                           * Sums continue by call number: make the calls of all micro-batches
                           * first, or the bits depend on the split (NUMERICS 10.3) */
     bool put_off;        /* leave parameters' gradients to tl_accumulate (traced: each run does) */

@@ -253,6 +253,35 @@ static void micro_batch(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, 
         out[0] = y;
 }
 
+static void clears_first(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int n_out, void *m)
+{
+    tl_grad_clear(t);
+    micro_batch(t, in, n, out, n_out, m);
+}
+
+/* Nothing goes on where the gradients before have been dropped, called or compiled. */
+static void a_program_that_clears_first_is_no_second_micro_batch(void **unused)
+{
+    static const float x[] = {1, 2, 3, 4};
+    (void)unused;
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tape *t = tl_tape_new(m);
+    tl_compiled *c = tl_compile(t, clears_first, 1, m);
+    tl_mode_push(t, TL_STRICT);
+    for (int compiled = 0; compiled < 2; compiled++) {
+        for (int i = 0; i < 3; i++) {
+            tl_tensor in = tl_data(t, x, TL_F32, TL_DIMS(2, 2)), y;
+            if (compiled)
+                tl_run(c, &in, 1, &y);
+            else
+                clears_first(t, &in, 1, NULL, 0, m);
+            assert_string_equal(tl_error(t), "");
+        }
+        tl_tape_reset(t);
+    }
+    tl_free(c, t, m);
+}
+
 static void a_reset_between_micro_batches(void **unused)
 {
     static const float x[] = {1, 2, 3, 4};
@@ -283,11 +312,11 @@ static void a_reset_between_micro_batches(void **unused)
     }
     /* Several backwards of what was recorded before the first, of other programs, or ragged. */
     tl_mode_push(t, TL_STRICT);
-    for (int way = 0; way < 3; way++) {
+    for (int way = 0; way < 4; way++) {
         tl_tensor w = tl_model_find(m, "w"), in = tl_data(t, x, TL_F32, TL_DIMS(2, 2)), y[3];
         for (int i = 0; i < 3; i++)
             y[i] = tl_sum(t, tl_tanh(t, tl_matmul(t, in, w)), TL_ALL, false);
-        assert_int_equal(tl_backward(t, y[0]), TL_OK);
+        assert_int_equal(tl_backward(t, y[0], .ragged = way == 3), TL_OK);
         if (way == 0)
             assert_int_equal(tl_backward(t, y[1]), TL_OK);
         tl_tensor z = tl_tanh(t, tl_matmul(t, tl_data(t, x, TL_F32, TL_DIMS(2, 2)), w));
@@ -1094,6 +1123,7 @@ const struct CMUnitTest tl_tests_forgotten[] = {
     cmocka_unit_test(data_have_the_type_of_their_dtype),
     cmocka_unit_test(data_have_the_size_of_their_shape),
     cmocka_unit_test(a_reset_between_micro_batches),
+    cmocka_unit_test(a_program_that_clears_first_is_no_second_micro_batch),
     cmocka_unit_test(rows_apart_and_labels_of_ints),
     cmocka_unit_test(no_data),
     cmocka_unit_test(arrays_in_place),

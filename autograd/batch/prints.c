@@ -106,13 +106,15 @@ static bool alike(const tl_print *x, const tl_print *y)
 
 /* Under TL_STRICT: an error if call k, whose walk begins at node `first`, runs the program of the
  * call before it on what has been recorded since. It is then another micro-batch in one recording,
- * whose gradients no sum continues. last: the print of a graph's last call. */
+ * whose gradients no sum continues. last: its print, or for a graph that of the last of its calls
+ * which add to those of this tape. */
 static tl_status check_reset(tl_at at, int k, const tl_print *last, uint32_t first)
 {
     const tl_tape *t = at.tape;
     const tl_print *before = k > 0 && k <= t->prints.n ? &t->prints.print[k - 1] : NULL;
     if (!(t->now.mode & TL_STRICT) || before == NULL || before->node == NULL || last->ragged ||
-        before->generation != t->generation || first < before->recorded || !alike(before, last))
+        before->ragged || before->generation != t->generation || first < before->recorded ||
+        !alike(before, last))
         return TL_OK;
     return tl_tape_fail(at, TL_EUSAGE,
                         "tl_backward: TL_STRICT: call %d runs the program of the call before, on "
@@ -245,8 +247,12 @@ tl_status tl_prints_run(tl_at at, const tl_prints *traced)
 {
     int calls = at.tape->calls;
     const tl_print *last = NULL;
-    for (int i = 0; i < traced->n; i++)
-        last = traced->print[i].node != NULL ? &traced->print[i] : last;
+    for (int i = 0; i < traced->n; i++) { /* a program that clears first goes on with nothing */
+        if (traced->print[i].node != NULL)
+            last = &traced->print[i];
+        else if (traced->print[i].n == CLEARED)
+            break;
+    }
     if (last != NULL)
         TL_TRY(check_reset(at, calls, last, UINT32_MAX));
     for (int i = 0; i < traced->n; i++) {
