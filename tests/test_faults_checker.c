@@ -383,6 +383,49 @@ static void roundings_that_are_alike_everywhere_are_not_wrong(void **unused)
     assert_true(limited > 10);
 }
 
+/* Takes its operands for floats, whatever they are. */
+static tl_status floats_alone(tl_call *c)
+{
+    memset(c->out[0].data, 0, (size_t)tl_array_count(&c->out[0]) * tl_dtype_size(c->out[0].dtype));
+    for (int64_t i = 0; i < tl_array_count(c->in[0]); i++)
+        ((float *)c->out[0].data)[i] = 3 * ((const float *)c->in[0]->data)[i];
+    return TL_OK;
+}
+
+static const tl_op op_floats_alone = {.name = "user_floats_alone",
+                                      .n_in = 1,
+                                      .n_out = 1,
+                                      .attr = factor_schema,
+                                      .attr_size = sizeof(factor_attrs),
+                                      .shape = like_first,
+                                      .forward = floats_alone,
+                                      .vjp = triple_vjp};
+
+static tl_tensor f_floats_alone(tl_tape *on, const tl_tensor *in, int n, void *ctx)
+{
+    return tl_apply1(TL_AT(on), &op_floats_alone, ctx, in, n);
+}
+
+FUNCTION(f_loses_digits, tl_square(on, tl_shift(on, tl_shift(on, in[0], 1e6), -1e6)))
+
+/* A value that is another in f64 is told, but not where digits were lost: no op is to blame then.
+ */
+static void doubles_taken_for_floats_are_suspected(void **unused)
+{
+    static const float x[] = {0.01f, 0.02f, -0.013f, 0.004f};
+    (void)unused;
+    for (int lost = 0; lost < 2; lost++) {
+        factor_attrs a = {TL_F32, 1};
+        tl_gradcheck_report r;
+        tl_tensor in = tl_data(t, x, TL_F32, TL_DIMS(4));
+        tl_gradcheck_with(t, lost ? f_loses_digits : f_floats_alone, &in, 1, &a, &r, .all = true);
+        if (r.verdict != (lost ? TL_PRECISION_LIMITED : TL_WRONG) ||
+            (strstr(r.text, "does an op take doubles for floats?") != NULL) == lost)
+            fail_msg("%d: %s", lost, r.text);
+        tl_error_clear(t);
+    }
+}
+
 /* A mask kept as floats: beside 1 the function is another, which is no rounding's doing. */
 static tl_tensor f_masked(tl_tape *on, const tl_tensor *in, int n, void *ctx)
 {
@@ -563,6 +606,7 @@ const struct CMUnitTest tl_tests_faults_checker[] = {
     TEST(a_narrow_leaf_has_narrow_gradients),
     TEST(lost_digits_are_not_a_wrong_gradient),
     TEST(roundings_that_are_alike_everywhere_are_not_wrong),
+    TEST(doubles_taken_for_floats_are_suspected),
     TEST(what_jumps_or_turns_excuses_nothing),
     TEST(a_softmax_bug_does_not_hide_behind_a_cotangent_of_ones),
     TEST(nothing_checked_is_not_passed),

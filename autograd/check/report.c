@@ -42,15 +42,16 @@ static const char *culprit_text(const tl_culprit *w, const char *none, char *buf
     return buf;
 }
 
-/* Says so if the run in f64 gave quite another result than the recorded one, as an op of the user's
- * does that takes all its operands for floats. Returns buf. */
+/* Says so if the run in f64 gave quite another result than the recorded one, though no digits are
+ * lost, as an op of the user's does that takes all its operands for floats. Returns buf. */
 static const char *value_text(tl_checker *c, char *buf, size_t cap)
 {
     tl_shadow *s = &c->s;
     const tl_value *y = s->rec == NULL ? NULL : tl_peek(s->rec, s->y);
     double own = 0, size = 0;
     buf[0] = '\0';
-    if (s->cotangent == NULL || y == NULL || y->st == NULL || c->r->verdict == TL_RIGHT)
+    if (s->cotangent == NULL || y == NULL || y->st == NULL || c->r->verdict == TL_RIGHT ||
+        c->r->verdict == TL_PRECISION_LIMITED)
         return buf;
     for (int64_t i = 0; i < s->n_y; i++) {
         const double term = s->cotangent[i] * tl_array_get(&y->a, i);
