@@ -688,6 +688,22 @@ static void the_function_called_is_named(void **unused)
     names("mixes samples", "gather", line + 2);
 }
 
+/* What is wrong with a total depends on what meets it. */
+static void a_total_is_named_by_what_meets_it(void **unused)
+{
+    (void)unused;
+    tl_tensor h = tl_matmul(t, batch(), weight("w"));
+    tl_tensor s = tl_sum(t, h, TL_DIMS(0), false);
+    const int line = __LINE__ + 1;
+    explain(loss_of(tl_add(t, h, s)));
+    names("mixes samples with a total", "add", line);
+    explain(loss_of(tl_square(t, s)));
+    names("uses a total, which is a sum over samples, other than linearly", "square", line + 2);
+    tl_tensor one = tl_sum(t, h, TL_DIMS(1), true);
+    explain(loss_of(tl_mul(t, one, tl_transpose(t, one, 0, 1))));
+    names("mixes samples: they lie along different axes", "mul", line + 5);
+}
+
 static void what_is_strict_can_be_checked(void **unused)
 {
     static const float x[2][4][3] = {{{0.5f, 1, 2}}, {{1, -1, 0.25f}}};
@@ -806,6 +822,7 @@ const struct CMUnitTest tl_tests_explain[] = {
     TEST(what_mixed_samples_is_named),
     TEST(what_a_graph_has_mixed_is_said),
     TEST(whichever_output_mixes_is_named),
+    TEST(a_total_is_named_by_what_meets_it),
     TEST(the_first_inputs_are_described),
     TEST(direct_uses_by_folding_ops_are_none),
     TEST(a_llama_has_none),

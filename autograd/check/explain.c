@@ -111,6 +111,7 @@ static bool blames(tl_tape *t, const tl_node *n, char why[TL_MESSAGE_MAX])
     report s = {why, TL_MESSAGE_MAX, 0, 0};
     tl_batch b = TL_FREE; /* TL_MIXED if any output is, else as output 0 is */
     int weights = 0, totals = 0;
+    bool beside = false; /* an input is per sample */
     int64_t samples = -1;
     *why = 0;
     for (int j = n->n_out; j-- > 0;) {
@@ -124,6 +125,7 @@ static bool blames(tl_tape *t, const tl_node *n, char why[TL_MESSAGE_MAX])
         if (v != NULL && v->samples > samples)
             samples = v->samples;
         totals += v != NULL && v->batch == TL_TOTAL;
+        beside |= v != NULL && v->batch >= 0;
     }
     const bool draws = op->traits & TL_RANDOM && b >= 0;
     if (y == NULL || (!draws && (!n->needs_grad || op->traits & TL_NONDIFF)))
@@ -141,7 +143,8 @@ static bool blames(tl_tape *t, const tl_node *n, char why[TL_MESSAGE_MAX])
             line(&s, "states no rule for the batch:");
         else
             line(&s, "%s:",
-                 totals > 0 ? "uses a total, which is a sum over samples, other than linearly"
+                 totals > 0 && beside ? "mixes samples with a total, which is a sum over them"
+                 : totals > 0 ? "uses a total, which is a sum over samples, other than linearly"
                  : op->traits & TL_POINTWISE
                      ? "mixes samples: they lie along different axes of its inputs"
                      : "mixes samples, or counts them (for a mean, give the count of the whole "
