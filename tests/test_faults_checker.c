@@ -383,6 +383,67 @@ static void roundings_that_are_alike_everywhere_are_not_wrong(void **unused)
     assert_true(limited > 10);
 }
 
+/* x times a small number, whose gradient has a factor in F32 alone. */
+typedef struct {
+    double by, factor;
+} small_attrs;
+static const tl_attr small_schema[] = {{"by", TL_ATTR_F64, offsetof(small_attrs, by)},
+                                       {"factor", TL_ATTR_F64, offsetof(small_attrs, factor)},
+                                       {0}};
+
+static tl_status small_forward(tl_call *c)
+{
+    const small_attrs *a = c->attrs;
+    for (int64_t i = 0; i < tl_array_count(c->in[0]); i++)
+        put(&c->out[0], i, a->by * get(c->in[0], i));
+    return TL_OK;
+}
+
+static void small_vjp(tl_vjp *g)
+{
+    const small_attrs *a = g->attrs;
+    const bool own = tl_dtype_of(g->t, g->dy[0]) == TL_F32;
+    g->dx[0] = tl_scale(g->t, g->dy[0], a->by * (own ? a->factor : 1));
+}
+
+static const tl_op op_small = {.name = "user_small",
+                               .n_in = 1,
+                               .n_out = 1,
+                               .attr = small_schema,
+                               .attr_size = sizeof(small_attrs),
+                               .shape = like_first,
+                               .forward = small_forward,
+                               .vjp = small_vjp};
+
+static tl_tensor f_small(tl_tape *on, const tl_tensor *in, int n, void *ctx)
+{
+    return tl_apply1(TL_AT(on), &op_small, ctx, in, n);
+}
+
+static tl_tensor f_small_whole(tl_tape *on, const tl_tensor *in, int n, void *ctx)
+{
+    return tl_scale(on, f_small(on, in, n, ctx), 1 / ((const small_attrs *)ctx)->by);
+}
+
+/* A gradient far below the units of 1 in its cotangent, which excuse roundings, but no factor. */
+static void a_small_gradient_is_wrong_by_a_factor(void **unused)
+{
+    static const double factor[] = {1, 2, -1, 1.5, 0.9}, small[] = {1e-4, 1e-7, 1e-9, 1e-12};
+    (void)unused;
+    for (int k = 0; k < 5; k++)
+        for (int i = 0; i < 4; i++)
+            for (int whole = 0; whole < 2; whole++) {
+                small_attrs a = {small[i], factor[k]};
+                tl_gradcheck_report r;
+                tl_tensor x = noise_leaf(t, "x", TL_F32, TL_DIMS(2, 3));
+                tl_gradcheck_with(t, whole ? f_small_whole : f_small, &x, 1, &a, &r, .seed = 0);
+                if (r.verdict != (k == 0 ? TL_RIGHT : TL_WRONG) ||
+                    (k > 0 && (r.culprit.op == NULL || strcmp(r.culprit.op, "user_small") != 0)))
+                    fail_msg("%g, factor %g: %s", a.by, a.factor, r.text);
+                tl_error_clear(t);
+            }
+}
+
 /* Takes its operands for floats, whatever they are. */
 static tl_status floats_alone(tl_call *c)
 {
@@ -606,6 +667,7 @@ const struct CMUnitTest tl_tests_faults_checker[] = {
     TEST(a_narrow_leaf_has_narrow_gradients),
     TEST(lost_digits_are_not_a_wrong_gradient),
     TEST(roundings_that_are_alike_everywhere_are_not_wrong),
+    TEST(a_small_gradient_is_wrong_by_a_factor),
     TEST(doubles_taken_for_floats_are_suspected),
     TEST(what_jumps_or_turns_excuses_nothing),
     TEST(a_softmax_bug_does_not_hide_behind_a_cotangent_of_ones),

@@ -223,8 +223,11 @@ static bool is_lost(tl_checker *c, derivative d)
     if (d.over[1] > 1)
         noise[1] = noise[0] + 32 * (noise_at(c, &d.path, true) + d.sway +
                                     c->unit * (d.terms - d.scale)); /* of terms that cancel */
-    if (d.over[0] <= 1)
-        noise[1] = fmax(noise[1], tl_shadow_units(&c->s, c->unit));
+    if (d.over[0] <= 1 && d.over[1] > 1) {
+        const bool scaled = tl_shadow_scaled(&c->s, d.g[1] / d.g[0], c->unit);
+        forgive(c);
+        noise[1] = fmax(noise[1], scaled ? 0 : tl_shadow_units(&c->s, c->unit));
+    }
     for (int own = 0; own < 2; own++)
         if (!((d.over[own] - 1) * d.tolerance[own] <= noise[own]))
             return false;

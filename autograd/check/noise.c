@@ -188,6 +188,34 @@ double tl_shadow_units(const tl_shadow *s, double unit)
     return 8 * fmin(unit, tl_unit_of(TL_F32)) * largest * sqrt(sum);
 }
 
+/* The derivative along dir by the user's gradients at a point nearby, over that in f64. */
+static double ratio_at(tl_shadow *s, double by)
+{
+    double sum[2] = {0, 0};
+    for (int own = 0; own < 2; own++) {
+        move_all(s, by, true);
+        if (tl_shadow_gradients(s, own == 1, 0) != TL_OK)
+            return (double)NAN;
+        for (int64_t k = 0; k < s->n; k++)
+            sum[own] += s->dir[k] != 0 ? s->found[own][k] * s->dir[k] : 0;
+    }
+    return sum[1] / sum[0];
+}
+
+bool tl_shadow_scaled(tl_shadow *s, double ratio, double unit)
+{
+    const double by = fmax(0x1p-9, 4 * unit); /* so that a rounded leaf moves */
+    bool moves = false;                       /* zeros stay zeros */
+    for (int64_t k = 0; k < s->n && !moves; k++)
+        moves = s->x0[k] != 0;
+    bool same = moves && ratio != 0 && isfinite(ratio);
+    for (int p = 0; p < POINTS && same; p++) {
+        const double r = p == POINTS / 2 ? ratio : ratio_at(s, point(p, by));
+        same = fabs(r - ratio) <= 1e-4 * fabs(ratio - 1);
+    }
+    return same;
+}
+
 static tl_status noise_in_f64(tl_shadow *s)
 {
     s->jumps = jumps(s);

@@ -129,6 +129,10 @@ double tl_shadow_largest(tl_shadow *s);
  * gradient may be 1 plus or minus something far smaller (softmax's p - 1), computed in the user's
  * dtypes, whose unit is given. */
 double tl_shadow_units(const tl_shadow *s, double unit);
+/* Whether the derivative along s->dir by the user's gradients, over that in f64, is this ratio at
+ * points nearby as well, and not 0: then it is off by a factor, and roundings make none. unit: as
+ * above. */
+bool tl_shadow_scaled(tl_shadow *s, double ratio, double unit);
 /* Fills noise[own] and, in f64, s->jumps. */
 tl_status tl_shadow_noise(tl_shadow *s, bool own);
 
