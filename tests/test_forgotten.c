@@ -304,7 +304,8 @@ static void a_reset_between_micro_batches(void **unused)
         }
         if (tl_failed(t))
             assert_said(t, TL_EUSAGE, "TL_STRICT: call 2 runs the program of the call before",
-                        "each micro-batch needs a tl_tape_reset", NULL);
+                        "each micro-batch needs a tl_tape_reset", "record both before the first",
+                        NULL);
         tl_mode_pop(t, depth);
         tl_error_clear(t);
         tl_grad_clear(t);

@@ -119,7 +119,8 @@ static tl_status check_reset(tl_at at, int k, const tl_print *last, uint32_t fir
     return tl_tape_fail(at, TL_EUSAGE,
                         "tl_backward: TL_STRICT: call %d runs the program of the call before, on "
                         "what has been recorded since; each micro-batch needs a tl_tape_reset, or "
-                        "its sums do not go on with those of the last (.ragged = true allows it)",
+                        "its sums do not go on with those of the last (two losses of one "
+                        "micro-batch: record both before the first call, or pass .ragged = true)",
                         k + 1);
 }
 
