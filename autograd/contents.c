@@ -144,16 +144,10 @@ tl_status tl_keep_at(tl_at at, tl_tensor x, void *out, tl_c_data c, size_t bytes
     if (bytes != want)
         return tl_tape_fail(at, TL_ESHAPE, "tl_keep: the tensor has %zu bytes, the room given %zu",
                             want, bytes);
-    if (c.bytes > 0 && c.bytes < want)
-        return tl_tape_fail(at, TL_ESHAPE,
-                            "tl_keep: the tensor has %zu bytes, but out ends after %zu", want,
-                            c.bytes);
-    const bool real = c.type != NULL && /* integers may take the bits of anything */
-                      (strcmp(c.type, "float") == 0 || strcmp(c.type, "double") == 0);
+    const bool real = c.type != NULL && strncmp(c.type, "float", 5) * strcmp(c.type, "double") == 0;
     tl_err e = {.status = TL_OK};
-    if (real && tl_c_type_check(c.type, v->a.dtype, &e) != TL_OK)
-        return tl_tape_fail(at, e.status, "tl_keep: out is of the C type %s, the tensor %s", c.type,
-                            tl_dtype_name(v->a.dtype));
+    if (real && tl_c_data_check(c, v->a.dtype, want, &e) != TL_OK) /* integers take any bits */
+        return tl_tape_fail(at, e.status, "tl_keep: %s", e.message);
     TL_TRY(TL_NEED_N_AT(at, out, want > 0));
     tl_shape s = tl_array_shape(&v->a);
     tl_array dst = tl_array_make(v->a.dtype, &s, out);

@@ -203,11 +203,10 @@ typedef struct {
     tl_tensor cotangent; /* of y; if absent, 1, and y must have one element */
     bool retain;         /* keep values and saved tensors, so that backward can run again */
     bool partial;        /* allow parameters that y does not reach */
-    bool ragged;         /* allow another program than in earlier micro-batches of the step: other
-                          * ops (as many as a sample is long, say), or fewer calls of tl_backward;
-                          * and, under TL_STRICT, the program of the call before once more.
-                          * Sums continue by call number: make the calls of all micro-batches
-                          * first, or the bits depend on the split (NUMERICS 10.3) */
+    bool ragged;         /* allow another program than in earlier micro-batches of the step (other
+                          * ops, fewer calls of tl_backward) and, under TL_STRICT, that of the call
+                          * before once more. Sums continue by call number: the calls of all
+                          * micro-batches come first, or bits depend on the split (NUMERICS 10.3) */
     bool put_off;        /* leave parameters' gradients to tl_accumulate (traced: each run does) */
 } tl_backward_options;
 /* Adds the gradients of y with respect to every parameter and marked leaf to what earlier

@@ -11,11 +11,10 @@
 enum { EPOCH, AT, SAMPLES, BATCH, PLACE };
 enum { OPTIONS, SEED, OF_EPOCH, OF_AT, HOW }; /* how the place OF_EPOCH, OF_AT was reached */
 
-/* Strides of an array without dims that stands for data that do not fit. Its data is the name of
- * their C type, or it has strides with the bytes that are there and those that are needed. */
-static const char misfits[2];
-#define OTHER_TYPE ((int64_t)(intptr_t)&misfits[0])
-#define TOO_SHORT ((int64_t)(intptr_t)&misfits[1])
+/* Strides of an array without dims that stands for data that do not fit: this, the bytes that are
+ * there, and those that are needed. Its data is the name of their C type. */
+static const char misfit;
+#define MISFIT ((int64_t)(intptr_t)&misfit)
 
 tl_array tl_samples_as(tl_dtype dtype, tl_shape shape, const void *data, tl_c_data c)
 {
@@ -23,10 +22,10 @@ tl_array tl_samples_as(tl_dtype dtype, tl_shape shape, const void *data, tl_c_da
     tl_array a = tl_array_make(dtype, &shape, (void *)(uintptr_t)data); /* it is only read */
     const bool sound = tl_shape_check(&shape, dtype, &e) == TL_OK; /* else no loader takes it */
     const size_t bytes = sound ? (size_t)tl_array_count(&a) * tl_dtype_size(dtype) : 0;
-    if (tl_c_type_check(c.type, dtype, &e) != TL_OK)
-        a = (tl_array){.data = (void *)(uintptr_t)c.type, .dtype = dtype, .stride = {OTHER_TYPE}};
-    else if (c.bytes > 0 && c.bytes < bytes)
-        a = (tl_array){.dtype = dtype, .stride = {TOO_SHORT, (int64_t)c.bytes, (int64_t)bytes}};
+    if (tl_c_data_check(c, dtype, bytes, &e) != TL_OK)
+        a = (tl_array){.data = (void *)(uintptr_t)c.type,
+                       .dtype = dtype,
+                       .stride = {MISFIT, (int64_t)c.bytes, (int64_t)bytes}};
     return a;
 }
 
@@ -42,15 +41,11 @@ static tl_status check(tl_at at, const char *name, const tl_array *a, int n, tl_
                             (int)TL_LOADER_MAX);
     for (int i = 0; i < n; i++) {
         tl_err e = {.status = TL_OK};
-        if (a[i].ndim == 0 && a[i].stride[0] == OTHER_TYPE &&
-            tl_c_type_check(a[i].data, a[i].dtype, &e) != TL_OK)
+        const tl_c_data c = {a[i].data, (size_t)a[i].stride[1]};
+        if (a[i].ndim == 0 && a[i].stride[0] == MISFIT &&
+            tl_c_data_check(c, a[i].dtype, (size_t)a[i].stride[2], &e) != TL_OK)
             return tl_tape_fail(at, e.status, "tl_loader_new: '%.60s': array %d: %s", name, i,
                                 e.message);
-        if (a[i].ndim == 0 && a[i].stride[0] == TOO_SHORT)
-            return tl_tape_fail(at, TL_ESHAPE,
-                                "tl_loader_new: '%.60s': array %d has %" PRId64
-                                " bytes, but the data given end after %" PRId64,
-                                name, i, a[i].stride[2], a[i].stride[1]);
         if (a[i].ndim < 1 || tl_dtype_size(a[i].dtype) == 0 ||
             (a[i].data == NULL && tl_array_count(&a[i]) > 0))
             return tl_tape_fail(

@@ -41,15 +41,8 @@ tl_c_type<void> tl_c_type_of(decltype(nullptr));
 /* clang-format on */
 typedef struct {
     const char *type; /* TL_C_TYPE */
-    size_t bytes;     /* from there to the end of the object; 0 and SIZE_MAX: not known */
+    size_t bytes;     /* from there to the end of the object; below 16 or SIZE_MAX: not known */
 } tl_c_data;
-/* Of a flexible array in a static struct, clang 16 and older count the struct's padding alone. */
-#if defined(__clang__) && __clang_major__ < 17
-#define TL_C_KNOWN(size) ((size) < 16 ? 0 : (size))
-#else
-#define TL_C_KNOWN(size) (size)
-#endif
-#define TL_C_DATA(data) \
-    (TL_MAKE(tl_c_data){TL_C_TYPE(data), TL_C_KNOWN(__builtin_object_size((data), 0))})
+#define TL_C_DATA(data) (TL_MAKE(tl_c_data){TL_C_TYPE(data), __builtin_object_size((data), 0)})
 TL_END
 #endif

@@ -483,7 +483,7 @@ ROW(tl_vfail, NOT, "tl_fail calls it")
 ROW(tl_err_clear, QUIET, (ERR))
 
 /* ---- memory and arrays: what kernels are made of ---- */
-ROW(tl_c_type_check, SAYS, (PTR_MAYBE("float"), DTYPE_SOME(TL_F32), ERR))
+ROW(tl_c_data_check, SAYS, ((tl_c_data){"float", 0}, DTYPE_SOME(TL_F32), 24, ERR))
 ROW(tl_allocator, QUIET, ())
 ROW(tl_dtype_name, QUIET, (DTYPE(TL_F32)))
 ROW(tl_dtype_size, QUIET, (DTYPE(TL_F32)))

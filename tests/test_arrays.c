@@ -336,7 +336,7 @@ static void bad_tables(void **unused)
     refuses_text("a,b\n1,2\n3,x\n", "row 3, column 2: 'x' is not a number");
     refuses_text("1,2\n3,\n", "row 2, column 2: an empty field is not a number");
     refuses_text("5.1,,0\n1,2,1\n", "row 1, column 2: an empty field is not a number");
-    refuses_text("5.1,NA\n1,2\n", "row 1, column 2: 'NA' is not a number");
+    refuses_text("5.1,NA\n1,2\n", "row 1, column 2: 'NA' is not a number (names have no numbers");
     refuses_text("1,2\n\n3,4\n", "row 2 has fewer");
     refuses_text("1\n0x10\n", "row 2, column 1: '0x10' is not a number");
     refuses_text("1\n1e\n", "'1e' is not a number");

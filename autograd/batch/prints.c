@@ -39,6 +39,8 @@ static tl_status keep(tl_at at, tl_print x)
     if (node != NULL)
         memcpy(node, x.node, x.n * sizeof *node);
     x.node = node;
+    x.generation = at.tape->generation;
+    x.recorded = at.tape->n_nodes;
     p->print[p->n++] = x;
     return TL_OK;
 }
@@ -137,8 +139,6 @@ static tl_status meet(tl_at at, int k, tl_print x, const uint32_t *order)
                                 "tl_backward: call %d of this micro-batch; those before it in this "
                                 "step had %d (.ragged = true allows it)",
                                 k + 1, p->n);
-        x.generation = t->generation;
-        x.recorded = t->n_nodes;
         return keep(at, x);
     }
     const tl_print *before = &p->print[k];
@@ -206,10 +206,9 @@ tl_status tl_prints_check(tl_walk *w)
         return TL_OK;
     x.node = print_nodes(w, &x.n, &order, &place);
     TL_TRY(tl_error_status(t));
-    if (t->recorder != NULL)
-        return keep(w->at, x);
-    TL_TRY(check_reset(w->at, t->calls, &x, w->first_node));
-    return meet(w->at, t->calls, x, order);
+    const int k = t->recorder != NULL ? t->prints.n : t->calls; /* in a trace marks count, too */
+    TL_TRY(check_reset(w->at, k, &x, w->first_node));
+    return t->recorder != NULL ? keep(w->at, x) : meet(w->at, k, x, order);
 }
 
 /* Checks, as a micro-batch of that many calls ends, that earlier ones had no more. */

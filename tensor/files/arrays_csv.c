@@ -71,9 +71,11 @@ static tl_status rows(tl_arrays *f, const char *p, const char *end, int64_t firs
                                      " of the first row",
                                      first + *count, c >= columns ? "more" : "fewer", columns);
             if (to == NULL && !number(s, n, &x))
-                return tl_arrays_bad(f, "row %" PRId64 ", column %" PRId64 ": %s is not a number",
+                return tl_arrays_bad(f, "row %" PRId64 ", column %" PRId64 ": %s is not a number%s",
                                      first + *count, c + 1,
-                                     tl_arrays_quoted(who, s, n, "an empty field"));
+                                     tl_arrays_quoted(who, s, n, "an empty field"),
+                                     first + *count > 1 ? ""
+                                                        : " (names have no numbers among them)");
             if (to != NULL && number(s, n, &x))
                 tl_array_put(to, *count * columns + c, to->dtype == TL_F64 ? x : odd_of_text(s));
             if (*p != ',')
