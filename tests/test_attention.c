@@ -448,7 +448,7 @@ static void written_out_equals_the_op(void **unused)
         written_program(t, in, 5, out, 8, NULL);
         size_t size = B * HQ * SQ * WIDTH * tl_dtype_size(dtype);
         for (int i = 0; i < 5; i++)
-            assert_int_equal(tl_keep(t, out[i], x[i], size), TL_OK);
+            assert_int_equal(tl_keep(t, out[i], (void *)x[i], size), TL_OK);
         assert_memory_equal(x[1], x[0], size);
         assert_memory_equal(x[2], x[0], size);
         assert_memory_equal(x[4], x[3], size);

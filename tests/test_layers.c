@@ -357,8 +357,9 @@ static void layers_compile(void **unused)
         }
         double got[4], want[4];
         size_t bytes = 4 * tl_dtype_size(tl_dtype_compute(dtypes[d]));
-        assert_int_equal(tl_keep(of, tl_model_find(m, "b.running_var"), got, bytes), TL_OK);
-        assert_int_equal(tl_keep(t, tl_model_find(twice, "b.running_var"), want, bytes), TL_OK);
+        assert_int_equal(tl_keep(of, tl_model_find(m, "b.running_var"), (void *)got, bytes), TL_OK);
+        assert_int_equal(tl_keep(t, tl_model_find(twice, "b.running_var"), (void *)want, bytes),
+                         TL_OK);
         assert_memory_equal(got, want, bytes);
         tl_free(t, of, twice, m);
     }
