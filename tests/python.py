@@ -600,10 +600,10 @@ def test_a_number_is_no_address():
     import ctypes as C
     t, out = tally.Tape(tally.Model(seed=1)), np.zeros(2)
     x = t.data([1.0, 2])
-    t.keep(x, out.ctypes.data_as(C.c_void_p), out.nbytes)
+    t.keep(x, out.ctypes.data_as(C.c_void_p), {}, out.nbytes)
     assert out.tolist() == [1, 2]
     for one in 1, out.ctypes.data, np.int64(1), b"12345678" * 2, "1234", 1.0, [1], out, t, t.model:
-        for f in (lambda: t.keep(x, one, 16)), (lambda: t.model.data(one, None, "f64", (2,))), \
+        for f in (lambda: t.keep(x, one, {}, 16)), (lambda: t.model.data(one, {}, "f64", (2,))), \
                 (lambda: t.host(tally.AFTER, one)), (lambda: t.print(one, x)), \
                 (lambda: t.host_hold(one)):
             fails(TypeError, ["wanted"], f)

@@ -223,7 +223,7 @@ class Tensor:
         """A copy; of bf16 in float32, which holds it exactly."""
         a = self._array()
         out = np.empty(tuple(a.dim[:a.ndim]), NUMPY[a.dtype])
-        self.tape.keep(self, C.c_void_p(out.ctypes.data), out.nbytes)
+        self.tape.keep(self, C.c_void_p(out.ctypes.data), {}, out.nbytes)
         return (out.astype(np.uint32) << 16).view(np.float32) if a.dtype == BF16 else out
 
     def __array__(self, dtype=None, copy=None):
