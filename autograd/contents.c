@@ -144,7 +144,8 @@ tl_status tl_keep_at(tl_at at, tl_tensor x, void *out, tl_c_data c, size_t bytes
     if (bytes != want)
         return tl_tape_fail(at, TL_ESHAPE, "tl_keep: the tensor has %zu bytes, the room given %zu",
                             want, bytes);
-    const bool real = c.type != NULL && strncmp(c.type, "float", 5) * strcmp(c.type, "double") == 0;
+    const bool real = c.type != NULL &&
+                      (strncmp(c.type, "float", 5) == 0 || strncmp(c.type, "double", 6) == 0);
     tl_err e = {.status = TL_OK};
     if (real && tl_c_data_check(c, v->a.dtype, want, &e) != TL_OK) /* integers take any bits */
         return tl_tape_fail(at, e.status, "tl_keep: %s", e.message);

@@ -178,13 +178,16 @@ static void data_have_the_size_of_their_shape(void **unused)
     /* What is read goes where it fits; integers may take the bits of anything. */
     tl_tensor f = tl_data(t, x, TL_F32, TL_DIMS(8)), n = tl_data(t, z, TL_I64, TL_DIMS(2));
     uint32_t bits[8];
-    double wide[4], pair[2];
+    double wide[4] = {0}, pair[2];
     float few[5];
     assert_int_equal(tl_keep(t, n, pair, sizeof pair), TL_EDTYPE);
     assert_said(t, TL_EDTYPE, "tl_keep: the data are of the C type double, but I64 is stored as",
                 NULL);
     assert_int_equal(tl_keep(t, f, wide, sizeof wide), TL_EDTYPE);
     assert_said(t, TL_EDTYPE, "double, but F32 is stored as float", NULL);
+    double *apart[1] = {wide};
+    assert_int_equal(tl_keep(t, tl_data(t, wide, TL_F64, TL_DIMS(1)), apart, 8), TL_EDTYPE);
+    assert_said(t, TL_EDTYPE, "tl_keep: the data are pointers (double *)", NULL);
     assert_int_equal(tl_keep(t, f, few, 32), TL_ESHAPE);
     assert_said(t, TL_ESHAPE, "has 32 bytes, but the data given end after 20", NULL);
     assert_int_equal(tl_keep(t, f, bits, sizeof bits), TL_OK);
