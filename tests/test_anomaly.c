@@ -206,19 +206,19 @@ static const tl_op op_speed = {.name = "gather_speed",
                                .shape = like_first,
                                .forward = gather_speed};
 
-/* What an op changes is what it made, and was finite before: all of it, or its first input alone.
- * But what it only reads came from elsewhere. */
+/* What an op changes is what it made, if that was finite before: all of it, or its first input
+ * alone. But what it only reads, or was not finite before, came from elsewhere. */
 static void an_op_that_changes_its_inputs_is_blamed(void **unused)
 {
     (void)unused;
-    for (int whose = 0; whose < 4; whose++) {
+    for (int whose = 0; whose < 6; whose++) {
         tl_tensor in[] = {leaf(TL_F32, 1, 2, 3), leaf(TL_F32, 1, 1, whose == 1 ? 3e38 : 1),
                           leaf(TL_F32, 1, 0,
                                whose == 1   ? 3e38
                                : whose == 0 ? 2e19
                                             : 1)};
         tl_array x;
-        if (whose == 2 && tl_array_of(t, in[2], &x))
+        if (whose >= 2 && whose < 5 && tl_array_of(t, in[4 - whose], &x))
             tl_array_put(&x, 0, (double)NAN);
         const int depth = tl_mode_push(t, TL_ANOMALY), line = __LINE__ + 1;
         tl_apply1(TL_AT(t), &op_speed, NULL, in, 3);

@@ -228,8 +228,6 @@ static void show_leaf(FILE *f, const tl_log_pair *p, const tl_log_comparison *c,
 {
     char x[SHAPE], y[SHAPE];
     tl_log_names m;
-    if (tl_log_match_names(&m, c->a, c->b, false) != TL_OK)
-        fputs("\nNo memory to match the parameters.\n", f);
     if (strcmp(a->op, "data") == 0 && (a->rows != b->rows || strcmp(a->tail, b->tail) != 0))
         fprintf(f, "\nThe runs read data of another shape: %s in A, %s in B.\n",
                 shape_text(x, a, true), shape_text(y, b, true));
@@ -243,6 +241,8 @@ static void show_leaf(FILE *f, const tl_log_pair *p, const tl_log_comparison *c,
                 "\nIt changed after step %" PRId64
                 ", the last that was logged in both, and no op that was logged did it.\n",
                 p->agreed);
+    else if (tl_log_match_names(&m, c->a, c->b, false) != TL_OK)
+        fputs("\nThe runs began with other values; no memory to match the parameters.\n", f);
     else
         fprintf(f,
                 "\nThe runs began with other values (another seed?): %d of %d parameters differ.\n",
