@@ -599,11 +599,22 @@ static void what_would_part_ranks_is_refused(void **unused)
 
 /* ---- programs ---- */
 
-typedef enum { LOOP, OP, USE, BACKWARDS, LATER, RAGGED, PROGRAMS } strange;
+typedef enum {
+    LOOP,
+    OP,
+    USE,
+    BACKWARDS,
+    LATER,
+    FIRST_FORGETS,
+    SECOND_FORGETS,
+    RAGGED,
+    PROGRAMS
+} strange;
 
 /* Parts of 2 of 4 samples. Rank 1's are of another program, in step 2: a longer loop, another op, a
  * use more, a backward more. LATER: rank 0 has no samples in the first micro-batch, and runs
- * nothing; rank 1 runs nothing in the second. RAGGED: it is allowed. */
+ * nothing; rank 1 runs nothing in the second. A rank that forgets its backward has samples. RAGGED:
+ * it is allowed. */
 static void train_strange(void *ctx, tl_link link, char out[GROUPED_HASH])
 {
     const strange f = *(const strange *)ctx;
@@ -616,6 +627,8 @@ static void train_strange(void *ctx, tl_link link, char out[GROUPED_HASH])
         const bool strays = link.rank == 1 && i == 1 && f != LATER,
                    other = strays || (f == LATER && i == 2);
         const bool none = f == LATER && i > 0 && link.rank == i - 1;
+        const bool forgets = i == 1 && ((f == FIRST_FORGETS && link.rank == 0) ||
+                                        (f == SECOND_FORGETS && link.rank == 1));
         const int64_t first = f == LATER && i > 0 ? 2 * (i - 1) * link.rank : 2 * link.rank;
         tl_group_begin(g, (tl_group_part){first, none ? 0 : 2, f == LATER && i > 0 ? 2 : 4});
         tl_tensor w = tl_model_find(r.m, "w"),
@@ -630,7 +643,7 @@ static void train_strange(void *ctx, tl_link link, char out[GROUPED_HASH])
             tl_backward(t, x, .put_off = true, .retain = true);
         if (f == RAGGED)
             tl_backward(t, x, .put_off = true, .ragged = true);
-        else if (!none)
+        else if (!none && !forgets)
             tl_group_backward(g, t, x);
         tl_group_fold(g);
         tl_tape_reset(t);
@@ -649,12 +662,16 @@ static void ranks_of_other_programs_are_refused(void **unused)
     static ring g;
     (void)unused;
     for (strange f = 0; f < PROGRAMS; f++) {
-        const char *says[2] = {"tl_group_fold: rank 1 runs another program than rank 0",
-                               "tl_group_fold: rank 0 runs another program than rank 1"};
+        const char *says = "tl_group_fold: rank 1 runs another program than rank 0";
+        if (f == LATER)
+            says = "tl_group_fold: rank 0 runs another program than rank 1";
+        else if (f == FIRST_FORGETS)
+            says = "the ranks before rank 1 take 2 samples and call no tl_backward; rank 1 does";
+        else if (f == SECOND_FORGETS)
+            says = "rank 1 takes 2 samples and calls no tl_backward; rank 0 or one before it does";
         train_all(&g, 2, train_strange, &f);
         for (int i = 0; i < 2; i++)
-            if (f == RAGGED ? strlen(g.r[i].out) != 64
-                            : strstr(g.r[i].out, says[f == LATER]) == NULL)
+            if (f == RAGGED ? strlen(g.r[i].out) != 64 : strstr(g.r[i].out, says) == NULL)
                 fail_msg("%d, rank %d: %s", (int)f, i, g.r[i].out);
     }
 }

@@ -57,7 +57,7 @@ uint64_t tl_programs(const tl_tape *t)
         for (uint32_t k = 0; k < p->print[i].n; k++)
             h = tl_mix(h, p->print[i].node[k]);
     }
-    return p->n == 0 || ragged ? 0 : h | 1;
+    return p->n == 0 ? 0 : ragged ? 1 : h | 2;
 }
 
 /* Whether the presence of a node may depend on sizes: a view, a copy or, in a gradient, a sum that

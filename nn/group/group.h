@@ -104,7 +104,8 @@ int64_t tl_group_next(tl_group *g, tl_tape *t, tl_loader *l, int64_t most, tl_te
 tl_status tl_group_backward_at(tl_at at, tl_group *g, tl_tensor y);
 /* After tl_group_backward, or tl_backward (.put_off): each parameter's sums go on from what the
  * rank before has summed (tl_accumulate); rank 0's from what the last rank had in the micro-batch
- * before. TL_EUSAGE if a backward was not put off, parts do not meet, or programs differ. */
+ * before. TL_EUSAGE if a backward was not put off, parts do not meet, programs differ, or a rank
+ * with samples has called no backward although another has. */
 tl_status tl_group_fold(tl_group *g);
 /* Sums of larger parameters go from rank to rank in parts of about that many elements (4 Mi by
  * default), so that all ranks fold at once. If the op's rule for the batch says nothing about its

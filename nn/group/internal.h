@@ -168,7 +168,8 @@ tl_status tl_group_promise(tl_group *g, tl_at at, tl_tensor y);
 /* Refuses micro-batches whose parts do not meet: this rank's samples begin where those of the rank
  * before end; the first and the last rank have the ends. */
 tl_status tl_group_parts_meet(tl_group *g, const head *h);
-/* Refuses ranks of different programs. A rank that has run none takes that of the rank before. */
+/* Refuses ranks of different programs, and a rank that has samples and runs none where others do. A
+ * rank that has run none takes that of the rank before. */
 tl_status tl_group_programs_meet(tl_group *g, const head *h);
 /* The settings of the optimizer that is cut or has made the last step, as a list of keys and values
  * (each with its NUL), to be freed; *bytes 0: there is none. NULL without memory. */
