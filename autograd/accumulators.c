@@ -1,8 +1,10 @@
 /* accumulators.c: the gradient records of leaves, and in each one accumulator for every kind of use
- * (NUMERICS 10.3); reading a gradient; carrying accumulators across a checkpoint. */
-#include "autograd/batch.h"
-
+ * (NUMERICS 10.3). */
+#include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
+
+#include "autograd/internal.h"
 
 static uint64_t key_of(tl_tensor leaf) { return (uint64_t)leaf.owner << 32 | leaf.index; }
 
@@ -22,13 +24,21 @@ void tl_leaf_grads_key(tl_tape *t)
         tl_key_map_put(&t->grad_at, key_of(t->grad[i].leaf), (uint64_t)i);
 }
 
+/* "=0123456789abcdef": a checkpoint can name it before a program has made the value. */
+static char *derived_name(const tl_tape *t, tl_tensor leaf)
+{
+    char name[18];
+    snprintf(name, sizeof name, "=%016" PRIx64, tl_peek(t, leaf)->print);
+    return tl_strdup(name);
+}
+
 tl_leaf_grad *tl_leaf_grad_get(tl_tape *t, tl_tensor leaf)
 {
     tl_leaf_grad *g = tl_leaf_grad_find(t, leaf);
     if (g != NULL)
         return g;
     char *name = NULL;
-    if ((tl_derived(t, leaf) && (name = tl_derived_name(t, leaf)) == NULL) ||
+    if ((tl_derived(t, leaf) && (name = derived_name(t, leaf)) == NULL) ||
         !tl_grow(&t->grad, &t->cap_grads, t->n_grads, sizeof *g) ||
         !tl_key_map_put(&t->grad_at, key_of(leaf), (uint64_t)t->n_grads)) {
         tl_free_raw(name);
@@ -92,7 +102,7 @@ static bool before(const tl_accumulator *a, const tl_accumulator *b)
 }
 
 /* The accumulator that follows `after` in that order (-1: the first one); -1: no more. */
-static int next_use(const tl_leaf_grad *g, int after)
+int tl_acc_next(const tl_leaf_grad *g, int after)
 {
     int next = -1;
     for (int k = 0; k < g->n_accs; k++)
@@ -132,24 +142,6 @@ tl_status tl_acc_open(tl_tape *t, tl_leaf_grad *g, int k, tl_dtype dtype)
     return TL_OK;
 }
 
-void tl_grad_clear(tl_tape *t)
-{
-    if (!tl_lives(t) || !tl_between(t, "tl_grad_clear"))
-        return;
-    const bool idle = t->recorder == NULL && t->now.phase == 0 && t->waiting == 0;
-    tl_prints_clear(t);
-    t->calls = 0;
-    t->missed = false;
-    if (t->lasting != NULL)
-        tl_derived_unsettle(t);
-    if (t->recorder != NULL)
-        t->recorder->grad_clear(t->recorder_ctx, t);
-    else
-        tl_grads_drop(t);
-    if (idle) /* no walk and no waiting fold needs them */
-        tl_derived_reset(t);
-}
-
 void tl_grads_drop(tl_tape *t)
 {
     TL_TELL(t, cleared, t);
@@ -172,34 +164,13 @@ tl_tensor tl_acc_value(tl_tape *t, const tl_leaf_grad *g, int k)
                                     (uint32_t)k);
 }
 
-tl_tensor tl_grad_at(tl_at at, tl_tensor x)
-{
-    tl_tape *t = at.tape;
-    if (tl_failed(t) || tl_deref(at, x, "tl_grad") == NULL ||
-        tl_check_waiting(at, "tl_grad") != TL_OK)
-        return TL_NONE;
-    tl_tensor recorded;
-    if (t->recorder != NULL && t->recorder->grad(t->recorder_ctx, at, x, &recorded))
-        return recorded;
-    const tl_leaf_grad *g = tl_leaf_grad_find(t, x);
-    if (g == NULL || !g->live)
-        return TL_NONE;
-    const tl_scope outer = tl_scope_open(at, TL_NO_GRAD, TL_PHASE_GRADIENT);
-    tl_tensor dx = TL_NONE;
-    if (t->lasting == NULL || tl_derived_settle(at) == TL_OK) /* which may move the records */
-        dx = tl_leaf_grad_sum(at, tl_leaf_grad_find(t, x),
-                              tl_dtype_compute(tl_peek(t, x)->a.dtype));
-    tl_scope_end(t, outer);
-    return dx;
-}
-
 /* Adds the accumulators in f64. A single one of the gradient's dtype is the gradient itself. */
 tl_tensor tl_leaf_grad_sum(tl_at at, const tl_leaf_grad *g, tl_dtype dtype)
 {
     tl_tape *t = at.tape;
     const tl_array like = tl_peek(t, g->leaf)->a;
     tl_tensor sum = TL_NONE;
-    for (int k = -1; (k = next_use(g, k)) >= 0;) {
+    for (int k = -1; (k = tl_acc_next(g, k)) >= 0;) {
         tl_tensor x[2] = {sum, tl_acc_value(t, g, k)};
         if (tl_is_none(x[1]))
             continue;
@@ -213,29 +184,6 @@ tl_tensor tl_leaf_grad_sum(tl_at at, const tl_leaf_grad *g, tl_dtype dtype)
     if (tl_is_none(sum)) /* reached, but every path gave nothing */
         return tl_filled(at, &like, dtype, 0);
     return tl_peek(t, sum)->a.dtype == dtype ? sum : tl_folded(at, sum, TL_NONE, &like, dtype);
-}
-
-/* ---- accumulators in checkpoints: a step may be saved between two micro-batches ---- */
-
-/* How many entries of a record a checkpoint holds: its accumulators, or one that says that the
- * parameter was reached without receiving anything. */
-static int entries(const tl_tape *t, const tl_leaf_grad *g)
-{
-    const bool derived = tl_derived(t, g->leaf);
-    int n = 0;
-    if (!g->live || (!derived && tl_model_value(t->model, g->leaf) == NULL))
-        return 0;
-    for (int k = 0; k < g->n_accs; k++)
-        n += tl_acc_holds(&g->acc[k]);
-    return n > 0 || derived ? n : 1;
-}
-
-int tl_accumulating_count(const tl_tape *t)
-{
-    int n = 0;
-    for (int k = 0; tl_lives(t) && t->model != NULL && k < t->n_grads; k++)
-        n += entries(t, &t->grad[k]);
-    return n;
 }
 
 const char *tl_leaf_grad_name(const tl_tape *t, const tl_leaf_grad *g)
@@ -259,30 +207,3 @@ tl_status tl_check_waiting(tl_at at, const char *who)
                                      who, of);
 }
 
-tl_accumulating tl_accumulating_at(const tl_tape *t, int i)
-{
-    int use = -1;
-    tl_leaf_grad *g = i < 0 || i >= tl_accumulating_count(t) ? NULL : t->grad;
-    if (g == NULL)
-        return (tl_accumulating){NULL, 0, NULL, {0}};
-    for (int n; i >= (n = entries(t, g)); g++)
-        i -= n;
-    const char *param = tl_leaf_grad_name(t, g);
-    while ((use = next_use(g, use)) >= 0)
-        if (tl_acc_holds(&g->acc[use]) && i-- == 0)
-            break;
-    if (use < 0)
-        return (tl_accumulating){param, 0, "", {0}};
-    if (g->acc[use].st != NULL)
-        tl_storage_settle(g->acc[use].st);
-    return (tl_accumulating){param, g->acc[use].call, g->acc[use].kind, g->acc[use].sum};
-}
-
-uint64_t tl_accumulated(const tl_tape *t)
-{
-    uint64_t sum = 0;
-    for (int i = 0; tl_lives(t) && i < t->n_grads; i++)
-        for (int k = 0; k < t->grad[i].n_accs && t->grad[i].leaf.owner != t->values.owner; k++)
-            sum += t->grad[i].acc[k].st != NULL ? t->grad[i].acc[k].st->version : 0;
-    return sum;
-}

@@ -29,16 +29,6 @@ typedef struct {
     tl_change *change;       /* reserved notes of the changes to come */
 } making;
 
-tl_status tl_call_fail(tl_call *c, tl_status s, const char *fmt, ...)
-{
-    tl_err e = {.status = TL_OK};
-    va_list ap;
-    va_start(ap, fmt);
-    tl_vfail(&e, s, fmt, ap);
-    va_end(ap);
-    return tl_fail(c->err, s, "%s: %s", c->op->name, e.message);
-}
-
 /* ---- inputs ---- */
 
 /* Copies the attributes and the handles into memory that the node will keep, finds the inputs'
@@ -330,14 +320,6 @@ static tl_status run(making *k)
 }
 
 /* ---- the call ---- */
-
-tl_at tl_place(tl_at at)
-{
-    const tl_tape *t = at.tape;
-    bool open = t != NULL && t->now.place_depth > t->now.place_base &&
-                t->now.place_base < TL_PLACES;
-    return open ? t->places[t->now.place_base].at : at;
-}
 
 void tl_apply(tl_at at, const tl_op *op, const void *attrs, const tl_tensor *in, int n_in,
               tl_tensor *out)

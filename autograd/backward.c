@@ -9,35 +9,9 @@
 #include "autograd/batch.h"
 #include "tensor/threads.h"
 
-void tl_value_give_back(tl_value *v)
-{
-    if (v->st == NULL) /* in a trace */
-        return;
-    tl_storage_release(v->st);
-    v->st = NULL;
-    v->freed = true;
-}
-
-tl_tensor tl_hold(tl_tape *t, tl_tensor x)
-{
-    const tl_value *v = tl_peek(t, x);
-    if (v == NULL || v->st == NULL || x.owner != t->values.owner)
-        return x;
-    tl_tensor y = tl_tape_value(t, &v->a, v->st);
-    tl_value *h = tl_peek(t, y);
-    if (h != NULL) {
-        h->held = true;
-        h->source = x;
-        tl_batch_like(h, v);
-    }
-    return y;
-}
-
-unsigned tl_saves_other(unsigned wanted) { return (wanted & 1 ? 2u : 0) | (wanted & 2 ? 1u : 0); }
-
 /* Releases the values that no vjp will read. The others are released as the walk passes them. A vjp
  * that reads what its op does not declare to save finds it gone. */
-static void free_unsaved(tl_walk *w)
+void tl_walk_free_unsaved(tl_walk *w)
 {
     tl_tape *t = w->t;
     const uint32_t first = w->first_value;
@@ -57,36 +31,6 @@ static void free_unsaved(tl_walk *w)
             if (!w->saved[n->out - first + (uint32_t)k])
                 tl_value_give_back(tl_values_at(&t->values, n->out + (uint32_t)k));
     }
-}
-
-bool tl_changed_since(tl_tape *t, uint32_t node, int k, tl_changer *by)
-{
-    const tl_node *n = &t->node[node];
-    const tl_tensor x = k < n->n_in ? n->in[k] : tl_node_out(t, n, k - n->n_in);
-    const tl_value *v = tl_peek(t, x);
-    if (v == NULL)
-        return false;
-    const tl_tensor below = t->recorder == NULL ? TL_NONE : tl_bottom(t, x);
-    if (tl_is_none(below) || below.owner == t->values.owner)
-        return v->st != NULL &&
-               tl_storage_changed(v->st, v->restored ? v->born : n->versions[k], &v->a, by);
-    const int64_t last = t->recorder->last_change(t->recorder_ctx, t, below);
-    if (last > (int64_t)node)
-        *by = (tl_changer){t->node[last].op->name, t->node[last].file, t->node[last].line};
-    return last > (int64_t)node;
-}
-
-tl_status tl_input_unchanged(tl_tape *t, uint32_t node, int k, tl_tape *on, const char *who,
-                             const char *why)
-{
-    const tl_node *n = &t->node[node];
-    tl_changer by;
-    char text[TL_CHANGER_TEXT], name[TL_SHOWN_TEXT];
-    if (!tl_changed_since(t, node, k, &by))
-        return TL_OK;
-    return tl_tape_fail((tl_at){on, n->file, n->line, NULL}, TL_EINPLACE,
-                        "%sinput %d of %s%s was changed in place by %s: %s", who, k, n->op->name,
-                        tl_shown_text(name, t, n->in[k]), tl_changer_text(text, by), why);
 }
 
 /* Reports that a saved value is gone. The error names the place of this backward, not the op's. */
@@ -131,7 +75,7 @@ static tl_status check_saved(tl_walk *w, uint32_t i, unsigned reads)
 }
 
 /* The cotangent of a value: those of its uses, added in order; TL_NONE if there are none. */
-static tl_tensor collect(tl_walk *w, const tl_inbox *b)
+tl_tensor tl_walk_collect(tl_walk *w, const tl_inbox *b)
 {
     tl_tensor sum = TL_NONE;
     for (const tl_edge *e = b->first; e != NULL; e = e->next) {
@@ -164,34 +108,6 @@ static tl_status deliver(tl_walk *w, tl_edge *e, const tl_value *x, tl_tensor dx
     else if (own && d->batch == TL_FREE && x->batch >= 0)
         tl_batch_like(d, x); /* for example ones, one for each sample */
     e->cotangent = dx;
-    return tl_error_status(t);
-}
-
-void tl_walk_free_since(tl_walk *w, uint32_t mark)
-{
-    uint32_t end = atomic_load(&w->t->values.count);
-    for (uint32_t i = mark; i < end; i++) {
-        tl_value *v = tl_values_at(&w->t->values, i);
-        if (v->st != NULL && !v->held)
-            tl_value_give_back(v);
-    }
-}
-
-/* What observers are told of a vjp. */
-static tl_given given_of(const tl_node *n, uint32_t node, uint32_t first, const tl_vjp *g)
-{
-    return (tl_given){n->op,    n->file, n->line, node,     first, n->n_in,
-                      n->n_out, g->in,   g->dy,   g->wants, g->dx, NULL};
-}
-
-tl_status tl_walk_vjp(tl_walk *w, uint32_t node, uint32_t first, tl_vjp *g)
-{
-    tl_tape *t = w->t;
-    t->node[node].op->vjp(g);
-    if (t->given_watched && tl_error_status(t) == TL_OK) {
-        tl_given given = given_of(&t->node[node], node, first, g);
-        TL_TELL(t, gave, t, &given);
-    }
     return tl_error_status(t);
 }
 
@@ -233,7 +149,7 @@ static tl_status call_vjp(tl_walk *w, uint32_t i, const tl_node *n, uint32_t fir
         waits[k] = e[k].cotangent;
     }
     if (t->given_watched && w->target == NULL) {
-        tl_given given = given_of(n, w->order[i], first, &g);
+        tl_given given = tl_given_of(n, w->order[i], first, &g);
         given.delivered = waits;
         TL_TELL(t, delivered, t, &given);
     }
@@ -276,7 +192,7 @@ static tl_status visit(tl_walk *w, uint32_t i)
     bool any = false;
     TL_TRY(tl_segment_restore(t, w->order[i]));
     for (int j = 0; j < n->n_out; j++) {
-        dy[j] = collect(w, &w->box[n->out + (uint32_t)j - w->first_value]);
+        dy[j] = tl_walk_collect(w, &w->box[n->out + (uint32_t)j - w->first_value]);
         any |= !tl_is_none(dy[j]);
     }
     TL_TRY(tl_error_status(t));
@@ -302,77 +218,5 @@ tl_status tl_walk_run(tl_walk *w)
         s = visit(w, i);
     tl_scope_end(t, outer);
     tl_fpenv_leave(saved);
-    return s;
-}
-
-tl_status tl_backward_at(tl_at at, tl_tensor y, tl_backward_options o)
-{
-    tl_tape *t = at.tape;
-    TL_TRY(tl_may_add(t));
-    tl_status s;
-    if (t->lasting != NULL)
-        tl_derived_unsettle(t);
-    if (t->recorder != NULL && t->recorder->backward(t->recorder_ctx, at, y, &o, &s))
-        return s;
-    if (t->now.mode & TL_TRACE && t->recorder == NULL)
-        return tl_tape_fail(at, TL_ETRACED, "tl_backward: this tape is being traced");
-    const tl_scope outer = tl_scope_open(at, TL_NO_GRAD, 0);
-    tl_walk w = {.t = t, .at = at, .who = "tl_backward", .y = y, .asked = y, .opt = o};
-    s = tl_walk_prepare(&w);
-    if (s == TL_OK && t->recorder == NULL)
-        s = tl_prints_check(&w);
-    if (s == TL_OK && t->now.mode & TL_STRICT)
-        s = tl_derived_agree(at, t->calls);
-    if (s == TL_OK) {
-        TL_TELL(t, backward_begins, t, w.y);
-        if (!o.retain)
-            free_unsaved(&w);
-        s = tl_tape_stopped(t, tl_walk_run(&w));
-    }
-    if (s == TL_OK) {
-        for (int i = t->first_grad; i < t->n_grads; i++)
-            t->grad[i].live |= t->grad[i].reached;
-        TL_TELL(t, backward_ends, t);
-        t->calls += w.lasts;
-    }
-    tl_scope_end(t, outer);
-    return s == TL_OK ? t->head.err.status : s; /* an observer may have refused it */
-}
-
-/* ---- the gradient of any value by any others ---- */
-
-tl_status tl_gradients_at(tl_at at, tl_tensor y, const tl_tensor *x, int n, tl_tensor cotangent,
-                          tl_tensor *dx)
-{
-    tl_tape *t = at.tape;
-    TL_TRY(TL_NEED_N_AT(at, dx, n));
-    for (int i = 0; i < n; i++)
-        dx[i] = TL_NONE;
-    TL_TRY(tl_error_status(t));
-    TL_TRY(TL_NEED_N_AT(at, x, n));
-    for (int i = 0; i < n; i++) {
-        const tl_value *v = tl_deref(at, x[i], "tl_gradients");
-        if (v == NULL)
-            return tl_error_status(t);
-        if (!v->needs_grad)
-            return tl_tape_fail(
-                at, TL_ENOGRAD,
-                "tl_gradients: target %d takes no gradient (mark a leaf with tl_require_grad)", i);
-    }
-    const tl_scope outer = tl_scope_open(at, 0, 0);
-    tl_walk w = {.t = t, .at = at, .who = "tl_gradients", .y = y, .asked = y, .n_targets = n};
-    w.opt = (tl_backward_options){.cotangent = cotangent, .retain = true};
-    w.target = x == NULL ? &y : x; /* NULL would mean tl_backward */
-    tl_status s = tl_walk_prepare(&w);
-    if (s == TL_OK)
-        s = tl_walk_run(&w);
-    for (int i = 0; i < n && s == TL_OK; i++) {
-        dx[i] = collect(&w, tl_walk_box(&w, x[i]));
-        const tl_array *a = &tl_peek(t, x[i])->a;
-        if (tl_is_none(dx[i]) && !tl_is_none(dx[i] = tl_filled(at, a, a->dtype, 0)))
-            tl_batch_like(tl_peek(t, dx[i]), tl_peek(t, x[i])); /* y does not depend on it */
-        s = tl_error_status(t);
-    }
-    tl_scope_end(t, outer);
     return s;
 }

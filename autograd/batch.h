@@ -58,6 +58,8 @@ static inline void tl_value_fix(tl_value *v)
  * between the leaf and the use: "matmul:1+permute". */
 const char *tl_use_kind(const tl_tape *t, const tl_node *n, int k, char buf[TL_ATTRS_TEXT]);
 
+/* Adds part i of `of` of a fold. */
+typedef tl_status tl_fold_run(tl_tape *t, tl_fold *f, int i, int of);
 /* The uses of a leaf that one backward adds to one accumulator through the same view (or through
  * all views, if two of them overlap), numbered in canonical order. */
 struct tl_fold {
@@ -70,7 +72,7 @@ struct tl_fold {
     struct tl_fold *met;  /* an older one with the same number_of (uses.c) */
 
     /* While it waits for tl_accumulate. A graph has folds of its own (graph/later.c). */
-    tl_status (*run)(tl_tape *t, tl_fold *f, int i, int of); /* adds part i of `of` */
+    tl_fold_run *run;
     int axis;              /* that of the leaf along which parts are cut; TL_WHOLE: none */
     int part, parts;       /* the next part, and how many there are */
     int64_t from, size;    /* elements of the part along the axis; size < 0: all of the leaf */
@@ -135,8 +137,6 @@ void *tl_derived_room(tl_tape *t, uint32_t number, const tl_array *a, bool *full
 /* Releases all that memory. */
 void tl_derived_forget(tl_tape *t);
 
-/* The name of a derived value in checkpoints, for the caller to free; NULL when out of memory. */
-char *tl_derived_name(const tl_tape *t, tl_tensor leaf);
 /* The derived value of that name and shape, made now if no program has made it yet (shape NULL:
  * only looked up). TL_NONE if that is no such name, or on an error. */
 tl_tensor tl_derived_named(tl_tape *t, const char *name, tl_dtype dtype, const tl_shape *shape);

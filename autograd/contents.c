@@ -64,20 +64,6 @@ tl_tensor tl_zeros_tape_at(tl_tape *t, tl_dtype dtype, tl_shape shape, const cha
                 (tl_c_data){0}, dtype, shape);
 }
 
-tl_status tl_host(tl_tape *t, tl_host_when when, tl_host_fn *f, void *ctx)
-{
-    TL_TRY(tl_error_status(t));
-    TL_TRY(TL_NEED_AT(tl_nowhere(t), f));
-    if (when != TL_BEFORE && when != TL_AFTER && when != TL_AFTER_ALL)
-        return tl_tape_fail(tl_nowhere(t), TL_EDOMAIN,
-                            "tl_host: %d is neither TL_BEFORE nor TL_AFTER nor TL_AFTER_ALL",
-                            (int)when);
-    if (t->recorder != NULL)
-        return t->recorder->host(t->recorder_ctx, TL_AT(t), when, f, ctx);
-    f(t, ctx);
-    return tl_error_status(t);
-}
-
 tl_status tl_host_hold(tl_tape *t, void *object)
 {
     TL_TRY(tl_error_status(t));

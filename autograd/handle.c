@@ -1,210 +1,8 @@
-/* handle.c: what users hold and what is behind it: objects (tapes, models, optimizers, graphs) with
- * their errors and their end; the records behind tensor handles; whose memory a value uses. */
-#include <stdio.h>
+/* handle.c: from tensor handles to the records behind them: who made a value, what it shows, whose
+ * memory it uses, and whether that has changed. */
 #include <string.h>
 
 #include "autograd/batch.h"
-
-static _Atomic bool warn = true;
-
-void tl_warnings(bool on) { atomic_store(&warn, on); }
-
-/* ---- objects ---- */
-
-/* All objects that exist, newest first. Any other address has been freed, or never was one. */
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static tl_object *living;
-
-/* A cache for tl_lives, which every call asks: living objects, hashed by address. Written under the
- * lock, read without it. */
-enum { MET_BITS = 6 };
-static _Atomic(const void *) met[1 << MET_BITS];
-
-/* The link that points to the object, or the list's last one, which is NULL. Needs the lock. */
-static tl_object **link_to(const void *object)
-{
-    tl_object **at = &living;
-    while (*at != NULL && *at != object)
-        at = &(*at)->next;
-    return at;
-}
-
-void tl_object_begin(tl_object *o, tl_kind kind, void (*destroy)(void *))
-{
-    if (o == NULL)
-        return;
-    o->kind = kind;
-    o->destroy = destroy;
-    pthread_mutex_lock(&lock);
-    o->next = living;
-    living = o;
-    pthread_mutex_unlock(&lock);
-}
-
-static inline bool lives(const void *object)
-{
-    const uint64_t hash = (uint64_t)(uintptr_t)object * 0x9e3779b97f4a7c15u;
-    _Atomic(const void *) *known = &met[hash >> (64 - MET_BITS)];
-    if (object == NULL || atomic_load(known) == object)
-        return object != NULL;
-    pthread_mutex_lock(&lock);
-    const bool found = *link_to(object) != NULL;
-    if (found)
-        atomic_store(known, object);
-    pthread_mutex_unlock(&lock);
-    return found;
-}
-
-bool tl_lives(const void *object) { return lives(object); }
-
-static void end(tl_object *o)
-{
-    o->destroy(o);
-    pthread_mutex_lock(&lock);
-    tl_object **at = link_to(o);
-    *at = o->next;
-    for (int i = 0; i < 1 << MET_BITS; i++)
-        if (atomic_load(&met[i]) == o)
-            atomic_store(&met[i], NULL);
-    pthread_mutex_unlock(&lock);
-    tl_free_raw(o);
-}
-
-/* Sets whether the user owns the object; returns whether the user did before. */
-static bool set_given(void *object, bool now)
-{
-    pthread_mutex_lock(&lock);
-    tl_object *o = *link_to(object);
-    const bool was = o != NULL && o->given;
-    if (o != NULL)
-        o->given = now;
-    pthread_mutex_unlock(&lock);
-    return was;
-}
-
-void tl_object_give(tl_object *o) { set_given(o, true); }
-
-bool tl_object_take(void *object) { return set_given(object, false); }
-
-bool tl_object_given(const void *object)
-{
-    return tl_lives(object) && ((const tl_object *)object)->given;
-}
-
-/* The object whose error counts: a tape without an error of its own reports its model's. */
-static tl_object *speaker(const void *object)
-{
-    tl_object *o = (tl_object *)object;
-    tl_model *m = o->kind == TL_KIND_TAPE ? ((tl_tape *)o)->model : NULL;
-    return m != NULL && __atomic_load_n(&o->err.status, __ATOMIC_ACQUIRE) == TL_OK ? &m->head : o;
-}
-
-bool tl_failed(const void *object) { return tl_error_status(object) != TL_OK; }
-
-const char *tl_error(const void *object)
-{
-    if (object == NULL)
-        return "out of memory: the object could not be made";
-    if (!tl_lives(object))
-        return "this object has been freed";
-    tl_object *o = speaker(object);
-    if (o->err.status == TL_OK)
-        return o->err.message;
-    o->err.read = true;
-    tl_model *m = o->kind == TL_KIND_TAPE ? ((tl_tape *)o)->model : NULL;
-    if (m != NULL && strcmp(m->head.err.message, o->err.message) == 0) /* tl_tape_stopped */
-        m->head.err.read = true;
-    return o->err.message;
-}
-
-tl_status tl_error_status(const void *object)
-{
-    if (!lives(object))
-        return object == NULL ? TL_ENOMEM : TL_ESTALE;
-    return __atomic_load_n(&speaker(object)->err.status, __ATOMIC_ACQUIRE);
-}
-
-tl_err *tl_error_record(void *object)
-{
-    return tl_lives(object) ? &((tl_object *)object)->err : NULL;
-}
-
-_Thread_local const void *tl_recording;
-
-tl_status tl_error_begin(void *object)
-{
-    if (object == NULL || object != tl_recording)
-        return tl_error_renew(object);
-    return tl_fail(tl_error_record(object), TL_ETRACED,
-                   "this acts on the model at once, not in each run; use tl_assign or tl_host");
-}
-
-tl_status tl_error_renew(void *object)
-{
-    tl_err *err = tl_error_record(object);
-    if (err == NULL || (err->status != TL_OK && !err->read))
-        return err == NULL ? tl_error_status(object) : err->status;
-    if (err->status != TL_OK) /* tapes of other threads may be asking */
-        tl_err_clear(err);
-    return TL_OK;
-}
-
-void tl_error_clear(void *object)
-{
-    tl_object *o = object;
-    if (!tl_lives(o) || !tl_failed(o))
-        return;
-    if (o->kind == TL_KIND_TAPE && (o->err.status != TL_OK || ((tl_tape *)o)->missed))
-        tl_grad_clear(object); /* what failed may have been part of a batch */
-    tl_err_clear(&o->err);
-    if (tl_failed(o)) /* the model; without an error, other threads may be reading it */
-        tl_err_clear(&speaker(o)->err);
-}
-
-void tl_object_hold(void *object)
-{
-    if (tl_lives(object))
-        __atomic_fetch_add(&((tl_object *)object)->held, 1, __ATOMIC_SEQ_CST);
-}
-
-void tl_object_release(void *object)
-{
-    tl_object *o = object;
-    if (tl_lives(o) && __atomic_fetch_sub(&o->held, 1, __ATOMIC_SEQ_CST) == 0)
-        end(o);
-}
-
-void tl_object_end(void *object)
-{
-    tl_object_take(object);
-    tl_object_release(object);
-}
-
-void tl_free_objects(void *const *objects, size_t n)
-{
-    for (size_t i = 0; objects != NULL && i < n; i++) {
-        tl_object *o = objects[i];
-        if (o == NULL ||
-            (tl_lives(o) && o->kind == TL_KIND_TAPE && !tl_between(objects[i], "tl_free")))
-            continue;
-        if (!tl_object_take(o)) {
-            if (atomic_load(&warn))
-                fprintf(stderr,
-                        "tally: tl_free: argument %zu is not a live object; was it freed "
-                        "before?\n",
-                        i + 1);
-            continue;
-        }
-        if (o->err.status != TL_OK && !o->err.read && atomic_load(&warn))
-            fprintf(stderr, "tally: %s is freed, and nobody has read its error: %s\n",
-                    o->kind == TL_KIND_TAPE    ? "a tape"
-                    : o->kind == TL_KIND_MODEL ? "a model"
-                    : o->kind == TL_KIND_GRAPH ? "a graph"
-                                               : "an optimizer",
-                    o->err.message);
-        tl_object_release(o);
-    }
-}
 
 /* ---- tables of records ---- */
 
@@ -379,6 +177,27 @@ tl_tensor tl_bottom(const tl_tape *t, tl_tensor x)
     return bottom;
 }
 
+const tl_node *tl_view_at(const tl_tape *t, tl_tensor x)
+{
+    const tl_node *n = tl_maker(t, x);
+    return n != NULL && (n->op->traits & (TL_VIEW | TL_REPEATS)) == TL_VIEW ? n : NULL;
+}
+
+tl_tensor tl_leaf_under(const tl_tape *t, tl_tensor x)
+{
+    x = tl_behind(t, x, TL_VIEW, TL_REPEATS);
+    return tl_maker_at(t, x) < 0 ? x : TL_NONE;
+}
+
+tl_tensor tl_accumulates(const tl_tape *t, const tl_node *n, int k)
+{
+    const tl_tensor x = tl_behind(t, n->in[k], TL_VIEW, TL_REPEATS);
+    const tl_value *v = tl_peek(t, x);
+    const bool ends = v == NULL || v->node < 0 ||
+                      (v->fixed && v->needs_grad && !tl_values_at(&t->values, n->out)->fixed);
+    return ends ? x : TL_NONE;
+}
+
 bool tl_same_memory(const tl_tape *t, tl_tensor x, tl_tensor y)
 {
     const tl_value *a = tl_peek(t, x), *b = tl_peek(t, y);
@@ -386,6 +205,19 @@ bool tl_same_memory(const tl_tape *t, tl_tensor x, tl_tensor y)
         return a->st == b->st;
     a = tl_model_value(t->model, tl_bottom(t, x));
     return a != NULL && a == tl_model_value(t->model, tl_bottom(t, y));
+}
+
+const char *tl_model_name_of(tl_model *m, tl_tensor x)
+{
+    const char *name = NULL;
+    if (tl_model_value(m, x) == NULL)
+        return NULL;
+    pthread_mutex_lock(&m->lock);
+    for (int i = 0; name == NULL && i < m->n_entries; i++)
+        if (m->entry[i].value == x.index)
+            name = m->entry[i].name;
+    pthread_mutex_unlock(&m->lock);
+    return name;
 }
 
 const char *tl_leaf_name(const tl_tape *t, tl_tensor leaf)
@@ -495,4 +327,60 @@ tl_tensor tl_tape_value(tl_tape *t, const tl_array *a, tl_storage *st)
     }
     tl_batch_set(v, a->ndim > 0 && !v->lent ? 0 : TL_FREE);
     return x;
+}
+
+/* ---- memory that has changed, or is given back ---- */
+
+bool tl_changed_since(tl_tape *t, uint32_t node, int k, tl_changer *by)
+{
+    const tl_node *n = &t->node[node];
+    const tl_tensor x = k < n->n_in ? n->in[k] : tl_node_out(t, n, k - n->n_in);
+    const tl_value *v = tl_peek(t, x);
+    if (v == NULL)
+        return false;
+    const tl_tensor below = t->recorder == NULL ? TL_NONE : tl_bottom(t, x);
+    if (tl_is_none(below) || below.owner == t->values.owner)
+        return v->st != NULL &&
+               tl_storage_changed(v->st, v->restored ? v->born : n->versions[k], &v->a, by);
+    const int64_t last = t->recorder->last_change(t->recorder_ctx, t, below);
+    if (last > (int64_t)node)
+        *by = (tl_changer){t->node[last].op->name, t->node[last].file, t->node[last].line};
+    return last > (int64_t)node;
+}
+
+tl_status tl_input_unchanged(tl_tape *t, uint32_t node, int k, tl_tape *on, const char *who,
+                             const char *why)
+{
+    const tl_node *n = &t->node[node];
+    tl_changer by;
+    char text[TL_CHANGER_TEXT], name[TL_SHOWN_TEXT];
+    if (!tl_changed_since(t, node, k, &by))
+        return TL_OK;
+    return tl_tape_fail((tl_at){on, n->file, n->line, NULL}, TL_EINPLACE,
+                        "%sinput %d of %s%s was changed in place by %s: %s", who, k, n->op->name,
+                        tl_shown_text(name, t, n->in[k]), tl_changer_text(text, by), why);
+}
+
+void tl_value_give_back(tl_value *v)
+{
+    if (v->st == NULL) /* in a trace */
+        return;
+    tl_storage_release(v->st);
+    v->st = NULL;
+    v->freed = true;
+}
+
+tl_tensor tl_hold(tl_tape *t, tl_tensor x)
+{
+    const tl_value *v = tl_peek(t, x);
+    if (v == NULL || v->st == NULL || x.owner != t->values.owner)
+        return x;
+    tl_tensor y = tl_tape_value(t, &v->a, v->st);
+    tl_value *h = tl_peek(t, y);
+    if (h != NULL) {
+        h->held = true;
+        h->source = x;
+        tl_batch_like(h, v);
+    }
+    return y;
 }

@@ -397,7 +397,7 @@ tl_tensor tl_attached(const tl_tape *t, tl_tensor x);
 /* Whether no op, backward or callback is under way; if one is, an error refuses `who`. */
 bool tl_between(tl_tape *t, const char *who);
 /* A tape without arenas, for traces. */
-tl_tape *tl_tape_bare(tl_model *m);
+tl_tape *tl_tape_bare(tl_model *m, void (*destroy)(void *));
 /* tl_mode_push without its special case for TL_INVARIANT. */
 int tl_mode_open(tl_tape *t, unsigned mode);
 /* s is the status of a call that an error of the model may have stopped half way: the tape then

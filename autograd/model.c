@@ -402,19 +402,6 @@ void tl_buffer_give(tl_model *m, const char *name, const void *from, const void 
     pthread_mutex_unlock(&m->lock);
 }
 
-const char *tl_model_name_of(tl_model *m, tl_tensor x)
-{
-    const char *name = NULL;
-    if (tl_model_value(m, x) == NULL)
-        return NULL;
-    pthread_mutex_lock(&m->lock);
-    for (int i = 0; name == NULL && i < m->n_entries; i++)
-        if (m->entry[i].value == x.index)
-            name = m->entry[i].name;
-    pthread_mutex_unlock(&m->lock);
-    return name;
-}
-
 /* Puts a freeze at the head of the list, in place of an older one with the same prefix. */
 static tl_freeze *freeze_put(tl_model *m, const char *prefix, bool frozen)
 {

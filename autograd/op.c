@@ -98,6 +98,16 @@ uint64_t tl_mix_attrs(uint64_t h, const tl_op *op, const void *attrs)
     return h;
 }
 
+tl_status tl_call_fail(tl_call *c, tl_status s, const char *fmt, ...)
+{
+    tl_err e = {.status = TL_OK};
+    va_list ap;
+    va_start(ap, fmt);
+    tl_vfail(&e, s, fmt, ap);
+    va_end(ap);
+    return tl_fail(c->err, s, "%s: %s", c->op->name, e.message);
+}
+
 /* How the op's declaration contradicts itself; NULL: it does not. */
 static const char *oddity(const tl_op *op, int n_in)
 {
@@ -190,3 +200,5 @@ bool tl_op_begins(const tl_op *op, const tl_array *a, const tl_storage *st)
 {
     return op->traits & TL_BEGINS && tl_array_room(a) == st->bytes;
 }
+
+unsigned tl_saves_other(unsigned wanted) { return (wanted & 1 ? 2u : 0) | (wanted & 2 ? 1u : 0); }

@@ -3,27 +3,6 @@
  * refused. */
 #include "autograd/batch.h"
 
-const tl_node *tl_view_at(const tl_tape *t, tl_tensor x)
-{
-    const tl_node *n = tl_maker(t, x);
-    return n != NULL && (n->op->traits & (TL_VIEW | TL_REPEATS)) == TL_VIEW ? n : NULL;
-}
-
-tl_tensor tl_leaf_under(const tl_tape *t, tl_tensor x)
-{
-    x = tl_behind(t, x, TL_VIEW, TL_REPEATS);
-    return tl_maker_at(t, x) < 0 ? x : TL_NONE;
-}
-
-tl_tensor tl_accumulates(const tl_tape *t, const tl_node *n, int k)
-{
-    const tl_tensor x = tl_behind(t, n->in[k], TL_VIEW, TL_REPEATS);
-    const tl_value *v = tl_peek(t, x);
-    const bool ends = v == NULL || v->node < 0 ||
-                      (v->fixed && v->needs_grad && !tl_values_at(&t->values, n->out)->fixed);
-    return ends ? x : TL_NONE;
-}
-
 bool tl_walk_skips(const tl_walk *w, const tl_node *n)
 {
     return w->target == NULL && !tl_is_none(tl_leaf_under(w->t, tl_node_out(w->t, n, 0)));
@@ -315,4 +294,34 @@ tl_status tl_walk_prepare(tl_walk *w)
     w->start.cotangent = w->opt.cotangent;
     tl_walk_box(w, w->y)->first = &w->start;
     return w->target == NULL ? tl_fold_deal(w) : TL_OK;
+}
+
+/* ---- what visits and folds share ---- */
+
+/* What observers are told of a vjp. */
+tl_given tl_given_of(const tl_node *n, uint32_t node, uint32_t first, const tl_vjp *g)
+{
+    return (tl_given){n->op,    n->file, n->line, node,     first, n->n_in,
+                      n->n_out, g->in,   g->dy,   g->wants, g->dx, NULL};
+}
+
+tl_status tl_walk_vjp(tl_walk *w, uint32_t node, uint32_t first, tl_vjp *g)
+{
+    tl_tape *t = w->t;
+    t->node[node].op->vjp(g);
+    if (t->given_watched && tl_error_status(t) == TL_OK) {
+        tl_given given = tl_given_of(&t->node[node], node, first, g);
+        TL_TELL(t, gave, t, &given);
+    }
+    return tl_error_status(t);
+}
+
+void tl_walk_free_since(tl_walk *w, uint32_t mark)
+{
+    uint32_t end = atomic_load(&w->t->values.count);
+    for (uint32_t i = mark; i < end; i++) {
+        tl_value *v = tl_values_at(&w->t->values, i);
+        if (v->st != NULL && !v->held)
+            tl_value_give_back(v);
+    }
 }

@@ -53,6 +53,8 @@ const char *tl_leaf_grad_name(const tl_tape *t, const tl_leaf_grad *g);
  * an error, when out of memory. */
 int tl_acc_find(const tl_leaf_grad *g, int call, const char *kind);
 int tl_acc_get(tl_tape *t, tl_leaf_grad *g, int call, const char *kind);
+/* The accumulator that is added after `after` (-1: the first one); -1: no more. */
+int tl_acc_next(const tl_leaf_grad *g, int after);
 /* Opens accumulator k in that dtype: zero (its storage blank) unless it is open already. */
 tl_status tl_acc_open(tl_tape *t, tl_leaf_grad *g, int k, tl_dtype dtype);
 /* Accumulator k as a value of the tape; TL_NONE if it is not open. */
@@ -115,8 +117,15 @@ typedef struct {
 tl_status tl_walk_check(tl_walk *w);
 /* tl_walk_check; then delivers the first cotangent, and deals the uses of leaves out to folds. */
 tl_status tl_walk_prepare(tl_walk *w);
+/* Releases the values that no vjp will read. The others are released as the walk passes them. A vjp
+ * that reads what its op does not declare to save finds it gone. */
+void tl_walk_free_unsaved(tl_walk *w);
 /* Visits all nodes, from the last to the first. */
 tl_status tl_walk_run(tl_walk *w);
+/* The cotangent of a value: those of its uses, added in order; TL_NONE if there are none. */
+tl_tensor tl_walk_collect(tl_walk *w, const tl_inbox *b);
+/* What observers are told of a vjp. */
+tl_given tl_given_of(const tl_node *n, uint32_t node, uint32_t first, const tl_vjp *g);
 /* The inbox of x, a value in the walk's range or a target. */
 tl_inbox *tl_walk_box(const tl_walk *w, tl_tensor x);
 /* Calls a node's vjp and tells observers; the vjp records nodes from number `first` on. */

@@ -102,7 +102,7 @@ static bool made_earlier(tl_tape *, const tl_call *, const tl_tensor *, const tl
 
 static tl_tape *lasting(tl_tape *t)
 {
-    if (t->lasting == NULL && (t->lasting = tl_tape_bare(t->model)) == NULL) {
+    if (t->lasting == NULL && (t->lasting = tl_tape_bare(t->model, t->head.destroy)) == NULL) {
         tl_fail(&t->head.err, TL_ENOMEM, "no memory for a tape");
         return NULL;
     }
@@ -427,14 +427,6 @@ tl_tensor tl_derived_leaf(tl_tape *t, tl_tensor x)
         return TL_NONE;
     const tl_shape s = tl_array_shape(&tl_peek(t, x)->a);
     return of_shape(t, known(t->lasting, tl_peek(t, x)->print, false), &s, tl_leaf_name(t, x));
-}
-
-/* "=0123456789abcdef": a checkpoint can name it before a program has made the value. */
-char *tl_derived_name(const tl_tape *t, tl_tensor leaf)
-{
-    char name[18];
-    snprintf(name, sizeof name, "=%016" PRIx64, tl_peek(t, leaf)->print);
-    return tl_strdup(name);
 }
 
 tl_tensor tl_derived_named(tl_tape *t, const char *name, tl_dtype dtype, const tl_shape *shape)

@@ -233,6 +233,58 @@ void tl_fold_ends(tl_tape *t, tl_fold *f)
         }
 }
 
+/* ---- a fold that waits for tl_accumulate ---- */
+
+/* Fails if a tensor of the model that the vjp of a use will read has changed since it was recorded.
+ * (Values of the tape are checked when they are read.) */
+static tl_status check_unchanged(tl_walk *w, const tl_use *u)
+{
+    tl_tape *t = w->t;
+    const tl_node *n = &t->node[u->node];
+    tl_changer by;
+    char text[TL_CHANGER_TEXT], name[TL_SHOWN_TEXT];
+    for (int j = 0; u->by_op && j < n->n_in; j++) {
+        const tl_saved *s = &u->saved[j];
+        if (s->like == NULL || !s->read || s->x.owner == t->values.owner)
+            continue;
+        const tl_value *v = tl_peek(t, s->x);
+        if (v == NULL)
+            return tl_tape_fail(w->at, TL_ESTALE,
+                                "tl_accumulate: input %d of %s was removed from the model "
+                                "meanwhile",
+                                j, n->op->name);
+        if (v->st != NULL && tl_storage_changed(v->st, n->versions[j], &v->a, &by))
+            return tl_tape_fail(w->at, TL_EINPLACE,
+                                "tl_accumulate: input %d of %s%s was changed meanwhile by %s", j,
+                                n->op->name, tl_shown_text(name, t, s->x),
+                                tl_changer_text(text, by));
+    }
+    return TL_OK;
+}
+
+/* Adds part i of `of` of a fold. */
+static tl_status run(tl_tape *t, tl_fold *f, int i, int of)
+{
+    const tl_node *n = &t->node[f->use[0].node];
+    tl_walk w = {.t = t, .at = {t, n->file, n->line, NULL}};
+    const tl_scope outer = tl_scope_open(w.at, TL_NO_GRAD, TL_PHASE_BACKWARD);
+    tl_status s = TL_OK;
+    t->now.place_base = outer.place_depth; /* as in the visit of a node */
+    for (int u = 0; u < f->n && s == TL_OK; u++)
+        s = check_unchanged(&w, &f->use[u]);
+    if (of > 1) {
+        const int64_t size = tl_peek(t, t->grad[f->leaf].leaf)->a.dim[f->axis];
+        f->from = size * i / of;
+        f->size = size * (i + 1) / of - f->from; /* even a part of 0 opens the accumulator */
+    }
+    if (s == TL_OK)
+        s = tl_fold_uses(&w, f);
+    if (s == TL_OK && i == of - 1)
+        tl_fold_ends(t, f);
+    tl_scope_end(t, outer);
+    return s;
+}
+
 /* ---- what the engine asks ---- */
 
 /* Whether a fold is left to tl_accumulate. (A leaf of the tape ends with the reset: its folds never
@@ -325,7 +377,7 @@ static tl_status complete(tl_walk *w, tl_fold *f)
             f->use[n++] = f->use[u];
     f->n = n;
     if (put_off(w, f)) {
-        tl_fold_wait(w->t, f);
+        tl_fold_wait(w->t, f, run);
         return TL_OK;
     }
     TL_TRY(tl_fold_uses(w, f));

@@ -61,8 +61,8 @@ void tl_fold_ends(tl_tape *t, tl_fold *f);
 
 /* ---- waiting.c ---- */
 
-/* Leaves the fold waiting for tl_accumulate. */
-void tl_fold_wait(tl_tape *t, tl_fold *f);
+/* Leaves the fold waiting for tl_accumulate, which calls run. */
+void tl_fold_wait(tl_tape *t, tl_fold *f, tl_fold_run *run);
 
 /* ---- derived.c, settle.c: derived values ---- */
 

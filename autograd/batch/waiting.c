@@ -1,5 +1,5 @@
 /* waiting.c: folds that wait for tl_accumulate (tl_backward with .put_off), which adds them as a
- * whole or in parts; and gradients that come from elsewhere.
+ * whole or in parts; and accumulators that go elsewhere or come from there.
  *
  * A part is a range of the parameter's elements along one axis. The op's rule for the batch tells
  * whether it can be added alone: suppose the elements along the axis were samples. If the results
@@ -129,59 +129,7 @@ static int cut_fold(const tl_tape *t, tl_fold *f)
     return TL_WHOLE;
 }
 
-/* ---- a fold of this tape ---- */
-
-/* Fails if a tensor of the model that the vjp of a use will read has changed since it was recorded.
- * (Values of the tape are checked when they are read.) */
-static tl_status check_unchanged(tl_walk *w, const tl_use *u)
-{
-    tl_tape *t = w->t;
-    const tl_node *n = &t->node[u->node];
-    tl_changer by;
-    char text[TL_CHANGER_TEXT], name[TL_SHOWN_TEXT];
-    for (int j = 0; u->by_op && j < n->n_in; j++) {
-        const tl_saved *s = &u->saved[j];
-        if (s->like == NULL || !s->read || s->x.owner == t->values.owner)
-            continue;
-        const tl_value *v = tl_peek(t, s->x);
-        if (v == NULL)
-            return tl_tape_fail(w->at, TL_ESTALE,
-                                "tl_accumulate: input %d of %s was removed from the model "
-                                "meanwhile",
-                                j, n->op->name);
-        if (v->st != NULL && tl_storage_changed(v->st, n->versions[j], &v->a, &by))
-            return tl_tape_fail(w->at, TL_EINPLACE,
-                                "tl_accumulate: input %d of %s%s was changed meanwhile by %s", j,
-                                n->op->name, tl_shown_text(name, t, s->x),
-                                tl_changer_text(text, by));
-    }
-    return TL_OK;
-}
-
-/* Adds part i of `of` of a fold. */
-static tl_status run(tl_tape *t, tl_fold *f, int i, int of)
-{
-    const tl_node *n = &t->node[f->use[0].node];
-    tl_walk w = {.t = t, .at = {t, n->file, n->line, NULL}};
-    const tl_scope outer = tl_scope_open(w.at, TL_NO_GRAD, TL_PHASE_BACKWARD);
-    tl_status s = TL_OK;
-    t->now.place_base = outer.place_depth; /* as in the visit of a node */
-    for (int u = 0; u < f->n && s == TL_OK; u++)
-        s = check_unchanged(&w, &f->use[u]);
-    if (of > 1) {
-        const int64_t size = tl_peek(t, t->grad[f->leaf].leaf)->a.dim[f->axis];
-        f->from = size * i / of;
-        f->size = size * (i + 1) / of - f->from; /* even a part of 0 opens the accumulator */
-    }
-    if (s == TL_OK)
-        s = tl_fold_uses(&w, f);
-    if (s == TL_OK && i == of - 1)
-        tl_fold_ends(t, f);
-    tl_scope_end(t, outer);
-    return s;
-}
-
-void tl_fold_wait(tl_tape *t, tl_fold *f)
+void tl_fold_wait(tl_tape *t, tl_fold *f, tl_fold_run *run)
 {
     tl_leaf_grad *g = &t->grad[f->leaf];
     f->run = run;
@@ -291,7 +239,57 @@ tl_status tl_accumulate(tl_tape *t, const char *param)
     return tl_accumulate_part(t, param, 0, 1);
 }
 
-/* ---- gradients that come from elsewhere: a checkpoint, another process ---- */
+/* ---- accumulators that go elsewhere and come from there: a checkpoint, another process ---- */
+
+/* How many entries of a record a checkpoint holds: its accumulators, or one that says that the
+ * parameter was reached without receiving anything. */
+static int entries(const tl_tape *t, const tl_leaf_grad *g)
+{
+    const bool derived = tl_derived(t, g->leaf);
+    int n = 0;
+    if (!g->live || (!derived && tl_model_value(t->model, g->leaf) == NULL))
+        return 0;
+    for (int k = 0; k < g->n_accs; k++)
+        n += tl_acc_holds(&g->acc[k]);
+    return n > 0 || derived ? n : 1;
+}
+
+int tl_accumulating_count(const tl_tape *t)
+{
+    int n = 0;
+    for (int k = 0; tl_lives(t) && t->model != NULL && k < t->n_grads; k++)
+        n += entries(t, &t->grad[k]);
+    return n;
+}
+
+tl_accumulating tl_accumulating_at(const tl_tape *t, int i)
+{
+    int use = -1;
+    tl_leaf_grad *g = i < 0 || i >= tl_accumulating_count(t) ? NULL : t->grad;
+    if (g == NULL)
+        return (tl_accumulating){NULL, 0, NULL, {0}};
+    for (int n; i >= (n = entries(t, g)); g++)
+        i -= n;
+    const char *param = tl_leaf_grad_name(t, g);
+    while ((use = tl_acc_next(g, use)) >= 0)
+        if (tl_acc_holds(&g->acc[use]) && i-- == 0)
+            break;
+    if (use < 0)
+        return (tl_accumulating){param, 0, "", {0}};
+    if (g->acc[use].st != NULL)
+        tl_storage_settle(g->acc[use].st);
+    return (tl_accumulating){param, g->acc[use].call, g->acc[use].kind, g->acc[use].sum};
+}
+
+uint64_t tl_accumulated(const tl_tape *t)
+{
+    uint64_t sum = 0;
+    for (int i = 0; tl_lives(t) && i < t->n_grads; i++)
+        for (int k = 0; k < t->grad[i].n_accs && t->grad[i].leaf.owner != t->values.owner; k++)
+            sum += t->grad[i].acc[k].st != NULL ? t->grad[i].acc[k].st->version : 0;
+    return sum;
+}
+
 
 tl_tensor tl_grad_named(tl_tape *t, const char *param, tl_dtype dtype, const tl_shape *shape)
 {

@@ -341,7 +341,7 @@ bool tl_trace_on(tl_tape *t, tl_tracing *s)
 
 tl_tape *tl_trace_tape(tl_tape *user, tl_tracing *s)
 {
-    tl_tape *t = tl_tape_bare(user->model);
+    tl_tape *t = tl_tape_bare(user->model, user->head.destroy);
     if (t == NULL)
         return NULL;
     t->now.mode = user->now.mode | TL_TRACE;
