@@ -65,33 +65,6 @@ static uint64_t print_constant(const tl_array *a)
 
 /* ---- the lasting tape ---- */
 
-/* The first value with that print on the lasting tape; TL_NONE if there is none. made: the first
- * that shows how it was made; a value that a checkpoint has named does not. */
-static tl_tensor known(const tl_tape *l, uint64_t print, bool made)
-{
-    const uint64_t *at = tl_key_map_find(&l->found, print);
-    const uint32_t i = at == NULL ? 0 : made ? (uint32_t)(*at >> 32) : (uint32_t)*at;
-    return i == 0 ? TL_NONE : tl_tape_handle(l, i - 1);
-}
-
-/* Gives value i its print. known() finds it from now on, unless an earlier value has that print.
- * False, with an error on l, when out of memory. */
-static bool place(tl_tape *l, uint32_t i, uint64_t print)
-{
-    const tl_tensor first = known(l, print, false), made = known(l, print, true);
-    tl_value *v = tl_values_at(&l->values, i);
-    uint64_t low = tl_is_none(first) ? i + 1 : first.index + 1;
-    uint64_t high = !tl_is_none(made) ? made.index + 1 : v->node >= 0 || v->fixed ? i + 1 : 0;
-    v->print = print;
-    return tl_key_map_put(&l->found, print, high << 32 | low) ||
-           tl_fail(&l->head.err, TL_ENOMEM, "no memory for the place of a value") == TL_OK;
-}
-
-tl_tensor tl_derived_made(const tl_tape *t, tl_tensor leaf)
-{
-    return known(t->lasting, tl_peek(t, leaf)->print, true);
-}
-
 /* The value on the lasting tape that stands for x of this tape; x itself if it is of the model. */
 static tl_tensor twin(const tl_tape *t, tl_tensor x)
 {
@@ -126,7 +99,7 @@ uint64_t tl_derived_constant(tl_tape *t, const tl_array *a)
     tl_shape s = tl_array_shape(a);
     const size_t bytes = tl_array_room(a);
     const uint64_t print = print_constant(a);
-    if (l == NULL || !tl_is_none(known(l, print, true)))
+    if (l == NULL || !tl_is_none(tl_lasting_find(l, print, true)))
         return print;
     tl_array own = tl_array_make(a->dtype, &s, tl_bump_get(&l->bump, bytes + 1));
     tl_tensor y = own.data == NULL ? TL_NONE : tl_tape_value(l, &own, NULL);
@@ -138,7 +111,7 @@ uint64_t tl_derived_constant(tl_tape *t, const tl_array *a)
     if (bytes > 0)
         memcpy(own.data, a->data, bytes);
     tl_value_fix(tl_peek(l, y));
-    if (!place(l, y.index, print))
+    if (!tl_lasting_place(l, y.index, print))
         hand_up(t, l);
     return print;
 }
@@ -198,7 +171,7 @@ static tl_status note_leaf(tl_tape *t, tl_tensor x)
         return hand_up(t, l);
     tl_value_fix(tl_peek(l, y));
     tl_peek(l, y)->source = twin(t, from);
-    return place(l, y.index, v->print) ? TL_OK : hand_up(t, l);
+    return tl_lasting_place(l, y.index, v->print) ? TL_OK : hand_up(t, l);
 }
 
 /* Records n on the lasting tape, if it is new there. */
@@ -226,17 +199,11 @@ static tl_status note_node(tl_tape *t, const tl_node *n)
     if (!tl_failed(l))
         tl_again_fixed(l, in, out, t, n);
     for (int j = n->n_out; j-- > 0 && !tl_failed(l);) /* output 0 last: then all are there */
-        place(l, out[j].index, tl_values_at(&t->values, n->out + (uint32_t)j)->print);
+        tl_lasting_place(l, out[j].index, tl_values_at(&t->values, n->out + (uint32_t)j)->print);
     return tl_failed(l) ? hand_up(t, l) : TL_OK;
 }
 
 /* ---- the memory of derived values ---- */
-
-void tl_derived_drop(tl_value *v)
-{
-    tl_storage_release(v->st);
-    v->st = NULL;
-}
 
 /* Whether v, on the lasting tape, keeps its contents as of `last`, the last change below it. */
 static bool there(const tl_value *v, uint64_t last)
@@ -251,8 +218,8 @@ static void keep(tl_tape *t, const tl_node *n)
     tl_tape *l = t->lasting;
     for (int j = 0; j < n->n_out && !(n->op->traits & TL_VIEW); j++) {
         const tl_value *v = tl_values_at(&t->values, n->out + (uint32_t)j);
-        const tl_tensor x = known(l, v->print, true);
-        const tl_leaf_grad *g = tl_leaf_grad_find(t, known(l, v->print, false));
+        const tl_tensor x = tl_lasting_find(l, v->print, true);
+        const tl_leaf_grad *g = tl_leaf_grad_find(t, tl_lasting_find(l, v->print, false));
         const uint64_t last = tl_derived_last_change(t, x);
         tl_value *to = tl_peek(l, x);
         if (v->st == NULL || v->st->version != 0 || there(to, last) ||
@@ -267,7 +234,7 @@ static void keep(tl_tape *t, const tl_node *n)
 
 int64_t tl_derived_number(const tl_tape *t, uint64_t print)
 {
-    const tl_tensor x = known(t->lasting, print, true);
+    const tl_tensor x = tl_lasting_find(t->lasting, print, true);
     return tl_is_none(x) || tl_peek(t->lasting, x)->node < 0 ? -1 : (int64_t)x.index;
 }
 
@@ -350,7 +317,7 @@ static bool made_earlier(tl_tape *t, const tl_call *c, const tl_tensor *in, cons
     for (int k = 0; k < c->n_in; k++)
         print_all(t, in[k]);
     for (int j = 0; j < c->n_out; j++) {
-        const tl_tensor x = known(l, print_out(t, &n, j), true);
+        const tl_tensor x = tl_lasting_find(l, print_out(t, &n, j), true);
         const tl_value *v = before[j] = tl_peek(l, x);
         if (v == NULL || v->node < 0 || l->node[v->node].op != c->op ||
             v->a.dtype != c->out[j].dtype || !tl_array_same_shape(&v->a, &c->out[j]) ||
@@ -426,7 +393,7 @@ tl_tensor tl_derived_leaf(tl_tape *t, tl_tensor x)
     if (note_leaf(t, x) != TL_OK)
         return TL_NONE;
     const tl_shape s = tl_array_shape(&tl_peek(t, x)->a);
-    return of_shape(t, known(t->lasting, tl_peek(t, x)->print, false), &s, tl_leaf_name(t, x));
+    return of_shape(t, tl_lasting_find(t->lasting, tl_peek(t, x)->print, false), &s, tl_leaf_name(t, x));
 }
 
 tl_tensor tl_derived_named(tl_tape *t, const char *name, tl_dtype dtype, const tl_shape *shape)
@@ -434,14 +401,14 @@ tl_tensor tl_derived_named(tl_tape *t, const char *name, tl_dtype dtype, const t
     char *end;
     const uint64_t print = *name == '=' ? strtoull(name + 1, &end, 16) : 0;
     tl_tape *l = print == 0 || *end != '\0' ? NULL : lasting(t);
-    tl_tensor x = l == NULL ? TL_NONE : known(l, print, false);
+    tl_tensor x = l == NULL ? TL_NONE : tl_lasting_find(l, print, false);
     if (shape == NULL || l == NULL)
         return x;
     if (!tl_is_none(x))
         return of_shape(t, x, shape, name);
     const tl_array a = tl_array_make(dtype, shape, NULL);
     x = tl_tape_value(l, &a, NULL);
-    if (!tl_is_none(x) && place(l, x.index, print))
+    if (!tl_is_none(x) && tl_lasting_place(l, x.index, print))
         return x;
     hand_up(t, l);
     return TL_NONE;
@@ -474,7 +441,7 @@ void tl_derived_reset(tl_tape *t)
         tl_key_map_clear(&l->found);
         for (uint32_t i = 0; i < l->traced.values; i++) /* there is room: there were more */
             if (tl_values_at(&l->values, i)->print != 0)
-                place(l, i, tl_values_at(&l->values, i)->print);
+                tl_lasting_place(l, i, tl_values_at(&l->values, i)->print);
     }
     l->n_nodes = l->traced.nodes;
     tl_bump_rewind(&l->bump, l->traced.bump);

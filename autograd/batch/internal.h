@@ -64,7 +64,14 @@ void tl_fold_ends(tl_tape *t, tl_fold *f);
 /* Leaves the fold waiting for tl_accumulate, which calls run. */
 void tl_fold_wait(tl_tape *t, tl_fold *f, tl_fold_run *run);
 
-/* ---- derived.c, settle.c: derived values ---- */
+/* ---- lasting.c: the lasting tape ---- */
+
+/* The first value with that print on the lasting tape; TL_NONE if there is none. made: the first
+ * that shows how it was made; a value that a checkpoint has named does not. */
+tl_tensor tl_lasting_find(const tl_tape *l, uint64_t print, bool made);
+/* Gives value i its print. It is found from now on, unless an earlier value has that print. False,
+ * with an error on l, when out of memory. */
+bool tl_lasting_place(tl_tape *l, uint32_t i, uint64_t print);
 
 /* The value on the lasting tape that shows how `leaf` was made; TL_NONE if none does. */
 tl_tensor tl_derived_made(const tl_tape *t, tl_tensor leaf);
@@ -75,6 +82,9 @@ tl_tensor tl_derived_made(const tl_tape *t, tl_tensor leaf);
 uint64_t tl_derived_last_change(tl_tape *t, tl_tensor x);
 /* Releases the memory that v, on the lasting tape, keeps. */
 void tl_derived_drop(tl_value *v);
+
+/* The parameters that a derived value is made of must not change while a gradient waits in it. */
+tl_status tl_derived_check(tl_tape *t, tl_tensor leaf);
 
 /* ---- prints.c ---- */
 
