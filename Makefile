@@ -249,7 +249,7 @@ $(BUILD)/tally-diff $(BUILD)/course/18_resume: $(READ:%.c=$(BUILD)/%.o)
 
 # The same and the tables it reads into for the tests, and what looks things up in models and among
 # derived values, where they count their steps (tests/support/steps.c).
-COUNTED := $(patsubst %.c,$(BUILD)/tests/steps/%.o,tensor/memory.c $(READ) $(addprefix autograd/,handle.c model.c order.c) $(addprefix autograd/batch/,again.c derived.c uses.c))
+COUNTED := $(patsubst %.c,$(BUILD)/tests/steps/%.o,tensor/memory.c $(READ) $(addprefix autograd/,handle.c model.c object.c order.c) $(addprefix autograd/batch/,again.c derived.c lasting.c uses.c))
 $(BUILD)/tests/steps/%.o: %.c $(BUILD)/flags | $(FIRST)
 	@mkdir -p $(@D)
 	$(call line,CC,$@)

@@ -206,4 +206,3 @@ tl_status tl_check_waiting(tl_at at, const char *who)
                       : tl_tape_fail(at, TL_EUSAGE, "%s: what tl_backward put off for '%s' waits",
                                      who, of);
 }
-

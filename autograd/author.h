@@ -73,8 +73,7 @@ typedef struct {
 int tl_accumulating_count(const tl_tape *t);
 tl_accumulating tl_accumulating_at(const tl_tape *t, int i);
 uint64_t tl_accumulated(const tl_tape *t); /* changes when one is added to, t's own leaves aside */
-uint64_t tl_programs(const tl_tape *t); /* what the step's backwards ran, as a hash; 0: nothing; 1:
-                                           one was .ragged, and nothing is compared */
+uint64_t tl_programs(const tl_tape *t);    /* a hash of the step's backwards; 0: none; 1: .ragged */
 /* *out (borrowed) becomes that accumulator, made with zeros if there is none; kind "": none is
  * made. A parameter's accumulator has the parameter's shape, whatever `shape` is. TL_ENAME;
  * TL_EUSAGE: call is below 0 or at least 2^30, or it exists in another dtype; TL_ESHAPE: a value

@@ -116,7 +116,8 @@ void tl_prints_clear(tl_tape *t);
 tl_status tl_prints_run(tl_at at, const tl_prints *traced);
 void tl_prints_free(tl_prints *p);
 
-/* ---- derived.c, settle.c: derived values, made of parameters and constants alone ---- */
+/* ---- lasting.c, derived.c, settle.c: derived values, made of parameters and constants alone ----
+ */
 
 /* Notes on the lasting tape how derived value x is made; returns its handle there. TL_NONE, with an
  * error, if that fails. */

@@ -76,8 +76,7 @@ typedef struct {
 } tl_kernel_row;
 bool tl_kernel_at(int i, tl_kernel_row *row);
 
-/* What the library ships besides, ended by NULL; and its probes, for kernels that bring none.
- * Defined in ops/. */
+/* What the library ships besides; its probes, for kernels that bring none. Defined in ops/. */
 extern const tl_kernel *const tl_kernels_shipped[];
 typedef struct {
     const char *op;

@@ -202,3 +202,23 @@ bool tl_op_begins(const tl_op *op, const tl_array *a, const tl_storage *st)
 }
 
 unsigned tl_saves_other(unsigned wanted) { return (wanted & 1 ? 2u : 0) | (wanted & 2 ? 1u : 0); }
+
+/* ---- the library's ops ---- */
+
+int tl_op_count(void)
+{
+    int n = 0;
+    while (tl_ops_shipped[n] != NULL)
+        n++;
+    return n;
+}
+
+const tl_op *tl_op_at(int i) { return i >= 0 && i < tl_op_count() ? tl_ops_shipped[i] : NULL; }
+
+const tl_op *tl_op_find(const char *name)
+{
+    for (int i = 0; name != NULL && tl_ops_shipped[i] != NULL; i++)
+        if (strcmp(tl_ops_shipped[i]->name, name) == 0)
+            return tl_ops_shipped[i];
+    return NULL;
+}

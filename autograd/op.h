@@ -183,6 +183,7 @@ tl_batch tl_batch_outside(tl_batch a, int ndim, int64_t k);
 tl_batch tl_batch_beside(tl_batch a, int ndim, int64_t dim);
 
 /* The library's ops. at: op i from 0, NULL past the end. find: by name, NULL if there is none. */
+extern const tl_op *const tl_ops_shipped[]; /* ended by NULL; defined in ops/ */
 int tl_op_count(void);
 const tl_op *tl_op_at(int i);
 const tl_op *tl_op_find(const char *name);

@@ -1,5 +1,4 @@
-/* tape.c: making, resetting and freeing tapes; scopes of modes; who watches; the places of calls,
- * which errors name and by which two layers of one name are told apart. */
+/* tape.c: a tape begins, is reset and ends; what it counts; its memory; clearing its error. */
 #include "autograd/batch.h"
 
 #include <string.h>
@@ -142,4 +141,3 @@ tl_tape_memory tl_memory_stats(const tl_tape *t)
     pthread_mutex_unlock(&t->model->lock);
     return m;
 }
-

@@ -84,9 +84,6 @@ static tl_status begin(tl_call *c, job *j, const tl_array *count)
         counted++;
     }
     j->count = count != NULL ? *(double *)count->data : (double)counted;
-    if (count != NULL && !(j->count > 0))
-        return tl_call_fail(c, TL_EDOMAIN, "the count is %g; a mean is divided by more than 0",
-                            j->count);
     return TL_OK;
 }
 

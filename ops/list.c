@@ -2,22 +2,12 @@
  * which are all alike; and the small things that op files share. */
 #include "ops/build.h"
 
-static const tl_op *const all[] = {
+const tl_op *const tl_ops_shipped[] = {
 #define X(name) &tl_op_##name,
     TL_OP_LIST(X)
 #undef X
+        NULL,
 };
-
-int tl_op_count(void) { return (int)(sizeof all / sizeof all[0]); }
-const tl_op *tl_op_at(int i) { return i >= 0 && i < tl_op_count() ? all[i] : NULL; }
-
-const tl_op *tl_op_find(const char *name)
-{
-    for (int i = 0; name != NULL && i < tl_op_count(); i++)
-        if (strcmp(all[i]->name, name) == 0)
-            return all[i];
-    return NULL;
-}
 
 const tl_kernel *const tl_kernels_shipped[] = {
 #if TL_BLIS

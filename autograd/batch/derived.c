@@ -393,7 +393,8 @@ tl_tensor tl_derived_leaf(tl_tape *t, tl_tensor x)
     if (note_leaf(t, x) != TL_OK)
         return TL_NONE;
     const tl_shape s = tl_array_shape(&tl_peek(t, x)->a);
-    return of_shape(t, tl_lasting_find(t->lasting, tl_peek(t, x)->print, false), &s, tl_leaf_name(t, x));
+    return of_shape(t, tl_lasting_find(t->lasting, tl_peek(t, x)->print, false), &s,
+                    tl_leaf_name(t, x));
 }
 
 tl_tensor tl_derived_named(tl_tape *t, const char *name, tl_dtype dtype, const tl_shape *shape)

@@ -1,6 +1,6 @@
 /* lasting.c: the lasting tape, which notes how derived values (derived.c) are made. Its values are
- * found by their prints. When a walk reaches one, the parameters below it are reached, too, and must
- * not have changed while a gradient waits. */
+ * found by their prints. When a walk reaches one, the parameters below it are reached, too, and
+ * must not have changed while a gradient waits. */
 #include "autograd/batch/internal.h"
 
 /* ---- values by their prints ---- */
@@ -14,7 +14,8 @@ tl_tensor tl_lasting_find(const tl_tape *l, uint64_t print, bool made)
 
 bool tl_lasting_place(tl_tape *l, uint32_t i, uint64_t print)
 {
-    const tl_tensor first = tl_lasting_find(l, print, false), made = tl_lasting_find(l, print, true);
+    const tl_tensor first = tl_lasting_find(l, print, false),
+                    made = tl_lasting_find(l, print, true);
     tl_value *v = tl_values_at(&l->values, i);
     uint64_t low = tl_is_none(first) ? i + 1 : first.index + 1;
     uint64_t high = !tl_is_none(made) ? made.index + 1 : v->node >= 0 || v->fixed ? i + 1 : 0;

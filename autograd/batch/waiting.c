@@ -290,7 +290,6 @@ uint64_t tl_accumulated(const tl_tape *t)
     return sum;
 }
 
-
 tl_tensor tl_grad_named(tl_tape *t, const char *param, tl_dtype dtype, const tl_shape *shape)
 {
     tl_tensor leaf = tl_model_find(t->model, param);

@@ -106,17 +106,3 @@ tl_status tl_check_second(tl_checker *c, const tl_subject *f, int *by)
     tl_free_raw(all);
     return s;
 }
-
-void tl_culprit_find_second(tl_checker *c, const tl_subject *f)
-{
-    tl_tape *rec = tl_tape_new(f->at.tape->model);
-    tl_tensor y, *copies = tl_calloc((size_t)f->n, sizeof *copies);
-    tl_err e = {.status = TL_OK};
-    if (rec != NULL)
-        tl_observe_like(rec, f->at.tape);
-    if (rec != NULL && copies != NULL &&
-        tl_shadow_record(f, c->who, true, rec, copies, &y, &e) == TL_OK)
-        tl_culprit_find(rec, y, 2, c->o, c->r);
-    tl_free_raw(copies);
-    tl_object_end(rec);
-}

@@ -20,11 +20,6 @@ _Static_assert(WINDOWS == POINTS - ORDER, "each window holds one fourth differen
 /* The weights of a fourth difference. The sum of their squares is 70. */
 static const double weight[ORDER + 1] = {1, -4, 6, -4, 1};
 
-double tl_unit_of(tl_dtype d)
-{
-    return d == TL_F64 ? 0x1p-53 : d == TL_F32 ? 0x1p-24 : d == TL_F16 ? 0x1p-11 : 0x1p-8;
-}
-
 /* Moves every element of every leaf to x0 * (1 + by) or x0 * (1 - by), rounded to the leaf's dtype
  * if asked. */
 static void move_all(tl_shadow *s, double by, bool rounded)

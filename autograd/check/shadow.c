@@ -23,6 +23,11 @@ tl_tensor tl_shadow_copy(tl_tape *on, const tl_array *a)
     return x;
 }
 
+double tl_unit_of(tl_dtype d)
+{
+    return d == TL_F64 ? 0x1p-53 : d == TL_F32 ? 0x1p-24 : d == TL_F16 ? 0x1p-11 : 0x1p-8;
+}
+
 /* A leaf of the dtype and shape of `like` that holds x, each element rounded once. */
 static tl_tensor rounded(tl_tape *on, const tl_array *like, const double *x)
 {

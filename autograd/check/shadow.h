@@ -171,7 +171,7 @@ typedef struct {
     int n_seen;
 } tl_checker;
 
-/* ---- gradcheck.c ---- */
+/* ---- judge.c ---- */
 
 /* TL_OK if a check can begin: the tape has not failed and traces nothing, and there are a function,
  * n inputs and sensible options. */
@@ -194,8 +194,6 @@ tl_status tl_check_sanity(tl_checker *c, const tl_subject *f);
 /* tl_check_run for the gradient of f by each floating input in turn, until one is not right; *by is
  * its number. *by is -1 before, or the only input to look at. */
 tl_status tl_check_second(tl_checker *c, const tl_subject *f, int *by);
-/* tl_culprit_find with order 2 for f. */
-void tl_culprit_find_second(tl_checker *c, const tl_subject *f);
 
 /* ---- culprit.c ---- */
 
@@ -203,11 +201,8 @@ void tl_culprit_find_second(tl_checker *c, const tl_subject *f);
  * by itself, and writes it into the report. */
 void tl_culprit_find(tl_tape *rec, tl_tensor y, int order, tl_gradcheck_options o,
                      tl_gradcheck_report *r);
-
-/* ---- report.c ---- */
-
-/* Writes the result into c->r->text. */
-void tl_check_describe(tl_checker *c);
+/* The same with order 2 for f. */
+void tl_culprit_find_second(tl_checker *c, const tl_subject *f);
 
 /* ---- explain.c ---- */
 

@@ -32,6 +32,17 @@ static tl_status bind_own(tl_graph *g, tl_root *r)
     return TL_OK;
 }
 
+tl_storage *tl_graph_copy(tl_graph *g, const tl_array *a, tl_array *copy)
+{
+    const tl_shape shape = tl_array_shape(a);
+    tl_storage *st = tl_storage_new(g->user->arena, tl_array_room(a), false);
+    if (st != NULL) {
+        *copy = tl_array_make(a->dtype, &shape, st->data);
+        tl_array_copy(copy, a);
+    }
+    return st;
+}
+
 tl_storage *tl_graph_storage(const tl_graph *g, const tl_root *r)
 {
     if (r->st != NULL)
@@ -338,4 +349,23 @@ tl_status tl_bind_all(tl_graph *g, const tl_tensor *in)
     for (tl_root *r = g->outside; r != NULL; r = r->next)
         TL_TRY(bind_root(g, r, in));
     return TL_OK;
+}
+
+/* ---- steps that add to a gradient ---- */
+
+/* s adds to the accumulator of a gradient. */
+bool tl_step_folds(const tl_graph *g, const tl_plan_step *s)
+{
+    return s->fused == NULL && tl_node_mutates(&g->t->node[s->node]) && s->n_out == 1 &&
+           g->roots[s->spot[s->n_in].root].kind == TL_ROOT_ACC;
+}
+
+bool tl_step_may_begin(const tl_graph *g, const tl_plan_step *s, const tl_storage *st)
+{
+    const tl_spot *sum = &s->spot[s->n_in];
+    int reads = 0;
+    for (int k = 0; k < s->n_in; k++)
+        reads += s->spot[k].root == sum->root;
+    return reads == 1 && tl_step_folds(g, s) && s->call.kernel == NULL &&
+           tl_op_begins(s->call.op, sum->a, st);
 }

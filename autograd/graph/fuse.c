@@ -59,25 +59,6 @@ typedef struct {
     expression *of; /* by node: of its first result, the only one that may be inlined */
 } fuser;
 
-tl_tensor tl_fuse_whole(const tl_graph *g, tl_tensor x)
-{
-    for (;;) {
-        x = tl_graph_resolve(g, x);
-        if (x.owner != g->t->values.owner)
-            return x;
-        const tl_value *v = tl_values_at(&g->t->values, x.index);
-        const tl_node *n = v->node < 0 ? NULL : &g->t->node[v->node];
-        tl_tensor below = n != NULL && (tl_node_mutates(n) || n->op->traits & TL_REPEATS)
-                              ? TL_NONE
-                              : tl_below(g->t, x);
-        const tl_array *a = tl_is_none(below) ? NULL : tl_graph_array(g, below);
-        if (a == NULL || (n != NULL && (!tl_array_contiguous(&v->a) || !tl_array_contiguous(a) ||
-                                        tl_array_count(&v->a) != tl_array_count(a))))
-            return x;
-        x = below;
-    }
-}
-
 /* The expression of x, if it is a node's first result; else NULL. */
 static expression *expression_of(const fuser *s, tl_tensor x)
 {
@@ -91,13 +72,13 @@ static void note_use(const fuser *s, uint32_t i, int k)
 {
     tl_graph *g = s->g;
     const tl_node *n = &g->t->node[i];
-    const tl_tensor x = tl_fuse_whole(g, n->in[k]);
+    const tl_tensor x = tl_graph_whole(g, n->in[k]);
     expression *e = expression_of(s, x);
     if (e == NULL)
         return;
     if (n->op->traits & TL_VIEW) {
         /* The users of a plain view read x. Any other view hides what happens to x's memory. */
-        e->pinned |= !tl_same_handle(x, tl_fuse_whole(g, tl_node_out(g->t, n, 0)));
+        e->pinned |= !tl_same_handle(x, tl_graph_whole(g, tl_node_out(g->t, n, 0)));
         return;
     }
     reader *u = tl_graph_room(g, 1, sizeof *u);
@@ -120,7 +101,7 @@ static void find_readers(const fuser *s)
             if (!tl_is_none(g->t->node[g->order[at]].in[k]))
                 note_use(s, g->order[at], k);
     for (int i = 0; i < tl_graph_results(g); i++) {
-        expression *e = expression_of(s, tl_fuse_whole(g, *tl_graph_result(g, i)));
+        expression *e = expression_of(s, tl_graph_whole(g, *tl_graph_result(g, i)));
         if (e != NULL)
             e->pinned = true;
     }
@@ -145,7 +126,7 @@ static void express(const fuser *s, uint32_t i)
     e->body = 1;
     e->heavy = n->op->traits & TL_HEAVY;
     for (int k = 0; k < n->n_in; k++) {
-        int32_t below = tl_maker_at(g->t, tl_fuse_whole(g, n->in[k]));
+        int32_t below = tl_maker_at(g->t, tl_graph_whole(g, n->in[k]));
         if (below < 0 || !tl_inlined(g, (uint32_t)below)) {
             add_leaf(e, tl_graph_resolve(g, n->in[k]));
             continue;

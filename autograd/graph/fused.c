@@ -30,7 +30,7 @@ tl_dtype tl_tile_dtype(const tl_graph *g, const tl_node *n, int k)
 /* Which of the first n ops of the loop makes x; -1: none. */
 static int member_of(const tl_graph *g, const tl_fused *f, int n, tl_tensor x)
 {
-    const int32_t maker = tl_maker_at(g->t, tl_fuse_whole(g, x));
+    const int32_t maker = tl_maker_at(g->t, tl_graph_whole(g, x));
     int i = n - 1;
     while (i >= 0 && (int64_t)f->op[i].node != maker)
         i--;
@@ -43,7 +43,7 @@ static int members(const tl_graph *g, uint32_t i, uint32_t *nodes, int n)
 {
     const tl_node *node = &g->t->node[i];
     for (int k = 0; k < node->n_in; k++) {
-        const int32_t below = tl_maker_at(g->t, tl_fuse_whole(g, node->in[k]));
+        const int32_t below = tl_maker_at(g->t, tl_graph_whole(g, node->in[k]));
         bool listed = below < 0 || !tl_inlined(g, (uint32_t)below);
         for (int j = 0; j < n; j++)
             listed |= nodes[j] == (uint32_t)below;

@@ -1,4 +1,4 @@
-/* graph.c: graphs are made here, kept by the shapes of their inputs (tl_compile), and freed. */
+/* graph.c: a graph is made and freed; whether it fits a run. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <time.h>
@@ -30,28 +30,10 @@ static void leave_tape(tl_graph *g)
     g->user = NULL;
 }
 
-struct tl_compiled {
-    tl_object head;
-    tl_tape *tape; /* NULL: it has been freed */
-    tl_program *f;
-    void *ctx;
-    tl_graph_options opt;
-    int n_out;
-    tl_graph **graph; /* the graphs traced so far */
-    int n, cap;
-    tl_compiled *next; /* of the same tape */
-};
-
-/* The graphs that were traced for a tape, and its compiled programs. */
-typedef struct {
-    tl_graph *graphs;
-    tl_compiled *compiled;
-} tape_graphs;
-
 /* The tape is freed before its graphs, which give its memory back and cannot run any more. */
 static void orphan(void *ctx, tl_tape *t)
 {
-    tape_graphs *a = ctx;
+    tl_tape_graphs *a = ctx;
     (void)t;
     for (tl_compiled *c = a->compiled; c != NULL; c = c->next)
         c->tape = NULL;
@@ -65,10 +47,9 @@ static void orphan(void *ctx, tl_tape *t)
 
 static const tl_observer orphans = {.freed = orphan};
 
-/* NULL when out of memory. */
-static tape_graphs *graphs_of(tl_tape *t)
+tl_tape_graphs *tl_graphs_of(tl_tape *t)
 {
-    tape_graphs *a = tl_observed(t, &orphans);
+    tl_tape_graphs *a = tl_observed(t, &orphans);
     if (a != NULL || (a = tl_calloc(1, sizeof *a)) == NULL)
         return a;
     if (tl_observe(t, &orphans, a) == TL_OK)
@@ -82,7 +63,7 @@ static void graph_destroy(void *object)
     tl_graph *g = object;
     if (g->user != NULL) {
         tl_later_forget(g);
-        tl_graph **at = &graphs_of(g->user)->graphs;
+        tl_graph **at = &tl_graphs_of(g->user)->graphs;
         while (*at != g)
             at = &(*at)->next;
         *at = g->next;
@@ -94,7 +75,7 @@ static void graph_destroy(void *object)
 
 static tl_graph *graph_new(tl_tape *user, int n_in, int n_out, tl_graph_options o)
 {
-    tape_graphs *all = graphs_of(user);
+    tl_tape_graphs *all = tl_graphs_of(user);
     tl_graph *g = all == NULL ? NULL : tl_calloc(1, sizeof *g);
     if (g == NULL)
         return NULL;
@@ -259,9 +240,9 @@ static tl_status record(tl_graph *g, tl_at at, tl_program *f, const tl_tensor *i
 static tl_status compile(tl_graph *g)
 {
     tl_graph_keys_forward(g);
-    TL_TRY(tl_graph_replace(g, false));
+    TL_TRY(tl_graph_replaces(g, false));
     TL_TRY(tl_graph_rebuild(g, false));
-    TL_TRY(tl_graph_replace(g, true));
+    TL_TRY(tl_graph_replaces(g, true));
     TL_TRY(tl_graph_keys_end(g));
     const int64_t began = now();
     for (int i = 0; i < g->n_out; i++)
@@ -340,56 +321,16 @@ tl_graph_stats tl_graph_stats_of(const tl_graph *g)
     return tl_lives(g) ? g->stats : (tl_graph_stats){0};
 }
 
-/* ---- a graph for each signature ---- */
+/* ---- whether a graph can run ---- */
 
-static void compiled_destroy(void *object)
-{
-    tl_compiled *c = object;
-    if (c->tape != NULL) {
-        tl_compiled **at = &graphs_of(c->tape)->compiled;
-        while (*at != c)
-            at = &(*at)->next;
-        *at = c->next;
-    }
-    for (int i = 0; i < c->n; i++)
-        tl_object_release(c->graph[i]);
-    tl_free_raw(c->graph);
-}
-
-tl_compiled *tl_compile_at(tl_at at, tl_program *f, int n_out, void *ctx, tl_graph_options o)
-{
-    tl_tape *t = at.tape;
-    if (!tl_lives(t) || TL_NEED_AT(at, f) != TL_OK || TL_NEED_N_AT(at, f, n_out) != TL_OK)
-        return NULL;
-    tape_graphs *all = graphs_of(t);
-    tl_compiled *c = all == NULL ? NULL : tl_calloc(1, sizeof *c);
-    if (c == NULL)
-        return tl_tape_fail(at, TL_ENOMEM, "tl_compile: no memory"), NULL;
-    tl_object_begin(&c->head, TL_KIND_GRAPH, compiled_destroy);
-    c->tape = t;
-    c->next = all->compiled;
-    all->compiled = c;
-    c->f = f;
-    c->n_out = n_out;
-    c->ctx = ctx;
-    c->opt = o;
-    tl_object_give(&c->head);
-    return c;
-}
-
-int tl_compiled_count(const tl_compiled *c) { return tl_lives(c) ? c->n : 0; }
-tl_graph *tl_compiled_at(const tl_compiled *c, int i)
-{
-    return !tl_lives(c) || i < 0 || i >= c->n ? NULL : c->graph[i];
-}
-
-/* Tensors were removed (is_cut), or settings changed for good (is_over), since g was traced. */
+/* Tensors were removed since g was traced. */
 static bool is_cut(const tl_graph *g)
 {
     const tl_model *m = g->user->model;
     return m != NULL && !tl_is_none(g->newest) && tl_model_value(m, g->newest) == NULL;
 }
-static bool is_over(const tl_graph *g)
+
+bool tl_graph_is_over(const tl_graph *g)
 {
     const tl_model *m = g->user->model;
     return m != NULL && (m->settings != g->traced_settings || is_cut(g));
@@ -418,72 +359,4 @@ const char *tl_graph_misfits(char buf[TL_MISFITS_TEXT], const tl_graph *g, unsig
         ADD(", seed (%" PRIu64 ", now %" PRIu64 ")", g->traced_seed, m->seed);
 #undef ADD
     return buf + (n > 0 ? 2 : 0);
-}
-
-static bool fits(tl_graph *g, const tl_tape *t, const tl_tensor *in, int n_in)
-{
-    char text[TL_MISFITS_TEXT];
-    if (g->n_in != n_in || tl_graph_keys_missing(g) ||
-        *tl_graph_misfits(text, g, g->traced_mode) != '\0')
-        return false;
-    for (int i = 0; i < n_in; i++)
-        if (tl_peek(t, in[i]) == NULL || tl_graph_input_fits(g, in, i, NULL) != TL_OK)
-            return false;
-    return tl_is_none(tl_bind_misfit(g));
-}
-
-/* Frees the graphs that can never run again, and that nothing waits for. */
-static void drop_over(tl_compiled *c)
-{
-    int kept = 0;
-    for (int i = 0; i < c->n; i++)
-        if (is_over(c->graph[i]) && !tl_later_waits(c->graph[i]))
-            tl_object_release(c->graph[i]);
-        else
-            c->graph[kept++] = c->graph[i];
-    c->n = kept;
-}
-
-static tl_status no_tape(tl_compiled *c)
-{
-    return tl_fail(&c->head.err, TL_ESTALE, "tl_run: the tape of the program has been freed");
-}
-
-static tl_status run_held(const char *file, int line, tl_compiled *c, const tl_tensor *in, int n_in,
-                          tl_tensor *out)
-{
-    for (int i = 0; out != NULL && i < c->n_out; i++)
-        out[i] = TL_NONE;
-    if (c->tape == NULL)
-        return no_tape(c);
-    const tl_at at = {c->tape, file, line, NULL};
-    TL_TRY(tl_tape_need(at, "tl_run", "in", in != NULL, n_in));
-    TL_TRY(tl_tape_need(at, "tl_run", "out", out != NULL, c->n_out));
-    TL_TRY(tl_may_add(c->tape));
-    for (int i = 0; i < c->n; i++)
-        if (fits(c->graph[i], c->tape, in, n_in))
-            return tl_graph_run_at(file, line, c->graph[i], in, n_in, out, c->n_out);
-    drop_over(c);
-    tl_graph *g = tl_trace_at(at, c->f, in, n_in, c->n_out, c->ctx, c->opt);
-    if (g == NULL)
-        return c->tape == NULL ? no_tape(c) : tl_error_status(c->tape);
-    tl_object_take(g); /* it is the compiled program's */
-    /* grown only now, since the trace may have run c, too */
-    if (!tl_grow(&c->graph, &c->cap, c->n, sizeof *c->graph)) {
-        tl_object_release(g);
-        return tl_tape_fail(at, TL_ENOMEM, "tl_run: no memory for graph %d", c->n);
-    }
-    c->graph[c->n++] = g;
-    return tl_graph_run_at(file, line, g, in, n_in, out, c->n_out);
-}
-
-tl_status tl_run_at(const char *file, int line, tl_compiled *c, const tl_tensor *in, int n_in,
-                    tl_tensor *out)
-{
-    if (!tl_object_given(c))
-        return tl_lives(c) ? TL_ESTALE : tl_error_status(c);
-    tl_object_hold(c); /* host work of the program may free it */
-    tl_status s = run_held(file, line, c, in, n_in, out);
-    tl_object_release(c);
-    return s;
 }

@@ -10,9 +10,10 @@
  *   changes.c    which nodes change memory in place; a check that no node reads a changed value
  *   simplify.c   equal values and constants
  *   fuse.c       pointwise nodes that are computed inside their users' loops (fused.c)
- *   plan.c       the steps, what is computed a second time (recompute.c), and the slab
+ *   plan.c       the steps (steps.c), what is computed a second time (recompute.c), and the slab
  *   run.c        inputs are bound (bind.c), steps run and are logged (record.c); gradients may be
  *                put off (later.c)
+ *   compiled.c   a program that is traced again for inputs of other shapes
  *
  * From record.c on nodes stay as they are; the passes only write beside them. */
 #ifndef TL_GRAPH_INTERNAL_H
@@ -192,6 +193,27 @@ struct tl_graph {
     tl_err run_err;     /* of the step that runs */
 };
 
+/* A compiled program. */
+struct tl_compiled {
+    tl_object head;
+    tl_tape *tape; /* NULL: it has been freed */
+    tl_program *f;
+    void *ctx;
+    tl_graph_options opt;
+    int n_out;
+    tl_graph **graph; /* the graphs traced so far */
+    int n, cap;
+    tl_compiled *next; /* of the same tape */
+};
+
+/* The graphs that were traced for a tape, and its compiled programs. */
+typedef struct {
+    tl_graph *graphs;
+    tl_compiled *compiled;
+} tl_tape_graphs;
+/* NULL when out of memory. */
+tl_tape_graphs *tl_graphs_of(tl_tape *t);
+
 /* TL_ENOMEM without a graph; TL_ESTALE, reported on it, if its tape has been freed. */
 tl_status tl_graph_there(tl_graph *g, const char *func);
 /* n zeroed elements in g's bump memory; NULL, with g's error, if there is no memory. */
@@ -211,18 +233,24 @@ static inline tl_tensor *tl_graph_result(const tl_graph *g, int i)
  * mode may also be `mode`. */
 enum { TL_MISFITS_TEXT = 320 };
 const char *tl_graph_misfits(char buf[TL_MISFITS_TEXT], const tl_graph *g, unsigned mode);
+/* Settings have changed for good since g was traced: it can never run again. */
+bool tl_graph_is_over(const tl_graph *g);
 /* TL_OK if in[i], a tensor, is like the input that the program was traced with; else an error,
  * reported on the tape of *at unless at is NULL. */
 tl_status tl_graph_input_fits(const tl_graph *g, const tl_tensor *in, int i, const tl_at *at);
 
-/* replace.c; joint: after backward has been recorded op by op. */
-tl_status tl_graph_replace(tl_graph *g, bool joint);
+/* Puts replacements into g (replace.c). joint: after backward has been recorded op by op. */
+typedef tl_status tl_graph_pass(tl_graph *g, bool joint);
+extern tl_graph_pass *const tl_graph_replaces;
 
 /* ---- roots.c ---- */
 
 tl_status tl_graph_find_roots(tl_graph *g); /* value[] and roots[] */
 /* The value that stands for x. x belongs to the trace or the model. */
 tl_tensor tl_graph_resolve(const tl_graph *g, tl_tensor x);
+/* The value whose memory x shows whole and in order, found through stand-ins, detached leaves and
+ * plain views. */
+tl_tensor tl_graph_whole(const tl_graph *g, tl_tensor x);
 /* The root of the value that stands for x: an index of roots[]. */
 uint32_t tl_graph_root(tl_graph *g, tl_tensor x);
 /* Gives a root to a constant that was recorded later, for one of the values. */
@@ -234,8 +262,9 @@ void tl_graph_move_roots(tl_graph *g, uint32_t n);
 /* Bytes from the beginning of x's root to its first element; 0, with g's error, if that cannot be
  * found. */
 int64_t tl_graph_offset(tl_graph *g, tl_tensor x);
-/* Node n changes the memory of its input k in place. */
-bool tl_node_writes(const tl_node *n, int k);
+/* A call of node n on these arrays. */
+tl_call tl_graph_call(tl_graph *g, const tl_node *n, const tl_array *const *in, tl_array *out,
+                      tl_err *err);
 tl_status tl_graph_order(tl_graph *g); /* order[] */
 
 /* ---- changes.c ---- */
@@ -301,42 +330,10 @@ tl_fused *tl_fused_new(tl_graph *g, uint32_t node);
 void tl_fused_ready(tl_fused *f, const tl_call *call);
 void tl_fused_run(tl_fused *f);
 
-/* The value whose memory x shows whole and in order, found through stand-ins, detached leaves and
- * plain views. */
-tl_tensor tl_fuse_whole(const tl_graph *g, tl_tensor x);
 /* n may be part of a loop: it is pointwise, has one output and uses its op's own kernel. */
 bool tl_fusable(const tl_node *n);
 /* The dtype of the tile in which node n reads its input k. */
 tl_dtype tl_tile_dtype(const tl_graph *g, const tl_node *n, int k);
-
-/* ---- plan.c, recompute.c ---- */
-
-tl_status tl_graph_plan(tl_graph *g); /* step[] and the slab */
-/* Adds steps that compute values again for backward where keeping them would cost more. */
-tl_status tl_plan_recompute(tl_graph *g);
-/* A call of node n on these arrays. */
-tl_call tl_graph_call(tl_graph *g, const tl_node *n, const tl_array *const *in, tl_array *out,
-                      tl_err *err);
-/* The step of a node. NULL, with g's error, if it cannot be made. */
-tl_plan_step *tl_plan_step_of(tl_graph *g, uint32_t node);
-/* A step that calls op, with the attributes of that node, on n_in inputs. It has no arrays yet.
- * NULL, with g's error, if there is no memory. */
-tl_plan_step *tl_step_new(tl_graph *g, uint32_t node, const tl_op *op, int n_in);
-/* Adds input k of s, or its next result: a copy of the array *p.a, lying at p. Inputs must be added
- * in order, and before results. */
-void tl_step_add_in(tl_plan_step *s, int k, tl_spot p);
-void tl_step_add_out(tl_plan_step *s, tl_spot p);
-/* Lists the spots of s, from number `first` on, with their roots. */
-void tl_step_link(tl_graph *g, tl_plan_step *s, int first);
-/* s adds to an accumulator that is all of st, reads it nowhere else, and may begin there
- * (tl_op_begins). */
-bool tl_step_may_begin(const tl_graph *g, const tl_plan_step *s, const tl_storage *st);
-/* s reads or writes that root; with only_writes: writes it. */
-bool tl_step_touches(const tl_plan_step *s, uint32_t root, bool only_writes);
-/* A step after number `from` and before number `to` writes that root. */
-bool tl_root_written_between(const tl_graph *g, uint32_t root, int64_t from, int64_t to);
-/* Two neighbours may change places: neither writes what the other uses. */
-bool tl_steps_may_swap(const tl_plan_step *a, const tl_plan_step *b);
 
 /* ---- bind.c: memory from outside, and gradients left there ---- */
 
@@ -348,6 +345,9 @@ tl_status tl_bind_check_gradients(tl_graph *g, tl_at at);
 /* The storage of a root outside the slab; of an input, a constant or host memory only if it was
  * copied, else NULL. */
 tl_storage *tl_graph_storage(const tl_graph *g, const tl_root *r);
+/* A row-major copy of a in new memory of the user's tape; NULL, without an error, if there is no
+ * memory. */
+tl_storage *tl_graph_copy(tl_graph *g, const tl_array *a, tl_array *copy);
 /* Places r at base for this run, and points its arrays there. */
 void tl_root_bind(tl_root *r, void *base);
 /* Gives every root outside the slab its memory. */
@@ -358,14 +358,41 @@ tl_status tl_bind_gradients_over(tl_graph *g);
 bool tl_bind_theirs(const tl_graph *g, const tl_root *r);
 /* Gives an accumulator its memory. */
 tl_status tl_bind_accumulator(tl_graph *g, tl_root *r);
+/* s adds to the accumulator of a gradient. */
+bool tl_step_folds(const tl_graph *g, const tl_plan_step *s);
+/* s adds to an accumulator that is all of st, reads it nowhere else, and may begin there
+ * (tl_op_begins). */
+bool tl_step_may_begin(const tl_graph *g, const tl_plan_step *s, const tl_storage *st);
 
-/* ---- run.c ---- */
+/* ---- steps.c ---- */
 
-/* A row-major copy of a in new memory of the user's tape; NULL, without an error, if there is no
- * memory. */
-tl_storage *tl_graph_copy(tl_graph *g, const tl_array *a, tl_array *copy);
+/* Where x lies. */
+tl_spot tl_spot_of(tl_graph *g, tl_tensor x);
+/* The step of a node. NULL, with g's error, if it cannot be made. */
+tl_plan_step *tl_plan_step_of(tl_graph *g, uint32_t node);
+/* A step that calls op, with the attributes of that node, on n_in inputs. It has no arrays yet.
+ * NULL, with g's error, if there is no memory. */
+tl_plan_step *tl_step_new(tl_graph *g, uint32_t node, const tl_op *op, int n_in);
+/* Adds input k of s, or its next result: a copy of the array *p.a, lying at p. Inputs must be added
+ * in order, and before results. */
+void tl_step_add_in(tl_plan_step *s, int k, tl_spot p);
+void tl_step_add_out(tl_plan_step *s, tl_spot p);
+/* Lists the spots of s, from number `first` on, with their roots. */
+void tl_step_link(tl_graph *g, tl_plan_step *s, int first);
+/* s reads or writes that root; with only_writes: writes it. */
+bool tl_step_touches(const tl_plan_step *s, uint32_t root, bool only_writes);
+/* A step after number `from` and before number `to` writes that root. */
+bool tl_root_written_between(const tl_graph *g, uint32_t root, int64_t from, int64_t to);
+/* Two neighbours may change places: neither writes what the other uses. */
+bool tl_steps_may_swap(const tl_plan_step *a, const tl_plan_step *b);
 /* Makes call c: the step's own, or a part of it. */
 tl_status tl_graph_run_call(tl_graph *g, const tl_plan_step *p, tl_call *c);
+
+/* ---- recompute.c, plan.c ---- */
+
+/* Adds steps that compute values again for backward where keeping them would cost more. */
+tl_status tl_plan_recompute(tl_graph *g);
+tl_status tl_graph_plan(tl_graph *g); /* step[] and the slab */
 
 /* ---- later.c: gradients that are put off ---- */
 

@@ -35,6 +35,34 @@ const tl_op tl_op_mark_clear = {.name = "grad_clear",
                                 .traits = TL_NONDIFF,
                                 .shape = mark_shape};
 
+/* ---- parts of a program, and notes on its gradients ---- */
+
+tl_grad_note *tl_grad_note_at(tl_tape *t, int record)
+{
+    tl_part_grads *p = &tl_traced_of(t)->grads;
+    if (tl_grow_to(&p->note, &p->cap_notes, (uint32_t)record, sizeof *p->note))
+        return &p->note[record];
+    tl_fail(&t->head.err, TL_ENOMEM, "no memory for note %d on a gradient", record);
+    return NULL;
+}
+
+void tl_trace_part(tl_tape *t, int part)
+{
+    tl_traced_tape *k = tl_traced_of(t);
+    tl_part_grads *p = &k->grads;
+    for (; p->n_parts <= part; p->n_parts++) {
+        if (!tl_grow(&p->first, &p->cap_parts, p->n_parts, sizeof *p->first)) {
+            tl_tape_fail(tl_nowhere(t), TL_ENOMEM, "tl_backward: no memory while tracing");
+            return;
+        }
+        p->first[p->n_parts] = t->n_grads;
+    }
+    k->part = part;
+    t->first_grad = p->first[part];
+}
+
+/* ---- the calls ---- */
+
 /* Refuses at once whatever tl_backward refuses in a called program. The leaves that backward will
  * reach have gradients from now on, which can be read. */
 static tl_status mark_backward(tl_at at, tl_tensor y, const tl_backward_options *o)

@@ -10,96 +10,6 @@
 
 /* ---- steps ---- */
 
-tl_call tl_graph_call(tl_graph *g, const tl_node *n, const tl_array *const *in, tl_array *out,
-                      tl_err *err)
-{
-    return (tl_call){.op = n->op,
-                     .attrs = n->attrs,
-                     .n_in = n->n_in,
-                     .n_out = n->n_out,
-                     .in = in,
-                     .out = out,
-                     .mode = n->mode & ~(unsigned)TL_TRACE,
-                     .arena = g->user->arena,
-                     .err = err,
-                     .kernel = n->kernel};
-}
-
-/* Where x lies. */
-static tl_spot spot_of(tl_graph *g, tl_tensor x)
-{
-    x = tl_graph_resolve(g, x);
-    return (tl_spot){.a = &tl_peek(g->t, x)->a,
-                     .root = tl_graph_root(g, x),
-                     .offset = tl_graph_offset(g, x)};
-}
-
-tl_plan_step *tl_step_new(tl_graph *g, uint32_t node, const tl_op *op, int n_in)
-{
-    const size_t n = (size_t)(n_in + op->n_out + 1); /* recompute.c may add a result */
-    tl_plan_step *s = tl_graph_room(g, 1, sizeof *s);
-    tl_array *a = tl_graph_room(g, n, sizeof *a);
-    const tl_array **in = tl_graph_room(g, (size_t)n_in, sizeof *in);
-    tl_spot *spot = tl_graph_room(g, n, sizeof *spot);
-    if (g->head.err.status != TL_OK)
-        return NULL;
-    *s = (tl_plan_step){.node = node, .in = in, .spot = spot};
-    s->call = tl_graph_call(g, &g->t->node[node], in, a + n_in, &g->run_err);
-    s->call.op = op;
-    s->call.n_in = n_in;
-    s->call.n_out = op->n_out;
-    return s;
-}
-
-/* Makes *a, an array of s, like *p.a, lying at p. */
-static void add_spot(tl_plan_step *s, tl_array *a, tl_spot p)
-{
-    tl_spot *spot = &s->spot[s->n_in + s->n_out];
-    *a = *p.a;
-    *spot = p;
-    spot->a = a;
-    spot->step = s;
-}
-
-void tl_step_add_in(tl_plan_step *s, int k, tl_spot p)
-{
-    tl_array *a = s->call.out - s->call.n_in + k;
-    s->in[k] = a;
-    add_spot(s, a, p);
-    s->n_in++;
-}
-
-void tl_step_add_out(tl_plan_step *s, tl_spot p)
-{
-    p.written = true;
-    add_spot(s, s->call.out + s->n_out, p);
-    s->n_out++;
-}
-
-tl_plan_step *tl_plan_step_of(tl_graph *g, uint32_t node)
-{
-    const tl_node *n = &g->t->node[node];
-    tl_fused *f = tl_fused_new(g, node);
-    tl_plan_step *s = tl_step_new(g, node, n->op, f != NULL ? f->n_in : n->n_in);
-    if (s == NULL)
-        return NULL;
-    for (int k = 0; k < s->call.n_in; k++) {
-        const tl_tensor x = f != NULL ? f->in[k].value : n->in[k];
-        if (tl_is_none(x))
-            continue;
-        tl_spot p = spot_of(g, x);
-        p.written = f == NULL && tl_node_writes(n, k);
-        tl_step_add_in(s, k, p);
-    }
-    for (int j = 0; j < n->n_out; j++)
-        tl_step_add_out(s, spot_of(g, tl_node_out(g->t, n, j)));
-    if (f != NULL) {
-        s->fused = f;
-        tl_fused_ready(f, &s->call);
-    }
-    return g->head.err.status == TL_OK ? s : NULL;
-}
-
 static tl_status make_steps(tl_graph *g)
 {
     g->step = tl_graph_room(g, 2 * (size_t)g->n_order, sizeof *g->step); /* each may run again */
@@ -113,64 +23,7 @@ static tl_status make_steps(tl_graph *g)
     return g->head.err.status;
 }
 
-/* ---- who uses a root ---- */
-
-void tl_step_link(tl_graph *g, tl_plan_step *s, int first)
-{
-    for (int k = first; k < s->n_in + s->n_out; k++) {
-        tl_spot *p = &s->spot[k], **at = &g->roots[p->root].spots;
-        while (*at != NULL && (*at)->step->at > s->at)
-            at = &(*at)->next;
-        p->next = *at;
-        *at = p;
-        g->roots[p->root].written |= p->written;
-    }
-}
-
-bool tl_root_written_between(const tl_graph *g, uint32_t root, int64_t from, int64_t to)
-{
-    const tl_root *r = &g->roots[root];
-    for (const tl_spot *p = r->written ? r->spots : NULL; p != NULL && p->step->at > from;
-         p = p->next)
-        if (p->written && p->step->at < to)
-            return true;
-    return false;
-}
-
 /* ---- order ---- */
-
-bool tl_step_touches(const tl_plan_step *s, uint32_t root, bool only_writes)
-{
-    for (int k = 0; k < s->n_in + s->n_out; k++)
-        if (s->spot[k].root == root && (s->spot[k].written || !only_writes))
-            return true;
-    return false;
-}
-
-bool tl_steps_may_swap(const tl_plan_step *a, const tl_plan_step *b)
-{
-    for (int k = 0; k < b->n_in + b->n_out; k++)
-        if (tl_step_touches(a, b->spot[k].root, !b->spot[k].written))
-            return false;
-    return true;
-}
-
-/* s adds to the accumulator of a gradient. */
-static bool step_folds(const tl_graph *g, const tl_plan_step *s)
-{
-    return s->fused == NULL && tl_node_mutates(&g->t->node[s->node]) && s->n_out == 1 &&
-           g->roots[s->spot[s->n_in].root].kind == TL_ROOT_ACC;
-}
-
-bool tl_step_may_begin(const tl_graph *g, const tl_plan_step *s, const tl_storage *st)
-{
-    const tl_spot *sum = &s->spot[s->n_in];
-    int reads = 0;
-    for (int k = 0; k < s->n_in; k++)
-        reads += s->spot[k].root == sum->root;
-    return reads == 1 && step_folds(g, s) && s->call.kernel == NULL &&
-           tl_op_begins(s->call.op, sum->a, st);
-}
 
 /* A fold into an accumulator takes no room and lets its operands go, so each runs as soon as it
  * can. Then the steps are numbered and linked. */
@@ -178,7 +31,7 @@ static void order_steps(tl_graph *g)
 {
     for (uint32_t i = 0; i < g->n_steps; i++) {
         tl_plan_step *s = g->step[i];
-        const bool folds = step_folds(g, s);
+        const bool folds = tl_step_folds(g, s);
         uint32_t at = i;
         for (; folds && at > 0 && tl_steps_may_swap(g->step[at - 1], s); at--)
             g->step[at] = g->step[at - 1];
@@ -255,7 +108,7 @@ static tl_status place_results(tl_graph *g)
     g->result_spot = tl_graph_room(g, (size_t)n, sizeof *g->result_spot);
     for (int i = 0; i < n && g->head.err.status == TL_OK; i++) {
         tl_spot *p = &g->result_spot[i];
-        *p = spot_of(g, *tl_graph_result(g, i));
+        *p = tl_spot_of(g, *tl_graph_result(g, i));
         g->result_array[i] = *p->a;
         p->a = &g->result_array[i];
         tl_root *r = &g->roots[p->root];

@@ -101,7 +101,41 @@ void tl_graph_move_roots(tl_graph *g, uint32_t n)
     }
 }
 
+tl_tensor tl_graph_whole(const tl_graph *g, tl_tensor x)
+{
+    for (;;) {
+        x = tl_graph_resolve(g, x);
+        if (x.owner != g->t->values.owner)
+            return x;
+        const tl_value *v = tl_values_at(&g->t->values, x.index);
+        const tl_node *n = v->node < 0 ? NULL : &g->t->node[v->node];
+        tl_tensor below = n != NULL && (tl_node_mutates(n) || n->op->traits & TL_REPEATS)
+                              ? TL_NONE
+                              : tl_below(g->t, x);
+        const tl_array *a = tl_is_none(below) ? NULL : tl_graph_array(g, below);
+        if (a == NULL || (n != NULL && (!tl_array_contiguous(&v->a) || !tl_array_contiguous(a) ||
+                                        tl_array_count(&v->a) != tl_array_count(a))))
+            return x;
+        x = below;
+    }
+}
+
 /* ---- where a value lies in its root ---- */
+
+tl_call tl_graph_call(tl_graph *g, const tl_node *n, const tl_array *const *in, tl_array *out,
+                      tl_err *err)
+{
+    return (tl_call){.op = n->op,
+                     .attrs = n->attrs,
+                     .n_in = n->n_in,
+                     .n_out = n->n_out,
+                     .in = in,
+                     .out = out,
+                     .mode = n->mode & ~(unsigned)TL_TRACE,
+                     .arena = g->user->arena,
+                     .err = err,
+                     .kernel = n->kernel};
+}
 
 static int64_t find_offset(tl_graph *g, tl_tensor x)
 {
@@ -139,13 +173,6 @@ int64_t tl_graph_offset(tl_graph *g, tl_tensor x)
 }
 
 /* ---- needed nodes ---- */
-
-bool tl_node_writes(const tl_node *n, int k)
-{
-    if (!tl_node_mutates(n) || tl_is_none(n->in[k]))
-        return false;
-    return k == n->op->mutates || (k < 32 && n->op->changes & TL_BIT(k));
-}
 
 static void need(tl_graph *g, tl_tensor x)
 {

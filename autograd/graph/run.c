@@ -49,33 +49,6 @@ static tl_status check_input(tl_graph *g, tl_at at, const tl_tensor *in, int i)
 
 /* ---- running ---- */
 
-tl_status tl_graph_run_call(tl_graph *g, const tl_plan_step *p, tl_call *c)
-{
-    tl_status s = TL_OK;
-    const tl_node *n = &g->t->node[p->node];
-    const char *outer = g->user->inside;
-    const int n_ops = p->fused != NULL ? p->fused->n_ops : 1; /* shown as a call of the last one */
-    const tl_seen seen = {c, n->file, n->line, n->phase, TL_NO_NODE, n_ops, NULL};
-    g->running++; /* whoever is called from here on must not run g again */
-    g->user->inside = c->op->name;
-    tl_tell_runs(g->user, &seen);
-    if (p->fused != NULL)
-        tl_fused_run(p->fused);
-    else
-        s = tl_op_run(c);
-    s = s == TL_OK ? tl_tell(g->user, &seen, true) : s;
-    g->user->inside = outer;
-    s = s == TL_OK ? g->user->head.err.status : s;
-    g->running--;
-    if (s == TL_OK && c->begins)
-        tl_graph_storage(g, &g->roots[p->spot[p->n_in].root])->blank = false;
-    if (s != TL_OK)
-        tl_tape_fail((tl_at){g->user, n->file, n->line, NULL}, s, "%s", g->run_err.message);
-    if (g->run_err.status != TL_OK)
-        tl_err_clear(&g->run_err);
-    return s;
-}
-
 /* *at: the step that was begun last. */
 static tl_status run_steps(tl_graph *g, uint32_t *at)
 {
@@ -122,17 +95,6 @@ static tl_storage *storage_of(tl_graph *g, const tl_root *r, const tl_tensor *in
     const bool copy = r->st != NULL && r->base == r->st->data;
     return r->kind == TL_ROOT_INPUT && !copy ? tl_peek(g->user, in[r->at])->st
                                              : tl_graph_storage(g, r);
-}
-
-tl_storage *tl_graph_copy(tl_graph *g, const tl_array *a, tl_array *copy)
-{
-    const tl_shape shape = tl_array_shape(a);
-    tl_storage *st = tl_storage_new(g->user->arena, tl_array_room(a), false);
-    if (st != NULL) {
-        *copy = tl_array_make(a->dtype, &shape, st->data);
-        tl_array_copy(copy, a);
-    }
-    return st;
 }
 
 /* An output that lies in a constant or in host memory is a copy of it. */

@@ -70,27 +70,6 @@ int tl_grad_part(const tl_tape *t, int record)
     return part;
 }
 
-tl_grad_note *tl_grad_note_at(tl_tape *t, int record)
-{
-    tl_part_grads *p = &tl_traced_of(t)->grads;
-    return entry(t, &p->note, &p->cap_notes, (uint32_t)record, sizeof *p->note);
-}
-
-void tl_trace_part(tl_tape *t, int part)
-{
-    tl_traced_tape *k = tl_traced_of(t);
-    tl_part_grads *p = &k->grads;
-    for (; p->n_parts <= part; p->n_parts++) {
-        if (!tl_grow(&p->first, &p->cap_parts, p->n_parts, sizeof *p->first)) {
-            no_memory(tl_nowhere(t), "tl_backward");
-            return;
-        }
-        p->first[p->n_parts] = t->n_grads;
-    }
-    k->part = part;
-    t->first_grad = p->first[part];
-}
-
 void tl_trace_take_gradients(tl_tape *dst, tl_tape *src)
 {
     tl_part_grads *to = &tl_traced_of(dst)->grads, *from = &tl_traced_of(src)->grads, old = *to;

@@ -103,6 +103,13 @@ static inline bool tl_clears(const tl_tape *t) { return tl_traced_of(t)->part > 
 tl_leaf tl_leaf_of(const tl_tape *t, tl_tensor x);
 int tl_node_part(const tl_tape *t, uint32_t node);
 int tl_grad_part(const tl_tape *t, int record);
+/* Node n changes the memory of its input k in place. */
+static inline bool tl_node_writes(const tl_node *n, int k)
+{
+    if (!tl_node_mutates(n) || tl_is_none(n->in[k]))
+        return false;
+    return k == n->op->mutates || (k < 32 && n->op->changes & TL_BIT(k));
+}
 /* The note of a record, for writing; NULL, with t's error, if there is no memory. */
 tl_grad_note *tl_grad_note_at(tl_tape *t, int record);
 /* A hash of the observers of the user's tape that may replace what vjps return. */

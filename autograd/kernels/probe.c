@@ -52,25 +52,10 @@ static tl_tensor probe_pointwise(tl_tape *t, const tl_op *op, tl_dtype dtype, in
     return tl_apply1(TL_AT(t), op, NULL, in, op->n_in);
 }
 
-/* The kernel's own probe, or the library's for its op; NULL: there is neither. */
-static tl_probe *probe_of(const tl_kernel *k)
-{
-    tl_probe *probe = k->probe;
-    for (const tl_op_probe *p = tl_probes_shipped; probe == NULL && p->op != NULL; p++)
-        probe = strcmp(p->op, k->op) == 0 ? p->probe : NULL;
-    return probe;
-}
-
-bool tl_kernel_has_probe(const tl_kernel *k)
-{
-    const tl_op *op = tl_op_find(k->op);
-    return probe_of(k) != NULL || (op != NULL && op->traits & TL_POINTWISE && op->attr == NULL);
-}
-
 /* Call i of k's probe, made with the kernel of that name. */
 static tl_tensor call(tl_tape *t, const tl_kernel *k, const char *name, tl_dtype dtype, int i)
 {
-    tl_probe *probe = probe_of(k);
+    tl_probe *probe = tl_kernel_probe_of(k);
     tl_tensor y = TL_NONE;
     int depth = tl_mode_push(t, TL_NO_GRAD);
     if (tl_choice_open(TL_AT(t), k->op, TL_ANY_DTYPE, name))

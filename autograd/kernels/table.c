@@ -1,5 +1,4 @@
-/* table.c: the table of kernels: its rows, adding one, the scopes that select one, and the kernel
- * of a call.
+/* table.c: the table of kernels: its rows, adding one, selections, and the kernel of a call.
  *
  * Rows are only ever added, and each is complete before the count includes it, so readers need no
  * lock. */
@@ -10,18 +9,9 @@
 #include "autograd/kernels/internal.h"
 #include "tensor/isa.h"
 
-/* The probe's verdict on a kernel that declares the contract's bits. */
-enum { UNPROBED, OBEYS, REFUSED };
-
-typedef struct {
-    const tl_kernel *k;
-    int verdict;              /* read and written under the lock of admit() */
-    char why[TL_MESSAGE_MAX]; /* if refused */
-} entry;
-
 enum { MOST = 256, KERNEL_TEXT = 256 };
 
-static entry table[MOST];
+static tl_kernel_entry table[MOST];
 static _Atomic int count;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -34,8 +24,7 @@ static void install_shipped(void)
     atomic_store(&count, n);
 }
 
-/* Row i; NULL past the end. The ops' own kernels, "invariant", have no rows here. */
-static entry *record_at(int i)
+tl_kernel_entry *tl_kernel_entry_at(int i)
 {
     pthread_once(&once, install_shipped);
     return i >= 0 && i < atomic_load_explicit(&count, memory_order_acquire) ? &table[i] : NULL;
@@ -59,9 +48,7 @@ static bool shipped(const tl_kernel *k)
     return false;
 }
 
-/* Whether the kernel has that name, can do that op (NULL: any) on that dtype, and its vector level
- * runs now. "fast" names every shipped kernel with bits of its own. */
-static bool matches(const tl_kernel *k, const char *op, tl_dtype dtype, const char *name)
+bool tl_kernel_matches(const tl_kernel *k, const char *op, tl_dtype dtype, const char *name)
 {
     bool named = strcmp(k->name, name) == 0 ||
                  (strcmp(name, "fast") == 0 && k->mode & TL_FAST && shipped(k));
@@ -74,12 +61,28 @@ static bool matches(const tl_kernel *k, const char *op, tl_dtype dtype, const ch
 const tl_kernel *tl_kernel_find(const char *op, tl_dtype dtype, const char *name)
 {
     const tl_kernel *best = NULL;
-    for (int i = 0; record_at(i) != NULL; i++) {
-        const tl_kernel *k = record_at(i)->k;
-        if (matches(k, op, dtype, name) && (best == NULL || rank(k->isa) > rank(best->isa)))
+    for (int i = 0; tl_kernel_entry_at(i) != NULL; i++) {
+        const tl_kernel *k = tl_kernel_entry_at(i)->k;
+        if (tl_kernel_matches(k, op, dtype, name) &&
+            (best == NULL || rank(k->isa) > rank(best->isa)))
             best = k;
     }
     return best;
+}
+
+tl_probe *tl_kernel_probe_of(const tl_kernel *k)
+{
+    tl_probe *probe = k->probe;
+    for (const tl_op_probe *p = tl_probes_shipped; probe == NULL && p->op != NULL; p++)
+        probe = strcmp(p->op, k->op) == 0 ? p->probe : NULL;
+    return probe;
+}
+
+bool tl_kernel_has_probe(const tl_kernel *k)
+{
+    const tl_op *op = tl_op_find(k->op);
+    return tl_kernel_probe_of(k) != NULL ||
+           (op != NULL && op->traits & TL_POINTWISE && op->attr == NULL);
 }
 
 static tl_status check(tl_at at, const tl_kernel *k)
@@ -109,8 +112,8 @@ static tl_status check(tl_at at, const tl_kernel *k)
                             "tl_kernel_register: kernel '%.100s' of %.100s needs '%.60s', which is "
                             "not a vector level (scalar, v2, v3, v4, neon; NULL: none is needed)",
                             k->name, k->op, k->isa);
-    for (int i = 0; record_at(i) != NULL; i++) {
-        const tl_kernel *have = record_at(i)->k;
+    for (int i = 0; tl_kernel_entry_at(i) != NULL; i++) {
+        const tl_kernel *have = tl_kernel_entry_at(i)->k;
         if (have->dtype == k->dtype && tl_same_text(have->op, k->op) &&
             tl_same_text(have->name, k->name) && tl_same_text(have->isa, k->isa))
             return tl_tape_fail(
@@ -164,7 +167,7 @@ bool tl_kernel_at(int i, tl_kernel_row *row)
         return false;
     if (own_row(&i, row))
         return true;
-    const entry *e = record_at(i);
+    const tl_kernel_entry *e = tl_kernel_entry_at(i);
     if (e != NULL)
         *row = (tl_kernel_row){e->k->op, e->k->name, e->k->isa == NULL ? "" : e->k->isa,
                                e->k->dtype, e->k->mode};
@@ -217,111 +220,6 @@ bool tl_choice_follow(tl_tape *dst, const tl_choice *c)
     }
     return tl_choice_follow(dst, c->outer) &&
            tl_choice_open((tl_at){dst, __FILE__, __LINE__, NULL}, c->op, c->dtype, c->name);
-}
-
-/* ---- opening a scope ---- */
-
-/* Probes a kernel that declares the contract's bits before its first use; an error if it is
- * refused. */
-static tl_status admit(tl_at at, entry *e)
-{
-    static pthread_mutex_t probing = PTHREAD_MUTEX_INITIALIZER;
-    static _Thread_local const entry *probed; /* what this thread probes, under the lock */
-    static _Thread_local bool asked;          /* its probe selects an unprobed kernel */
-    const entry *outer = probed;
-    if (e->k->mode & TL_FAST)
-        return TL_OK;
-    if (outer == NULL)
-        pthread_mutex_lock(&probing);
-    if (e->verdict == UNPROBED && outer == NULL) {
-        probed = e;
-        asked = false;
-        e->verdict = tl_kernel_probe(e->k, e->k->dtype, e->why, sizeof e->why) == 0 ? OBEYS
-                     : asked                                                        ? UNPROBED
-                                                                                    : REFUSED;
-        probed = NULL;
-    }
-    const int verdict = e->verdict;
-    if (outer == NULL)
-        pthread_mutex_unlock(&probing);
-    if (verdict == UNPROBED && outer != NULL) {
-        asked = true;
-        return tl_tape_fail(at, TL_EUSAGE,
-                            "tl_kernel_push: the probe of kernel '%.60s' of %.60s selects '%.60s' "
-                            "of %.60s, which has not been probed itself",
-                            outer->k->name, outer->k->op, e->k->name, e->k->op);
-    }
-    return verdict == OBEYS
-               ? TL_OK
-               : tl_tape_fail(at, TL_EUSAGE,
-                              "tl_kernel_push: kernel '%.60s' of %.60s declares the contract's "
-                              "bits and is refused: %.200s",
-                              e->k->name, e->k->op, e->why);
-}
-
-/* The kernel's name as the table has it, which outlives the caller's; NULL, with an error, if
- * nothing matches or a match is refused. */
-static const char *admitted(tl_at at, const char *op, tl_dtype dtype, const char *name)
-{
-    const char *found = NULL;
-    if (strcmp(name, "invariant") == 0)
-        return "invariant";
-    for (int i = 0; record_at(i) != NULL; i++) {
-        entry *e = record_at(i);
-        if (!matches(e->k, op, dtype, name))
-            continue;
-        if (admit(at, e) != TL_OK)
-            return NULL;
-        found = e->k->name;
-    }
-    if (strcmp(name, "fast") == 0) /* an op that has no fast kernel runs its own */
-        return "fast";
-    if (found == NULL)
-        tl_tape_fail(at, TL_ENAME,
-                     "tl_kernel_push: no kernel '%.60s' of %.60s for %s runs at level %s", name,
-                     op == NULL ? "any op" : op,
-                     dtype == TL_ANY_DTYPE ? "any dtype" : tl_dtype_name(dtype),
-                     tl_isa_now()->name);
-    return found;
-}
-
-/* The op's name as the library or the table has it, which outlives the caller's; NULL: unknown. */
-static const char *known_op(const char *op)
-{
-    const tl_op *known = tl_op_find(op);
-    if (known != NULL)
-        return known->name;
-    for (int i = 0; record_at(i) != NULL; i++)
-        if (strcmp(record_at(i)->k->op, op) == 0)
-            return record_at(i)->k->op;
-    return NULL;
-}
-
-int tl_kernel_push_at(tl_at at, const char *op, tl_dtype dtype, const char *name)
-{
-    tl_tape *t = at.tape;
-    if (!tl_lives(t))
-        return 0;
-    const int depth = t->now.mode_depth;
-    if (tl_failed(t))
-        return depth;
-    const char *lives = op == NULL ? NULL : known_op(op);
-    if (name == NULL || (op != NULL && lives == NULL)) {
-        tl_tape_fail(at, TL_ENAME, "tl_kernel_push: %s%.60s%s",
-                     name == NULL ? "name is NULL" : "no op '", name == NULL ? "" : op,
-                     name == NULL ? "" : "' has kernels");
-        return depth;
-    }
-    if (dtype != TL_ANY_DTYPE && tl_dtype_size(dtype) == 0) {
-        tl_tape_fail(at, TL_EDTYPE, "tl_kernel_push: %d is not a dtype", (int)dtype);
-        return depth;
-    }
-    const char *kernel = admitted(at, lives, dtype, name);
-    if (kernel == NULL || tl_mode_open(t, 0) != depth || tl_failed(t))
-        return depth;
-    if (!tl_choice_open(at, lives, dtype, kernel))
-        tl_mode_pop(t, depth);
-    return depth;
 }
 
 /* ---- the kernel of a call ---- */

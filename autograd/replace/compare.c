@@ -20,6 +20,50 @@ void *tl_pass_room(tl_pass *p, size_t n, size_t size)
     return room;
 }
 
+tl_remark *tl_remark_add(tl_graph *g, tl_remark **list, const tl_rule *r, const char *why)
+{
+    tl_remark *b = tl_graph_room(g, 1, sizeof *b + strlen(why) + 1);
+    if (b == NULL)
+        return NULL;
+    *b = (tl_remark){.rule = r, .next = *list};
+    strcpy(b->why, why);
+    return *list = b;
+}
+
+bool tl_refuse(tl_pass *p, const tl_node *n, const char *fmt, ...)
+{
+    tl_err e = {.status = TL_OK};
+    va_list ap;
+    va_start(ap, fmt);
+    tl_vfail(&e, TL_EUSAGE, fmt, ap);
+    va_end(ap);
+    if (n != NULL)
+        tl_fail(&p->why, e.status, "%s at %.150s:%d %s", n->op->name, n->file, n->line, e.message);
+    tl_fail(&p->why, e.status, "%s", e.message); /* nothing if there is a reason already */
+    return false;
+}
+
+void tl_match_bar(tl_pass *p, tl_match *m)
+{
+    m->blamed = true;
+    p->n_barred++;
+    tl_remark_add(p->g, &p->bars[m->root], m->rule, p->why.message);
+    tl_err_clear(&p->why);
+}
+
+tl_status tl_same_kind(const tl_array *a, const tl_array *b, const char *what, int i, tl_err *err)
+{
+    char sa[TL_SHAPE_TEXT], sb[TL_SHAPE_TEXT];
+    if (b == NULL)
+        return tl_fail(err, TL_EUSAGE, "its replacement sets no %s %d", what, i);
+    if (a->dtype == b->dtype && tl_array_same_shape(a, b))
+        return TL_OK;
+    return tl_fail(err, a->dtype != b->dtype ? TL_EDTYPE : TL_ESHAPE,
+                   "%s %d of its replacement is %s %s, of its search %s %s", what, i,
+                   tl_dtype_name(b->dtype), tl_array_shape_text(sb, b), tl_dtype_name(a->dtype),
+                   tl_array_shape_text(sa, a));
+}
+
 uint32_t tl_pass_slot(const tl_pass *p, tl_tensor x)
 {
     return x.owner == p->t->values.owner ? p->n_others + x.index : x.index;

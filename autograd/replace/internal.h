@@ -139,21 +139,25 @@ tl_status tl_rule_example(const tl_rule *r, const tl_shape *shapes, tl_rule_call
 /* The n rules of that kind that are on for g; TL_ENAME if a name to be left out is unknown. */
 tl_status tl_rules_on(tl_graph *g, bool joint, const tl_rule ***list, int *n);
 tl_rule *tl_rule_find(const char *name, int form, tl_err *err); /* NULL: there is none */
+/* A rule for each form of o; NULL with *err. add: to the table; frees them if *err is set. */
+tl_rule *tl_rules_make(tl_replacement o, bool shipped, tl_err *err);
+void tl_rules_add(tl_rule *r, tl_err *err);
 /* The rule claims the bits of outputs, with `gradients` of those too, for dtype d of argument 0. */
 bool tl_rule_claims(const tl_rule *r, tl_dtype d, bool gradients);
 
-/* verify.c: checks that the rule is found in its own example, and keeps the bits that it claims. */
-tl_status tl_rule_verify(const tl_rule *r, uint64_t seed, int rounds, tl_err *err);
-/* `what` number i has one shape and dtype by search (a) and by replacement (b; NULL: not set). */
-tl_status tl_same_kind(const tl_array *a, const tl_array *b, const char *what, int i, tl_err *err);
-
-/* match.c: notes why an attempt fails, and at which node (n), if no reason is noted yet. False. */
-bool tl_refuse(tl_pass *p, const tl_node *n, const char *fmt, ...) TL_PRINTF(3, 4);
-/* Lays m->search over the graph in every way, with its first output at m->root and the arguments of
- * that binding (NULL: any), until one is good by itself. */
+/* match.c: lays m->search over the graph in every way, with its first output at m->root and the
+ * arguments of that binding (NULL: any), until one is good by itself. */
 bool tl_match_at(tl_match *m, const tl_binding *like);
 
-/* compare.c: collects what matching and comparing need to know; false: out of memory. */
+/* compare.c: notes why an attempt fails, and at which node (n), unless that is known. False. */
+bool tl_refuse(tl_pass *p, const tl_node *n, const char *fmt, ...) TL_PRINTF(3, 4);
+/* Bars m from being tried again, for the reason in p->why, which it clears. */
+void tl_match_bar(tl_pass *p, tl_match *m);
+/* Adds one in front of that list; NULL, with g's error, if there is no memory. */
+tl_remark *tl_remark_add(tl_graph *g, tl_remark **list, const tl_rule *r, const char *why);
+/* `what` number i has one shape and dtype by search (a) and by replacement (b; NULL: not set). */
+tl_status tl_same_kind(const tl_array *a, const tl_array *b, const char *what, int i, tl_err *err);
+/* Collects what matching and comparing need to know; false: out of memory. */
 bool tl_pass_index(tl_pass *p);
 /* n zeroed elements that last as long as the pass; NULL, with p->why, without memory. */
 void *tl_pass_room(tl_pass *p, size_t n, size_t size);
@@ -165,8 +169,5 @@ bool tl_same_outputs(tl_pass *p, const tl_match *m);
  * of every gradient in their order. Matches that change this are barred, or round if they may.
  * False: out of memory, or no match can be blamed. */
 bool tl_same_graph(tl_pass *p);
-
-/* replace.c: bars m from being tried again, for the reason in p->why, which it clears. */
-void tl_match_bar(tl_pass *p, tl_match *m);
 
 #endif

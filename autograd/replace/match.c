@@ -11,19 +11,6 @@
 
 #include "autograd/replace/internal.h"
 
-bool tl_refuse(tl_pass *p, const tl_node *n, const char *fmt, ...)
-{
-    tl_err e = {.status = TL_OK};
-    va_list ap;
-    va_start(ap, fmt);
-    tl_vfail(&e, TL_EUSAGE, fmt, ap);
-    va_end(ap);
-    if (n != NULL)
-        tl_fail(&p->why, e.status, "%s at %.150s:%d %s", n->op->name, n->file, n->line, e.message);
-    tl_fail(&p->why, e.status, "%s", e.message); /* nothing if there is a reason already */
-    return false;
-}
-
 /* The binding has node i of the graph as one of the pattern's n nodes. */
 static bool has_node(const tl_binding *b, int n, uint32_t i)
 {

@@ -9,19 +9,7 @@
 #include <limits.h>
 #include <string.h>
 
-#include "autograd/batch.h"
 #include "autograd/replace/internal.h"
-
-/* Adds one in front of that list; NULL, with g's error, if there is no memory. */
-static tl_remark *remark(tl_graph *g, tl_remark **list, const tl_rule *r, const char *why)
-{
-    tl_remark *b = tl_graph_room(g, 1, sizeof *b + strlen(why) + 1);
-    if (b == NULL)
-        return NULL;
-    *b = (tl_remark){.rule = r, .next = *list};
-    strcpy(b->why, why);
-    return *list = b;
-}
 
 /* Counts one more in that list, in the line of that reason and of r's replacement. */
 static void count_in(tl_graph *g, tl_remark **list, const tl_rule *r, const char *why, bool rounds)
@@ -30,7 +18,7 @@ static void count_in(tl_graph *g, tl_remark **list, const tl_rule *r, const char
     r -= r->form;
     for (; l != NULL && (l->rule != r || strcmp(l->why, why) != 0); l = l->next)
         list = &l->next;
-    if (l == NULL && (l = remark(g, list, r, why)) == NULL)
+    if (l == NULL && (l = tl_remark_add(g, list, r, why)) == NULL)
         return;
     l->times++;
     l->rounds += rounds;
@@ -66,14 +54,6 @@ void tl_graph_report(const tl_graph *g, FILE *f)
                     l->times > 1 ? "s" : "");
 }
 
-void tl_match_bar(tl_pass *p, tl_match *m)
-{
-    m->blamed = true;
-    p->n_barred++;
-    remark(p->g, &p->bars[m->root], m->rule, p->why.message);
-    tl_err_clear(&p->why);
-}
-
 /* The bars of the nodes that m has put: its own rule, and those that made the nodes it replaces. */
 static tl_remark *bars_behind(tl_pass *p, const tl_match *m)
 {
@@ -94,13 +74,11 @@ static void try_rules(tl_pass *p, uint32_t node)
 {
     for (int i = 0; i < p->n_rules && !p->owner[node] && p->why.status != TL_ENOMEM; i++) {
         const tl_rule *r = p->rule[i];
-        tl_match *copy = NULL;
         if (r->pattern->node[r->pattern->out[0].node].op != p->t->node[node].op)
             continue;
         tl_err_clear(&p->why);
         tl_match m = {r, p, r->pattern, .root = node};
-        if (tl_match_at(&m, NULL))
-            copy = tl_pass_room(p, 1, sizeof *copy);
+        tl_match *copy = tl_match_at(&m, NULL) ? tl_pass_room(p, 1, sizeof *copy) : NULL;
         if (p->why.status != TL_OK)
             count_in(p->g, &p->g->missed[p->joint], r, p->why.message, false);
         if (copy == NULL)
@@ -200,7 +178,7 @@ static int sweep(tl_pass *p, int most)
     return p->n_barred == 0 ? p->n_found / 2 : INT_MAX;
 }
 
-tl_status tl_graph_replace(tl_graph *g, bool joint)
+static tl_status replace(tl_graph *g, bool joint)
 {
     int most = INT_MAX, n = 0;
     const tl_rule **rule = NULL;
@@ -209,8 +187,7 @@ tl_status tl_graph_replace(tl_graph *g, bool joint)
     if (n == 0)
         return TL_OK;
     tl_tape *scratch = tl_rule_tape(&g->head.err);
-    if (scratch != NULL &&
-        !joint) /* what matches first must not depend on the order of recording */
+    if (scratch != NULL && !joint) /* what matches must not depend on the order of recording */
         tl_graph_rebuild(g, true);
     tl_pass p = {.bars = tl_graph_room(g, g->t->n_nodes, sizeof *p.bars)};
     while (g->head.err.status == TL_OK && most > 0) {
@@ -225,3 +202,5 @@ tl_status tl_graph_replace(tl_graph *g, bool joint)
     tl_rule_tape_end(scratch);
     return g->head.err.status;
 }
+
+tl_graph_pass *const tl_graph_replaces = replace;

@@ -102,19 +102,6 @@ static void draw_place(trial *k, const tl_shape *shapes, bool backward)
 
 /* ---- both compared ---- */
 
-tl_status tl_same_kind(const tl_array *a, const tl_array *b, const char *what, int i, tl_err *err)
-{
-    char sa[TL_SHAPE_TEXT], sb[TL_SHAPE_TEXT];
-    if (b == NULL)
-        return tl_fail(err, TL_EUSAGE, "its replacement sets no %s %d", what, i);
-    if (a->dtype == b->dtype && tl_array_same_shape(a, b))
-        return TL_OK;
-    return tl_fail(err, a->dtype != b->dtype ? TL_EDTYPE : TL_ESHAPE,
-                   "%s %d of its replacement is %s %s, of its search %s %s", what, i,
-                   tl_dtype_name(b->dtype), tl_array_shape_text(sb, b), tl_dtype_name(a->dtype),
-                   tl_array_shape_text(sa, a));
-}
-
 static tl_status compare(trial *k, const tl_array *a, const tl_array *b, const char *what, int i)
 {
     TL_TRY(tl_same_kind(a, b, what, i, k->err));
@@ -257,7 +244,7 @@ static bool other_sizes(const tl_rule *r, tl_shape *shapes)
     return false;
 }
 
-tl_status tl_rule_verify(const tl_rule *r, uint64_t seed, int rounds, tl_err *err)
+static tl_status verify(const tl_rule *r, uint64_t seed, int rounds, tl_err *err)
 {
     tl_shape other[TL_PATTERN_ARGS];
     TL_TRY(find(r, NULL, err));
@@ -275,11 +262,24 @@ tl_status tl_rule_verify(const tl_rule *r, uint64_t seed, int rounds, tl_err *er
     return TL_OK;
 }
 
+tl_status tl_register_replacement_with(tl_err *err, tl_replacement o)
+{
+    tl_err e = {.status = TL_OK};
+    tl_rule *r = tl_rules_make(o, false, &e);
+    for (int i = 0; r != NULL && i < r->o.forms && e.status == TL_OK; i++)
+        verify(&r[i], 1, 8, &e); /* the test suite does so with the library's */
+    if (r != NULL)
+        tl_rules_add(r, &e);
+    return e.status == TL_OK ? TL_OK
+                             : tl_fail(err, e.status, "tl_register_replacement: '%s': %s",
+                                       o.name != NULL ? o.name : "", e.message);
+}
+
 tl_status tl_replacement_check(const char *name, uint64_t seed, int rounds, tl_err *err)
 {
     const tl_rule *r = tl_rule_find(name, 0, err);
     for (int i = 0; r != NULL && i < r->o.forms; i++)
-        TL_TRY(tl_rule_verify(&r[i], seed, rounds, err));
+        TL_TRY(verify(&r[i], seed, rounds, err));
     return r != NULL ? TL_OK : TL_ENAME;
 }
 
