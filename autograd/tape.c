@@ -45,7 +45,8 @@ tl_tape *tl_tape_new(tl_model *m)
     if (m != t->model)
         tl_fail(&t->head.err, TL_ESTALE, "tl_tape_new: the model has been freed");
     /* A setting in the environment that makes no sense is an error, not ignored. */
-    tl_environment_check(&t->head.err);
+    if (tl_isa_check(&t->head.err) == TL_OK)
+        tl_threads_check(&t->head.err);
     tl_object_give(&t->head);
     return t;
 }

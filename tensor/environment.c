@@ -1,7 +1,5 @@
-/* environment.c: the variables that the library reads, and the environment that a thread computes
- * in: the floating-point one, and the locale. */
-#include "tensor/environment.h"
-
+/* environment.c: the environment that a thread computes in: the floating-point one, and the locale.
+ */
 #include <fenv.h>
 #include <locale.h>
 #include <pthread.h>
@@ -15,45 +13,7 @@
 #include <xmmintrin.h>
 #endif
 
-#include "tensor/isa.h"
 #include "tensor/threads.h"
-
-static tl_status check_isa(tl_err *err)
-{
-    const char *env = getenv("TL_ISA");
-    char here[64] = "";
-    if (env == NULL || *env == '\0')
-        return TL_OK;
-    for (int i = 0; tl_isa_at(i) != NULL; i++) {
-        if (strcmp(env, tl_isa_at(i)->name) == 0)
-            return TL_OK;
-        snprintf(here + strlen(here), sizeof here - strlen(here), "%s%s", i > 0 ? ", " : "",
-                 tl_isa_at(i)->name);
-    }
-    return tl_fail(
-        err, TL_EUSAGE,
-        "TL_ISA=%.60s in the environment is not a vector level of this processor; it has "
-        "%s",
-        env, here);
-}
-
-static tl_status check_threads(tl_err *err)
-{
-    const char *env = getenv("TL_THREADS");
-    if (env == NULL ||
-        (strspn(env, "0123456789") == strlen(env) && strtol(env, NULL, 10) <= TL_THREADS_MOST))
-        return TL_OK;
-    return tl_fail(err, TL_EUSAGE,
-                   "TL_THREADS=%.60s in the environment is not a number of threads; 1 to %d are "
-                   "possible, 0 means one a core",
-                   env, TL_THREADS_MOST);
-}
-
-tl_status tl_environment_check(tl_err *err)
-{
-    TL_TRY(check_isa(err));
-    return check_threads(err);
-}
 
 #if defined(__SSE2__)
 enum { MXCSR_DEFAULT = 0x1f80 }; /* all exceptions masked, nearest even, no FTZ, no DAZ */

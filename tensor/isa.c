@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tensor/environment.h"
+
 #define LEVEL(id)                                                                                  \
     {                                                                                              \
 #id, &tl_math_table_##id, &tl_gemm_table_##id, &tl_convert_table_##id, tl_tile_table_##id, \
@@ -86,4 +88,23 @@ const tl_isa *tl_isa_now(void)
         for (int i = 0; tl_isa_at(i) != NULL; i++)
             atomic_store(&now, tl_isa_at(i));
     return atomic_load(&now);
+}
+
+tl_status tl_isa_check(tl_err *err)
+{
+    const char *env = getenv("TL_ISA");
+    char here[64] = "";
+    if (env == NULL || *env == '\0')
+        return TL_OK;
+    for (int i = 0; tl_isa_at(i) != NULL; i++) {
+        if (strcmp(env, tl_isa_at(i)->name) == 0)
+            return TL_OK;
+        snprintf(here + strlen(here), sizeof here - strlen(here), "%s%s", i > 0 ? ", " : "",
+                 tl_isa_at(i)->name);
+    }
+    return tl_fail(
+        err, TL_EUSAGE,
+        "TL_ISA=%.60s in the environment is not a vector level of this processor; it has "
+        "%s",
+        env, here);
 }

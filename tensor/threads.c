@@ -20,6 +20,7 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "tensor/environment.h"
 
@@ -281,4 +282,16 @@ void tl_parallel_for(int64_t n, int64_t grain, tl_range_fn *body, void *ctx)
     tl_fpenv saved = tl_fpenv_enter();
     body(ctx, 0, n, 0);
     tl_fpenv_leave(saved);
+}
+
+tl_status tl_threads_check(tl_err *err)
+{
+    const char *env = getenv("TL_THREADS");
+    if (env == NULL ||
+        (strspn(env, "0123456789") == strlen(env) && strtol(env, NULL, 10) <= TL_THREADS_MOST))
+        return TL_OK;
+    return tl_fail(err, TL_EUSAGE,
+                   "TL_THREADS=%.60s in the environment is not a number of threads; 1 to %d are "
+                   "possible, 0 means one a core",
+                   env, TL_THREADS_MOST);
 }

@@ -1,4 +1,5 @@
-/* compiled.c: compiled programs: a graph for each signature of inputs, traced when it is first met. */
+/* compiled.c: compiled programs: a graph for each signature of inputs, traced when it is first met.
+ */
 #include "autograd/graph/internal.h"
 
 static void compiled_destroy(void *object)

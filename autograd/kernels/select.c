@@ -11,8 +11,9 @@
 static tl_status admit(tl_at at, tl_kernel_entry *e)
 {
     static pthread_mutex_t probing = PTHREAD_MUTEX_INITIALIZER;
-    static _Thread_local const tl_kernel_entry *probed; /* what this thread probes, under the lock */
-    static _Thread_local bool asked;          /* its probe selects an unprobed kernel */
+    static _Thread_local const tl_kernel_entry
+        *probed;                     /* what this thread probes, under the lock */
+    static _Thread_local bool asked; /* its probe selects an unprobed kernel */
     const tl_kernel_entry *outer = probed;
     if (e->k->mode & TL_FAST)
         return TL_OK;

@@ -1,63 +1,13 @@
-/* entry.c: the entries of a step: their keys, their results, and the bytes that they take.
+/* entry.c: the entries of a step: their results, and the bytes that they take.
  *
  * Values wait, with their storage retained, until there are enough to hash them on all threads.
  * Each belongs to an entry of its own, so it does not matter which thread hashes which. */
-#include <inttypes.h>
-#include <stdatomic.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "autograd/kernel.h"
 #include "autograd/log/internal.h"
 #include "tensor/files/bytes.h"
-#include "tensor/files/safetensors.h"
 #include "tensor/threads.h"
-
-/* ---- keys: see key.h ---- */
-
-enum { VJP = TL_KEY_SUB_MAX + 1 }; /* added to sub: the vjp comes after the adding */
-
-uint64_t tl_log_key_pack(tl_log_key k)
-{
-    uint64_t at = k.backward ? TL_KEY_AT_MAX - k.at
-                             : k.at; /* backward runs from the last op to the first */
-    uint64_t sub = k.backward && !k.adding ? (uint64_t)k.sub + VJP : k.sub;
-    return (uint64_t)k.pass << 56 | (uint64_t)k.backward << 55 | at << 31 | sub << 8 |
-           (uint64_t)k.out;
-}
-
-tl_log_key tl_log_key_unpack(uint64_t key)
-{
-    bool backward = key >> 55 & 1;
-    uint32_t at = (uint32_t)(key >> 31 & TL_KEY_AT_MAX),
-             sub = (uint32_t)(key >> 8 & (VJP | TL_KEY_SUB_MAX));
-    return (tl_log_key){(int)(key >> 56),      backward,
-                        backward && sub < VJP, backward ? TL_KEY_AT_MAX - at : at,
-                        sub & TL_KEY_SUB_MAX,  (int)(key & 255)};
-}
-
-int tl_log_by_key(const void *a, const void *b)
-{
-    const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-    return (x > y) - (x < y);
-}
-
-char *tl_log_key_text(char *buf, uint64_t key)
-{
-    tl_log_key k = tl_log_key_unpack(key);
-    int n = 0;
-    if (k.pass > 0 && k.pass < TL_KEY_UPDATE)
-        n = snprintf(buf, TL_KEY_TEXT, "%d:", k.pass);
-    char kind = k.pass == TL_KEY_UPDATE ? 'u' : k.adding ? 'c' : k.backward ? 'b' : 'f';
-    n += snprintf(buf + n, TL_KEY_TEXT - (size_t)n, "%c%" PRIu32, kind, k.at);
-    if (k.sub > 0)
-        n += snprintf(buf + n, TL_KEY_TEXT - (size_t)n, ".%" PRIu32, k.sub);
-    if (k.out > 0)
-        snprintf(buf + n, TL_KEY_TEXT - (size_t)n, "/%d", k.out);
-    return buf;
-}
-
-/* ---- entries ---- */
 
 enum { WAITING_MAX = 4 << 20 }; /* bytes of waiting values */
 
@@ -217,37 +167,6 @@ void tl_log_drop_step(tl_run_log *l)
  *
  * A tensor is named by its key. Its parts follow one another along axis 0; of a 0-d value only the
  * last part is kept, and parts that differ in other axes are left out. ---- */
-
-static tl_array kept_array(const tl_log_entry *e)
-{
-    tl_shape s = e->shape;
-    int64_t row = (int64_t)tl_dtype_size(e->dtype);
-    for (int i = 1; i < s.ndim; i++)
-        row *= s.dim[i];
-    if (s.ndim > 0)
-        s.dim[0] = row > 0 ? (int64_t)e->kept_bytes / row : 0;
-    return tl_array_make(e->dtype, &s, e->kept);
-}
-
-void tl_log_write_values(tl_run_log *l)
-{
-    char path[TL_LOG_PATH];
-    tl_st_entry *st = tl_calloc(l->n + 1, sizeof *st);
-    char(*name)[TL_KEY_TEXT] = tl_calloc(l->n + 1, sizeof *name);
-    int n = 0;
-    for (uint32_t i = 0; st != NULL && name != NULL && i < l->n; i++)
-        if (l->entry[i].kept != NULL && !l->entry[i].mixed)
-            st[n] = (tl_st_entry){tl_log_key_text(name[n], l->entry[i].key),
-                                  kept_array(&l->entry[i])},
-            n++;
-    if (st == NULL || name == NULL)
-        tl_log_stop(l, TL_ENOMEM, "no memory to write %u values", l->n);
-    else
-        tl_st_write(tl_log_values_path(path, sizeof path, l->path, l->step), st, n,
-                    &(tl_st_meta){TL_ST_SEAL, ""}, 1, &l->failure);
-    tl_free_raw(st);
-    tl_free_raw(name);
-}
 
 /* ---- the results of entries: outputs of nodes, leaves ---- */
 

@@ -1,4 +1,4 @@
-/* internal.h: the inside of a tape's log. Private to autograd/.
+/* internal.h: the inside of a tape's log. Private to autograd/. Each file calls those before it.
  *
  * A log has one entry for each result of the step. An entry is found by its key, which says where
  * in the canonical order the result stands; the micro-batches of a step meet in it.
@@ -100,11 +100,8 @@ typedef struct {
     uint32_t generation; /* of the tape when the marks were made */
 } tl_log_side;
 
-/* ---- log.c ---- */
+/* ---- marks.c: a tape's log, and its marks of the tape's values ---- */
 
-void tl_log_free(tl_run_log *l); /* NULL is fine */
-/* Gives a trace a log of its own; TL_ENOMEM. */
-tl_status tl_log_of_trace(tl_tape *t);
 /* Records what stops the log, once. */
 void tl_log_stop(tl_run_log *l, tl_status s, const char *fmt, ...) TL_PRINTF(3, 4);
 /* The step is logged with all its results, and not only with the 0-d ones. */
@@ -114,11 +111,6 @@ static inline bool tl_log_wants(const tl_run_log *l, int ndim)
 {
     return ndim == 0 || tl_log_full(l);
 }
-/* The step is complete: writes it, and begins the next one. */
-void tl_log_end_step(tl_tape *t);
-
-/* ---- marks.c: a log's marks of the values of its tape ---- */
-
 /* The tape's log; NULL: it has none. */
 tl_run_log *tl_log_of(const tl_tape *t);
 /* Makes l (NULL: none) the tape's log from now on. */
@@ -137,21 +129,6 @@ void tl_log_forget_keys(tl_tape *t);
  * pass or, if that is below 0, for all; and back again. */
 void tl_log_keys_in(tl_tape *t, int pass);
 void tl_log_keys_out(tl_tape *t);
-
-/* ---- walk.c: where in the canonical order results stand ---- */
-
-/* Watches a tape with a log. */
-extern const tl_observer tl_log_observer;
-/* In a whole trace: gives keys to the forward results below the root y of its next backward. */
-void tl_log_number_forward(tl_tape *t, tl_tensor y);
-/* Gives keys to the results of an update. */
-void tl_log_number_update(tl_tape *t);
-/* The entries of accumulators take their bytes; own: those of the tape's leaves, else those of the
- * model's parameters. */
-void tl_log_take_accumulators(tl_tape *t, bool own);
-/* The pass of a program of that hash: the one it had before the last reset, or a new one; -1: the
- * log has stopped. */
-int tl_log_pass_of(tl_tape *t, uint64_t program);
 
 /* ---- entry.c: entries and their bytes ---- */
 
@@ -174,12 +151,33 @@ void tl_log_leaf(tl_tape *t, tl_tensor x, uint64_t key, bool logged);
 tl_log_entry *tl_log_entry_of_leaf(tl_tape *t, uint64_t key, tl_tensor x);
 /* Forgets the step. */
 void tl_log_drop_step(tl_run_log *l);
-/* Writes the values that were kept of the step to a file beside the log. */
-void tl_log_write_values(tl_run_log *l);
 
 /* ---- write.c: the text ---- */
 
 void tl_log_write_step(tl_run_log *l);
 void tl_log_write_header(tl_run_log *l);
+
+/* ---- log.c ---- */
+
+void tl_log_free(tl_run_log *l); /* NULL is fine */
+/* Gives a trace a log of its own; TL_ENOMEM. */
+tl_status tl_log_of_trace(tl_tape *t);
+/* The step is complete: writes it, and begins the next one. */
+void tl_log_end_step(tl_tape *t);
+
+/* ---- walk.c: where in the canonical order results stand ---- */
+
+/* Watches a tape with a log. */
+extern const tl_observer tl_log_observer;
+/* In a whole trace: gives keys to the forward results below the root y of its next backward. */
+void tl_log_number_forward(tl_tape *t, tl_tensor y);
+/* Gives keys to the results of an update. */
+void tl_log_number_update(tl_tape *t);
+/* The entries of accumulators take their bytes; own: those of the tape's leaves, else those of the
+ * model's parameters. */
+void tl_log_take_accumulators(tl_tape *t, bool own);
+/* The pass of a program of that hash: the one it had before the last reset, or a new one; -1: the
+ * log has stopped. */
+int tl_log_pass_of(tl_tape *t, uint64_t program);
 
 #endif

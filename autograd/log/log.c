@@ -7,26 +7,6 @@
 #include "autograd/log/internal.h"
 #include "tensor/files/file.h"
 
-void tl_log_stop(tl_run_log *l, tl_status s, const char *fmt, ...)
-{
-    va_list ap;
-    va_start(ap, fmt);
-    tl_vfail(&l->failure, s, fmt, ap);
-    va_end(ap);
-}
-
-bool tl_log_full(const tl_run_log *l)
-{
-    return !l->begun || l->o.every <= 1 || l->step % l->o.every == 0 || l->step == l->o.keep;
-}
-
-char *tl_log_values_path(char *buf, size_t n, const char *path, int64_t step)
-{
-    int length = snprintf(buf, buf == NULL ? 0 : n, "%s.step%" PRId64 ".safetensors",
-                          path == NULL ? "" : path, step);
-    return length >= 0 && (size_t)length < n ? buf : NULL;
-}
-
 void tl_log_free(tl_run_log *l)
 {
     if (l == NULL)

@@ -423,6 +423,12 @@ static void cleared(void *ctx, tl_tape *t)
     tl_log_forget_keys(t);
 }
 
+static void freed(void *log, tl_tape *t)
+{
+    (void)t;
+    tl_log_free(log);
+}
+
 const tl_observer tl_log_observer = {.runs = runs,
                                      .backward_begins = backward_begins,
                                      .delivered = delivered,
@@ -430,4 +436,5 @@ const tl_observer tl_log_observer = {.runs = runs,
                                      .segment_restored = segment_restored,
                                      .update_begins = update_begins,
                                      .updated = updated,
-                                     .cleared = cleared};
+                                     .cleared = cleared,
+                                     .freed = freed};

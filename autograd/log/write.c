@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "autograd/log/internal.h"
+#include "tensor/files/safetensors.h"
 #include "tensor/print.h"
 
 static void put_field(FILE *f, const char *s)
@@ -129,6 +130,44 @@ static bool put_step(tl_run_log *l, char **text, size_t *n)
     return tl_text_close(f, text) && room;
 }
 
+char *tl_log_values_path(char *buf, size_t n, const char *path, int64_t step)
+{
+    int length = snprintf(buf, buf == NULL ? 0 : n, "%s.step%" PRId64 ".safetensors",
+                          path == NULL ? "" : path, step);
+    return length >= 0 && (size_t)length < n ? buf : NULL;
+}
+
+static tl_array kept_array(const tl_log_entry *e)
+{
+    tl_shape s = e->shape;
+    int64_t row = (int64_t)tl_dtype_size(e->dtype);
+    for (int i = 1; i < s.ndim; i++)
+        row *= s.dim[i];
+    if (s.ndim > 0)
+        s.dim[0] = row > 0 ? (int64_t)e->kept_bytes / row : 0;
+    return tl_array_make(e->dtype, &s, e->kept);
+}
+
+static void write_values(tl_run_log *l)
+{
+    char path[TL_LOG_PATH];
+    tl_st_entry *st = tl_calloc(l->n + 1, sizeof *st);
+    char(*name)[TL_KEY_TEXT] = tl_calloc(l->n + 1, sizeof *name);
+    int n = 0;
+    for (uint32_t i = 0; st != NULL && name != NULL && i < l->n; i++)
+        if (l->entry[i].kept != NULL && !l->entry[i].mixed)
+            st[n] = (tl_st_entry){tl_log_key_text(name[n], l->entry[i].key),
+                                  kept_array(&l->entry[i])},
+            n++;
+    if (st == NULL || name == NULL)
+        tl_log_stop(l, TL_ENOMEM, "no memory to write %u values", l->n);
+    else
+        tl_st_write(tl_log_values_path(path, sizeof path, l->path, l->step), st, n,
+                    &(tl_st_meta){TL_ST_SEAL, ""}, 1, &l->failure);
+    tl_free_raw(st);
+    tl_free_raw(name);
+}
+
 static void stop_writing(tl_run_log *l)
 {
     tl_log_stop(l, TL_EIO, "%.300s: the log cannot be written further (step %" PRId64 "): %s",
@@ -158,5 +197,5 @@ void tl_log_write_step(tl_run_log *l)
         stop_writing(l);
     free(text);
     if (l->step == l->o.keep && l->failure.status == TL_OK)
-        tl_log_write_values(l);
+        write_values(l);
 }

@@ -159,7 +159,7 @@ static tl_status write_list(tl_group *g, const tl_note *notes, int n, FILE *list
     add(list, "seed", text);
     for (int i = 0; i < n; i++)
         add(list, notes[i].key, notes[i].value);
-    if (tl_group_is_cut(g)) /* it decides what each rank does to its part */
+    if (tl_object_given(g->opt)) /* cut: it decides what each rank does to its part */
         add_optimizer(list, g->opt);
     for (int i = 0; i < tl_model_count(m); i++) {
         const tl_named x = tl_model_at(m, i);

@@ -13,10 +13,6 @@
 #include "autograd/observer.h"
 #include "nn/group/internal.h"
 
-int tl_group_rank(const tl_group *g) { return g == NULL ? 0 : g->link.rank; }
-int tl_group_size(const tl_group *g) { return g == NULL ? 1 : g->link.size; }
-tl_group_cost tl_group_costs(const tl_group *g) { return g == NULL ? (tl_group_cost){0} : g->cost; }
-
 tl_status tl_group_parts(tl_group *g, int64_t elements)
 {
     if (g == NULL)

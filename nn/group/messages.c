@@ -23,6 +23,10 @@ typedef struct block {
     char text[];
 } block;
 
+int tl_group_rank(const tl_group *g) { return g == NULL ? 0 : g->link.rank; }
+int tl_group_size(const tl_group *g) { return g == NULL ? 1 : g->link.size; }
+tl_group_cost tl_group_costs(const tl_group *g) { return g == NULL ? (tl_group_cost){0} : g->cost; }
+
 tl_status tl_group_fail(tl_group *g, tl_status s, const char *fmt, ...)
 {
     char message[TL_MESSAGE_MAX];
