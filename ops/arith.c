@@ -160,5 +160,3 @@ const tl_op tl_op_shift = {TL_UNARY(shift),  .traits = TL_POINTWISE, TL_ATTRS(tl
 
 TL_BINARY_CALL(floor_divide)
 TL_BINARY_CALL(remainder)
-TL_CONST_CALL(scale)
-TL_CONST_CALL(shift)

@@ -1,47 +1,11 @@
-/* copy: contiguous, concat, slice_grad - elements moved, none computed
- * Shape:  contiguous(x): as x, row-major without gaps; concat(xs, dim): sizes of dim add up;
- *         slice_grad(dy, size, dim, start, step): dy at start, start+step, ... of a dim of that
- *         size, zeros elsewhere
+/* copy: concat, stack_samples - elements moved, none computed
+ * Shape:  concat(xs, dim): sizes of dim add up; stack_samples: below
  * Dtype:  any, all alike
  * Bits:   none computed
- * VJP:    contiguous: dy; concat: each input its slice of dy; slice_grad: the slice of dy
+ * VJP:    concat: each input its slice of dy
  * Errors: TL_ESHAPE TL_EDTYPE
  */
 #include "ops/build.h"
-
-static tl_status contiguous_shape(tl_call *c)
-{
-    c->out[0] = *c->in[0];
-    return TL_OK;
-}
-
-static tl_status contiguous_forward(tl_call *c)
-{
-    tl_array_copy(&c->out[0], c->in[0]);
-    return TL_OK;
-}
-
-static void contiguous_vjp(tl_vjp *g) { g->dx[0] = g->dy[0]; }
-
-const tl_op tl_op_contiguous = {TL_NAMED(contiguous, 1, 1), .traits = TL_COPY,
-                                .shape = contiguous_shape,  .forward = contiguous_forward,
-                                .vjp = contiguous_vjp,      .batch = tl_batch_linear};
-
-/* Returns x itself if it is row-major with any number of samples. If it is so only because there is
- * one sample, returns a view of x: like the copy of more samples, a value that takes cotangents. */
-tl_tensor tl_contiguous_at(tl_at at, tl_tensor x)
-{
-    tl_array a;
-    if (!tl_usable(at, x, "contiguous") || !tl_array_of(at.tape, x, &a) || !tl_array_contiguous(&a))
-        return tl_apply1(at, &tl_op_contiguous, NULL, &x, 1);
-    const int axis = tl_batch_of(at.tape, x);
-    int64_t each = 1;
-    for (int i = a.ndim; axis >= 0 && --i > axis;)
-        each *= a.dim[i];
-    if (axis >= 0 && a.dim[axis] == 1 && a.stride[axis] != each)
-        return tl_reshape_at(at, x, tl_array_shape(&a));
-    return x;
-}
 
 /* ---- concat ---- */
 
@@ -187,75 +151,6 @@ static tl_status stack_samples_forward(tl_call *c)
 const tl_op tl_op_stack_samples = {TL_NAMED(stack_samples, -1, 1), .traits = TL_NONDIFF,
                                    .shape = stack_samples_shape, .forward = stack_samples_forward,
                                    TL_ATTRS(tl_stack_samples)};
-
-/* ---- slice_grad ---- */
-
-typedef struct {
-    int64_t size, dim, start, step;
-} slice_grad_attrs;
-
-static const tl_attr slice_grad_schema[] = {TL_FIELD(slice_grad, size, I64),
-                                            TL_FIELD(slice_grad, dim, DIM),
-                                            TL_FIELD(slice_grad, start, I64),
-                                            TL_FIELD(slice_grad, step, I64),
-                                            {0}};
-
-static tl_status slice_grad_shape(tl_call *c)
-{
-    const slice_grad_attrs *a = c->attrs;
-    const tl_array *x = c->in[0];
-    int d = tl_find_dim(c, x->ndim, a->dim);
-    if (d < 0)
-        return TL_ESHAPE;
-    int64_t n = x->dim[d], room = a->start < 0 || a->size < 0 ? 0 : a->size - a->start;
-    if (a->start < 0 || a->step < 1 || a->size < 0 ||
-        (n > 0 && (room < 1 || n > (room - 1) / a->step + 1)))
-        return tl_call_fail(c, TL_EINDEX, "%lld elements from %lld by %lld do not fit in size %lld",
-                            (long long)x->dim[d], (long long)a->start, (long long)a->step,
-                            (long long)a->size);
-    c->out[0] = *x;
-    c->out[0].dim[d] = a->size;
-    return TL_OK;
-}
-
-static tl_status slice_grad_forward(tl_call *c)
-{
-    const slice_grad_attrs *a = c->attrs;
-    const tl_array *x = c->in[0], *y = &c->out[0];
-    const int d = tl_dim_from_front(a->dim, y->ndim);
-    tl_clear(y);
-    if (tl_array_count(x) > 0) {
-        tl_array part = tl_part_of(y, d, a->start, x->dim[d] > 1 ? a->step : 1, x->dim[d]);
-        tl_array_copy(&part, x);
-    }
-    return TL_OK;
-}
-
-static void slice_grad_vjp(tl_vjp *g)
-{
-    const slice_grad_attrs *a = g->attrs;
-    tl_shape s = tl_shape_of(g->t, g->in[0]);
-    int64_t n = s.dim[tl_dim_from_front(a->dim, s.ndim)];
-    int64_t stop = n == 0 ? a->start : a->start + (n - 1) * a->step + 1;
-    g->dx[0] = tl_slice(g->t, g->dy[0], (int)a->dim, a->start, stop, a->step);
-}
-
-static void slice_grad_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
-{
-    const slice_grad_attrs *a = c->attrs;
-    const bool whole = in[0] >= 0 && a->size == c->in[0]->dim[in[0]];
-    out[0] = whole ? in[0] : tl_batch_beside(in[0], c->out[0].ndim, a->dim);
-}
-
-const tl_op tl_op_slice_grad = {TL_NAMED(slice_grad, 1, 1),    .shape = slice_grad_shape,
-                                .forward = slice_grad_forward, TL_ATTRS(slice_grad),
-                                .vjp = slice_grad_vjp,         .batch = slice_grad_batch};
-
-tl_tensor tl_slice_grad_at(tl_at at, tl_tensor dy, int64_t size, int dim, int64_t start,
-                           int64_t step)
-{
-    return tl_apply1(at, &tl_op_slice_grad, &(slice_grad_attrs){size, dim, start, step}, &dy, 1);
-}
 
 /* ---- assign(dst, x): dst = x, for tensors that a program writes itself (running means, averaged
  * weights)

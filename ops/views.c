@@ -1,13 +1,50 @@
-/* views: reshape, permute (and transpose), slice, select, expand - x's storage, seen differently
- * Shape:  at each op; dims may be counted from the end
+/* views: reshape, permute (and transpose), expand - x's storage, seen differently; and contiguous,
+ * which copies it where it must
+ * Shape:  at each op; dims may be counted from the end; contiguous: as x, row-major without gaps
  * Dtype:  any
  * Bits:   none computed
- * VJP:    reshape and permute by their inverses; slice and select put dy among zeros (slice_grad);
- *         expand passes dy on and the engine folds it down
- * Errors: TL_ESHAPE TL_EINDEX
+ * VJP:    reshape and permute by their inverses; expand passes dy on and the engine folds it down;
+ *         contiguous: dy
+ * Errors: TL_ESHAPE
  */
 #include "autograd/batch/samples.h"
 #include "ops/build.h"
+
+/* ---- contiguous ---- */
+
+static tl_status contiguous_shape(tl_call *c)
+{
+    c->out[0] = *c->in[0];
+    return TL_OK;
+}
+
+static tl_status contiguous_forward(tl_call *c)
+{
+    tl_array_copy(&c->out[0], c->in[0]);
+    return TL_OK;
+}
+
+static void contiguous_vjp(tl_vjp *g) { g->dx[0] = g->dy[0]; }
+
+const tl_op tl_op_contiguous = {TL_NAMED(contiguous, 1, 1), .traits = TL_COPY,
+                                .shape = contiguous_shape,  .forward = contiguous_forward,
+                                .vjp = contiguous_vjp,      .batch = tl_batch_linear};
+
+/* Returns x itself if it is row-major with any number of samples. If it is so only because there is
+ * one sample, returns a view of x: like the copy of more samples, a value that takes cotangents. */
+tl_tensor tl_contiguous_at(tl_at at, tl_tensor x)
+{
+    tl_array a;
+    if (!tl_usable(at, x, "contiguous") || !tl_array_of(at.tape, x, &a) || !tl_array_contiguous(&a))
+        return tl_apply1(at, &tl_op_contiguous, NULL, &x, 1);
+    const int axis = tl_batch_of(at.tape, x);
+    int64_t each = 1;
+    for (int i = a.ndim; axis >= 0 && --i > axis;)
+        each *= a.dim[i];
+    if (axis >= 0 && a.dim[axis] == 1 && a.stride[axis] != each)
+        return tl_reshape_at(at, x, tl_array_shape(&a));
+    return x;
+}
 
 /* ---- reshape: attrs.shape may hold one -1, whose size follows from the others ---- */
 
@@ -177,117 +214,6 @@ tl_tensor tl_transpose_at(tl_at at, tl_tensor x, int d0, int d1)
     return tl_permute_at(at, x, p);
 }
 
-/* ---- slice: elements start, start+step, ... below stop; select: one, dim dropped ---- */
-
-static const tl_attr tl_slice_schema[] = {TL_FIELD(tl_slice, dim, DIM),
-                                          TL_FIELD(tl_slice, start, I64),
-                                          TL_FIELD(tl_slice, stop, I64),
-                                          TL_FIELD(tl_slice, step, I64),
-                                          {0}};
-
-static tl_status slice_shape(tl_call *c)
-{
-    const tl_slice_attrs *s = c->attrs;
-    const tl_array *x = c->in[0];
-    int d = tl_find_dim(c, x->ndim, s->dim);
-    if (d < 0)
-        return TL_ESHAPE;
-    if (s->start < 0 || s->stop > x->dim[d] || s->start > s->stop || s->step < 1)
-        return tl_call_fail(c, TL_EINDEX, "%lld to %lld by %lld of dim %d, which has size %lld%s",
-                            (long long)s->start, (long long)s->stop, (long long)s->step, d,
-                            (long long)x->dim[d], s->step < 1 ? "; the step must be above 0" : "");
-    const int64_t length = s->stop - s->start, n = length == 0 ? 0 : (length - 1) / s->step + 1;
-    c->out[0] = tl_part_of(x, d, n > 0 ? s->start : 0, n > 1 ? s->step : 1, n);
-    return TL_OK;
-}
-
-static void slice_vjp(tl_vjp *g)
-{
-    const tl_slice_attrs *s = g->attrs;
-    tl_shape in = tl_shape_of(g->t, g->in[0]);
-    int d = tl_dim_from_front(s->dim, in.ndim);
-    g->dx[0] = tl_slice_grad(g->t, g->dy[0], in.dim[d], d, s->start, s->step);
-}
-
-/* A slice along the batch axis holds some of the samples; the engine works out which. */
-const tl_op tl_op_slice = {TL_NAMED(slice, 1, 1), .traits = TL_VIEW, .shape = slice_shape,
-                           TL_ATTRS(tl_slice),    .vjp = slice_vjp,  .batch = tl_batch_linear};
-
-/* A bound as in Python: negative from the end, then cut to [0, size]. */
-static int64_t bound(int64_t i, int64_t size)
-{
-    i += i < 0 ? size : 0;
-    return i < 0 ? 0 : i > size ? size : i;
-}
-
-tl_tensor tl_slice_at(tl_at at, tl_tensor x, int dim, int64_t start, int64_t stop, int64_t step)
-{
-    tl_shape s = tl_shape_of(at.tape, x);
-    int d = tl_dim_from_front(dim, s.ndim);
-    if (d >= 0 && d < s.ndim) { /* otherwise the shape rule reports it */
-        start = bound(start, s.dim[d]);
-        stop = bound(stop, s.dim[d]);
-        stop = stop < start ? start : stop;
-    }
-    tl_slice_attrs a = {dim, start, stop, step};
-    return tl_apply1(at, &tl_op_slice, &a, &x, 1);
-}
-
-typedef struct {
-    int64_t dim, index;
-} select_attrs;
-
-static const tl_attr select_schema[] = {TL_FIELD(select, dim, DIM),
-                                        TL_FIELD(select, index, I64),
-                                        {0}};
-
-static tl_status select_shape(tl_call *c)
-{
-    const select_attrs *s = c->attrs;
-    const tl_array *x = c->in[0];
-    int d = tl_find_dim(c, x->ndim, s->dim);
-    if (d < 0)
-        return TL_ESHAPE;
-    if (s->index < -x->dim[d] || s->index >= x->dim[d])
-        return tl_call_fail(c, TL_EINDEX, "index %lld of dim %d, which has size %lld",
-                            (long long)s->index, d, (long long)x->dim[d]);
-    tl_array *o = &c->out[0];
-    *o = tl_part_of(x, d, s->index < 0 ? s->index + x->dim[d] : s->index, 1, 1);
-    for (int i = d; i + 1 < o->ndim; i++) {
-        o->dim[i] = o->dim[i + 1];
-        o->stride[i] = o->stride[i + 1];
-    }
-    o->ndim--;
-    return TL_OK;
-}
-
-static void select_vjp(tl_vjp *g)
-{
-    const select_attrs *s = g->attrs;
-    tl_shape in = tl_shape_of(g->t, g->in[0]), one = in;
-    int d = tl_dim_from_front(s->dim, in.ndim);
-    one.dim[d] = 1;
-    g->dx[0] = tl_slice_grad(g->t, tl_shaped_back(g, g->dy[0], one), in.dim[d], d,
-                             s->index < 0 ? s->index + in.dim[d] : s->index, 1);
-}
-
-static void select_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
-{
-    const int nd = c->in[0]->ndim;
-    const int dim = tl_dim_from_front(((const select_attrs *)c->attrs)->dim, nd);
-    out[0] = tl_batch_beside(in[0], nd, dim);
-    if (out[0] > dim)
-        out[0]--;
-}
-
-const tl_op tl_op_select = {TL_NAMED(select, 1, 1), .traits = TL_VIEW, .shape = select_shape,
-                            TL_ATTRS(select),       .vjp = select_vjp, .batch = select_batch};
-
-tl_tensor tl_select_at(tl_at at, tl_tensor x, int dim, int64_t index)
-{
-    return tl_apply1(at, &tl_op_select, &(select_attrs){dim, index}, &x, 1);
-}
-
 /* ---- expand: dims of size 1, and missing leading dims, repeated by zero strides ---- */
 
 static tl_status expand_shape(tl_call *c)
@@ -319,4 +245,15 @@ const tl_op tl_op_expand = {TL_NAMED(expand, 1, 1), .traits = TL_VIEW | TL_REPEA
 tl_tensor tl_expand_at(tl_at at, tl_tensor x, tl_shape shape)
 {
     return tl_apply1(at, &tl_op_expand, &(shape_attrs){shape}, &x, 1);
+}
+
+tl_tensor tl_apply_along(tl_at at, const tl_op *op, const void *attrs, tl_tensor x, int dim)
+{
+    int nd = tl_shape_of(at.tape, x).ndim;
+    if (nd == 0 || dim == -1 || dim == nd - 1)
+        return tl_apply1(at, op, attrs, &x, 1);
+    if (tl_dims_of(at, op->name, x, TL_DIMS(dim)) < 0)
+        return TL_NONE;
+    tl_tensor last = tl_transpose_at(at, x, dim, -1);
+    return tl_transpose_at(at, tl_apply1(at, op, attrs, &last, 1), dim, -1);
 }

@@ -207,8 +207,8 @@ static void list_symbols(int r, symbol *defined, int *n_defined, symbol *wanted,
 /* reaches[i][j]: file i calls file j, or one that reaches it. */
 static bool reaches[SOURCES][SOURCES];
 
-/* No file calls one that calls it back, by whatever way; but ops do, whose gradients are made of
- * ops. */
+/* No file calls one that calls it back, by whatever way. (A struct of functions, such as an op, may
+ * lead upwards.) */
 static void check_circles(const symbol *defined, int n_defined, const symbol *wanted, int n_wanted)
 {
     int calls = 0;
@@ -216,8 +216,7 @@ static void check_circles(const symbol *defined, int n_defined, const symbol *wa
         for (int i = 0; i < n_wanted; i++) {
             const symbol *w = &wanted[i],
                          *d = bsearch(w, defined, (size_t)n_defined, sizeof *d, by_name);
-            if (d == NULL || d->kind != 'T' || d->source == w->source ||
-                strcmp(room[w->room].name, "ops") == 0)
+            if (d == NULL || d->kind != 'T' || d->source == w->source)
                 continue;
             if (pass == 0) {
                 reaches[w->source][d->source] = true;
