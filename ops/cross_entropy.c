@@ -109,11 +109,17 @@ static tl_status loss_run(tl_call *c, tl_range_fn *rows, int64_t grain)
     return TL_OK;
 }
 
-/* The cotangent of each row's loss, from the loss's cotangent. */
-static double row_dy(const job *j, const tl_array *dy)
+/* The forward of both gradients, whose targets are input `targets`; `rows` computes the gradient of
+ * each row. */
+static tl_status grad_run(tl_call *c, int targets, tl_range_fn *rows, int64_t grain)
 {
-    const double y = tl_array_get(dy, 0);
-    return j->a->reduction == TL_MEAN ? y / j->count : y;
+    const tl_array *dz = &c->out[0];
+    const double y = tl_array_get(c->in[0], 0);
+    job j = {.values = c->in[1], .targets = c->in[targets], .n = dz->dim[dz->ndim - 1], .dz = dz};
+    TL_TRY(begin(c, &j, c->in[targets + 1]));
+    j.dy = j.a->reduction == TL_MEAN ? y / j.count : y;
+    tl_parallel_for(j.rows, grain, rows, &j);
+    return TL_OK;
 }
 
 /* The gradients are linear in dy, their input 0: with cotangent u, d_dy = sum(u * op at dy = 1). */
@@ -216,11 +222,7 @@ static tl_status grad_shape(tl_call *c)
 static tl_status grad_forward(tl_call *c)
 {
     const tl_array *z = c->in[1];
-    job j = {.values = z, .targets = c->in[2], .n = z->dim[z->ndim - 1], .dz = &c->out[0]};
-    TL_TRY(begin(c, &j, c->in[3]));
-    j.dy = row_dy(&j, c->in[0]);
-    tl_parallel_for(j.rows, 1 + 4096 / (j.n + 1), entropy_rows, &j);
-    return TL_OK;
+    return grad_run(c, 2, entropy_rows, 1 + 4096 / (z->dim[z->ndim - 1] + 1));
 }
 
 /* With cotangent u: d_z = w * p*(u - sum(u*p)) on the rows that count, by dz's Jacobian. */
@@ -281,13 +283,17 @@ const tl_op tl_op_cross_entropy_grad = {TL_NAMED(cross_entropy_grad, 4, 1),
 
 static const tl_attr nll_schema[] = {REDUCTION, {0}};
 
+/* The loss of each row, or (dz, which is 0) its gradient. */
 static void nll_rows(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const job *j = ctx;
     (void)thread;
     for (int64_t r = begin; r < end; r++) {
         const int64_t t = tl_i64_at(j->targets, r);
-        j->loss[r] = ignored(j->a, t) ? 0 : -tl_array_get(j->values, r * j->n + t);
+        if (j->dz == NULL)
+            j->loss[r] = ignored(j->a, t) ? 0 : -tl_array_get(j->values, r * j->n + t);
+        else if (!ignored(j->a, t))
+            tl_array_put(j->dz, r * j->n + t, -j->dy);
     }
 }
 
@@ -331,17 +337,8 @@ static tl_status nll_grad_shape(tl_call *c)
 
 static tl_status nll_grad_forward(tl_call *c)
 {
-    const tl_array *y = &c->out[0];
-    job j = {.targets = c->in[1], .n = y->dim[y->ndim - 1]};
-    TL_TRY(begin(c, &j, c->in[2]));
-    const double w = row_dy(&j, c->in[0]);
-    tl_clear(y);
-    for (int64_t r = 0; r < j.rows; r++) {
-        const int64_t t = tl_i64_at(j.targets, r);
-        if (!ignored(j.a, t))
-            tl_array_put(y, r * j.n + t, -w);
-    }
-    return TL_OK;
+    tl_clear(&c->out[0]);
+    return grad_run(c, 1, nll_rows, 1 + tl_array_count(c->in[1])); /* on one thread */
 }
 
 static void nll_grad_vjp(tl_vjp *g) { g->dx[0] = dy_gradient(g, &tl_op_nll_grad); }

@@ -216,7 +216,7 @@ breaks 6.6 "the mean times rstd subtracted" reference tensor/kernels/norm.t.h 'y
 breaks 6.7 "the row's means subtracted together" reference tensor/kernels/norm.t.h '(F(scaled_by)(dy[k], gamma, k) - a) - ((x[k] - mean) * rstd) * b' 'F(scaled_by)(dy[k], gamma, k) - (a + ((x[k] - mean) * rstd) * b)'
 breaks 6.8 "the sum's own cotangent is lost" reference ops/rms_norm.c 'tl_plus(g->t, ds, dx)' 'tl_is_none(dx) ? ds : dx'
 breaks 6.9 "smoothing in another order" reference tensor/kernels/softmax.t.h 'return (double)(hit * (l - (z[t] - m)) + rest * mean);' 'return (double)((l - (z[t] - m)) + rest * (mean - (l - (z[t] - m))));'
-breaks 6.10 "nll's gradient by the reciprocal of the count" reference ops/cross_entropy.c 'TL_MEAN ? y / j->count : y;' 'TL_MEAN ? y * (1 / j->count) : y;'
+breaks 6.10 "nll's gradient by the reciprocal of the count" reference ops/cross_entropy.c 'TL_MEAN ? y / j.count : y;' 'TL_MEAN ? y * (1 / j.count) : y;'
 breaks 6.11 "mse's difference in the operands' dtype" reference ops/loss.c 'tl_sub_at(at, tl_in_compute(at, a), tl_in_compute(at, b))' 'tl_in_compute(at, tl_sub_at(at, a, b))'
 breaks 6.12 "1/n last" reference ops/norm.c 'tl_mul(t, tl_scale(t, tl_mul(t, drstd, tl_square(t, rstd)), -inv), h)' 'tl_scale(t, tl_mul(t, tl_mul(t, drstd, tl_square(t, rstd)), h), -inv)'
 breaks 6.13 "logsumexp subtracts no maximum" reference ops/softmax.c 'm = tl_where_at(at, finite, m, tl_scalar_at(at, c, 0));' 'm = tl_scalar_at(at, c, 0);'
