@@ -302,13 +302,6 @@ static tl_tensor by_group(const frame *f, tl_tensor x)
                          TL_DIMS(dim[0], heads ? f->hkv : 1, heads ? f->g : 1, dim[2], dim[3]));
 }
 
-/* The bias in the compute type. A bias of that type is not cast, because the cast of a view of a
- * parameter is a value of its own for each length. */
-static tl_tensor in_compute_type(const frame *f, tl_tensor bias)
-{
-    return tl_dtype_of(f->at.tape, bias) == f->c ? bias : tl_cast_at(f->at, bias, f->c);
-}
-
 /* True where a key is allowed; TL_NONE if all are. */
 static tl_tensor allowed(const frame *f, tl_attention_options o)
 {
@@ -340,8 +333,8 @@ static tl_tensor probabilities(const frame *f, tl_tensor q, tl_tensor k, tl_atte
     s = tl_scale_at(at, s, f->scale);
     if (o.softcap != 0)
         s = tl_scale_at(at, tl_tanh_at(at, tl_scale_at(at, s, f->uncap)), o.softcap);
-    if (!tl_is_none(o.bias))
-        s = tl_add_at(at, s, by_group(f, in_compute_type(f, o.bias)));
+    if (!tl_is_none(o.bias)) /* the cast of a view of a parameter is a value of its own */
+        s = tl_add_at(at, s, by_group(f, tl_in_dtype(at, o.bias, f->c)));
     tl_tensor mask = allowed(f, o);
     if (!tl_is_none(mask))
         s = tl_where_at(at, mask, s, tl_scalar_at(at, f->c, -0x1p100));
@@ -448,8 +441,7 @@ tl_tensor tl_attention_at(tl_at at, tl_tensor q, tl_tensor k, tl_tensor v, tl_at
                  tl_array_of(at.tape, v, &a[2]); /* else the op says what is wrong */
     bool plain = tl_is_none(o.mask) && tl_is_none(o.bias) && (o.full || tl_is_none(o.offset)) &&
                  o.softcap == 0 && o.lse == NULL;
-    if (o.lse != NULL)
-        *o.lse = TL_NONE;
+    tl_give(o.lse, TL_NONE);
     if (isnan(o.scale))
         return tl_reject(at, TL_EDOMAIN, "attention: the scale is NaN");
     if (!there || (plain && (a[1].ndim != 4 || a[2].ndim != 4 || a[1].dim[3] == a[2].dim[3])))

@@ -120,6 +120,12 @@ tl_tensor tl_reshape_told(tl_at at, tl_tensor x, tl_shape shape, int axis);
 /* y, a result of the vjp's op or the cotangent of one, in the shape of input 0, or in that shape
  * with reduced dims as 1. Its samples lie along the input's axis of samples. */
 tl_tensor tl_shaped_back(tl_vjp *g, tl_tensor y, tl_shape shape);
+/* Sets *to, which the user may leave out (NULL). */
+static inline void tl_give(tl_tensor *to, tl_tensor x)
+{
+    if (to != NULL)
+        *to = x;
+}
 /* a + b, where either may be TL_NONE. */
 static inline tl_tensor tl_plus(tl_tape *t, tl_tensor a, tl_tensor b)
 {

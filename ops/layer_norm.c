@@ -66,10 +66,8 @@ tl_tensor tl_layer_norm_at(tl_at at, tl_tensor x, tl_tensor gamma, tl_tensor bet
     tl_norm_attrs a = {.eps = eps, .k = TL_BY_WEIGHT};
     tl_tensor out[3];
     tl_apply(at, &tl_op_layer_norm, &a, (tl_tensor[]){x, gamma, beta}, 3, out);
-    if (mean != NULL)
-        *mean = out[1];
-    if (rstd != NULL)
-        *rstd = out[2];
+    tl_give(mean, out[1]);
+    tl_give(rstd, out[2]);
     return out[0];
 }
 

@@ -346,12 +346,9 @@ tl_tensor tl_recur_at(tl_at place, tl_tensor gates, tl_tensor w, tl_cell cell, t
     tl_recur_attrs a = {cell, o.reverse};
     tl_tensor out[5], in[RECUR_IN] = {gates, w, o.bias, o.h, o.c, o.start, o.end};
     tl_apply(place, &tl_op_recur, &a, in, RECUR_IN, out);
-    if (o.cells != NULL)
-        *o.cells = cell == TL_LSTM ? out[1] : TL_NONE;
-    if (o.last_h != NULL)
-        *o.last_h = out[3];
-    if (o.last_c != NULL)
-        *o.last_c = cell == TL_LSTM ? out[4] : TL_NONE;
+    tl_give(o.cells, cell == TL_LSTM ? out[1] : TL_NONE);
+    tl_give(o.last_h, out[3]);
+    tl_give(o.last_c, cell == TL_LSTM ? out[4] : TL_NONE);
     return out[0];
 }
 

@@ -59,8 +59,7 @@ static tl_tensor rms_norm(tl_at at, tl_tensor x, tl_tensor gamma, tl_norm_attrs 
 {
     tl_tensor out[2];
     tl_apply(at, &tl_op_rms_norm, &a, (tl_tensor[]){x, gamma}, 2, out);
-    if (rstd != NULL)
-        *rstd = out[1];
+    tl_give(rstd, out[1]);
     return out[0];
 }
 
@@ -140,10 +139,8 @@ tl_tensor tl_add_rms_norm_at(tl_at at, tl_tensor x1, tl_tensor x2, tl_tensor gam
     tl_norm_attrs a = {.eps = eps, .k = TL_BY_WEIGHT};
     tl_tensor out[3];
     tl_apply(at, &tl_op_add_rms_norm, &a, (tl_tensor[]){x1, x2, gamma}, 3, out);
-    if (rstd != NULL)
-        *rstd = out[1];
-    if (sum != NULL)
-        *sum = out[2];
+    tl_give(rstd, out[1]);
+    tl_give(sum, out[2]);
     return out[0];
 }
 

@@ -108,8 +108,7 @@ tl_tensor tl_argsort_at(tl_at at, tl_tensor x, int dim, bool descending)
 /* x sorted by its argsort, `places`; sets *ids to that, unless ids is NULL. */
 static tl_tensor values(tl_at at, tl_tensor x, tl_tensor places, int dim, tl_tensor *ids)
 {
-    if (ids != NULL)
-        *ids = places;
+    tl_give(ids, places);
     return tl_gather_at(at, x, places, dim);
 }
 
@@ -120,8 +119,7 @@ tl_tensor tl_sort_at(tl_at at, tl_tensor x, int dim, bool descending, tl_tensor 
 
 tl_tensor tl_topk_at(tl_at at, tl_tensor x, int64_t k, int dim, bool smallest, tl_tensor *ids)
 {
-    if (ids != NULL)
-        *ids = TL_NONE;
+    tl_give(ids, TL_NONE);
     tl_shape s = tl_shape_of(at.tape, x);
     int d = tl_dim_from_front(dim, s.ndim);
     if (d >= 0 && d < s.ndim && (k < 0 || k > s.dim[d]))
