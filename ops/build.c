@@ -80,9 +80,9 @@ tl_status tl_need_indexed(tl_call *c, const char *x_name, const tl_array *x, con
                         tl_dtype_name(x->dtype), ids_name, tl_dtype_name(ids->dtype));
 }
 
-tl_status tl_continue(tl_call *c, int acc, const tl_array *out, tl_dtype dtype)
+tl_status tl_continue(tl_call *c, const tl_array *out, tl_dtype dtype)
 {
-    const tl_array *a = c->in[acc];
+    const tl_array *a = c->in[c->op->mutates];
     if (a != NULL && (a->dtype != dtype || !tl_array_same_shape(a, out)))
         return tl_call_fail(c, TL_ESHAPE, "accumulator %s %s for a result of %s", TL_TEXT(a),
                             tl_dtype_name(a->dtype), TL_TEXT(out));

@@ -61,9 +61,9 @@ tl_status tl_need_float(tl_call *c, const tl_array *x, const char *name);
 /* TL_EDTYPE unless x holds floats and ids holds i64. Messages call them by these names. */
 tl_status tl_need_indexed(tl_call *c, const char *x_name, const tl_array *x, const char *ids_name,
                           const tl_array *ids);
-/* The result of an op that continues input `acc`: that input, or out if it is absent. TL_ESHAPE
- * unless it has out's shape and the accumulator's dtype. */
-tl_status tl_continue(tl_call *c, int acc, const tl_array *out, tl_dtype dtype);
+/* The result of an op that continues the input it mutates: that input, or out if it is absent.
+ * TL_ESHAPE unless it has out's shape and that dtype. */
+tl_status tl_continue(tl_call *c, const tl_array *out, tl_dtype dtype);
 
 /* Whether an option of a 1-d kernel has a second element that matters: it may be 0, or repeat the
  * first. */

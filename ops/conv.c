@@ -53,7 +53,7 @@ static tl_status conv_shape(tl_call *c)
     tl_shape s = TL_DIMS(x->dim[0], a->swapped ? o : n, a->swapped ? n : o, a->dim[0].dim[0],
                          a->dim[1].dim[0]);
     tl_array out = tl_array_make(x->dtype == w->dtype ? x->dtype : TL_F32, &s, NULL);
-    return tl_continue(c, 2, &out, tl_dtype_compute(out.dtype));
+    return tl_continue(c, &out, tl_dtype_compute(out.dtype));
 }
 
 /* The positions that the places and the kernel reach in one dim of x, with b - 1 zeros between

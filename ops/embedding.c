@@ -151,7 +151,7 @@ static tl_status scatter_shape(tl_call *c)
     TL_TRY(tl_need_indexed(c, "dy", dy, "ids", ids));
     tl_array out = tl_array_make(at->acc_f64 ? TL_F64 : tl_dtype_compute(dy->dtype),
                                  &TL_DIMS(at->rows, dy->dim[dy->ndim - 1]), NULL);
-    return tl_continue(c, 2, &out, out.dtype);
+    return tl_continue(c, &out, out.dtype);
 }
 
 typedef struct {

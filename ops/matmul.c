@@ -53,7 +53,7 @@ static tl_status matmul_shape(tl_call *c)
     memcpy(out.dim, at->batch.dim, sizeof out.dim);
     out.dim[out.ndim - 2] = a->dim[a->ndim - 2];
     out.dim[out.ndim - 1] = b->dim[b->ndim - 1];
-    return tl_continue(c, 2, &out, at->acc_f64 ? TL_F64 : tl_dtype_compute(out.dtype));
+    return tl_continue(c, &out, at->acc_f64 ? TL_F64 : tl_dtype_compute(out.dtype));
 }
 
 static tl_status matmul_forward(tl_call *c) { return tl_matmul_with(c, NULL); }
