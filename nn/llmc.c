@@ -1,8 +1,5 @@
 /* llmc.c: what llm.c reads and writes - checkpoints of a GPT-2, and tokens. A file is a header of
  * 256 little-endian i32, followed by numbers without gaps. */
-#include <stdio.h>
-#include <string.h>
-
 #include "autograd/author.h"
 #include "nn/files.h"
 #include "tensor/files/bytes.h"

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "autograd/author.h"
+#include "autograd/batch/samples.h"
 #include "autograd/pointwise.h"
 #include "autograd/tape.h"
 #include "ops/list.h"

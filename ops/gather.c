@@ -9,7 +9,6 @@
  * VJP:    gather and scatter_add_dim are each other's; one_hot has none
  * Errors: TL_ESHAPE TL_EDTYPE TL_EINDEX (an id outside the dim)
  */
-#include "autograd/batch/samples.h"
 #include "ops/build.h"
 
 typedef struct {

@@ -9,7 +9,6 @@
  *         its accumulator. Saves A, B.
  * Errors: TL_ESHAPE TL_EDTYPE
  */
-#include "autograd/batch/samples.h"
 #include "ops/build.h"
 
 static const tl_attr tl_matmul_schema[] = {TL_FIELD(tl_matmul, batch, SHAPE),

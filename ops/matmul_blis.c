@@ -11,8 +11,6 @@
 #if TL_BLIS
 #include <blis.h>
 
-#include "tensor/threads.h"
-
 enum { SHORTEST_BLOCK = 256 };
 
 static bool same_type(const tl_gemm_args *g)

@@ -2,7 +2,6 @@
 #include "ops/norm.h"
 
 #include <float.h>
-#include <math.h>
 
 const tl_attr tl_norm_schema[] = {TL_FIELD(tl_norm, eps, F64),
                                   TL_FIELD(tl_norm, k, I64),

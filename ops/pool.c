@@ -9,7 +9,6 @@
  * Errors: TL_ESHAPE TL_EDTYPE TL_EDOMAIN (a window without an element) TL_EUSAGE (a second number
  *         of an option in one dim)
  */
-#include "autograd/batch/samples.h"
 #include "ops/build.h"
 
 typedef struct {

@@ -1,7 +1,6 @@
 /* recur_twice.c: the derivative of recur_grad, in primitives and in the compute type. It makes the
  * steps of recur_grad again, from the last to the first. Then it takes the cotangents of
  * recur_grad's results through them, from the first to the last. */
-#include "autograd/batch/samples.h"
 #include "ops/build.h"
 
 /* x, but the first state `before` (b, 1, n) up to each sample's first step. The two are equal

@@ -7,7 +7,6 @@
  *         contiguous: dy
  * Errors: TL_ESHAPE
  */
-#include "autograd/batch/samples.h"
 #include "ops/build.h"
 
 /* ---- contiguous ---- */
