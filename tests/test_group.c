@@ -972,12 +972,16 @@ static void train_twice_backward(void *ctx, tl_link link, char out[GROUPED_HASH]
     tl_free(o, t, m);
 }
 
+static void ends(void *ctx, bool failed) { (void)ctx, (void)failed; }
+
 static void backwards_before_the_last_are_put_off(void **unused)
 {
-    char want[GROUPED_HASH] = "";
+    char want[GROUPED_HASH] = "", alone[GROUPED_HASH] = "";
     (void)unused;
     train_twice_backward(want, (tl_link){0}, want);
     assert_int_equal(strlen(want), 64);
+    train_twice_backward(alone, (tl_link){.size = 1, .end = ends}, alone); /* it sends nothing */
+    assert_string_equal(alone, want);
     for (int size = 1; size <= 3; size++) {
         ring r;
         train_all(&r, size, train_twice_backward, NULL);

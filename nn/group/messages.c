@@ -96,7 +96,8 @@ void tl_group_forget(tl_group *g)
 tl_status tl_group_settle(tl_group *g, const void *bytes)
 {
     tl_err e = {.status = TL_OK};
-    TL_TRY(check(g, g->link.settle(g->link.ctx, bytes, &e), &e));
+    if (g->link.size > 1)
+        TL_TRY(check(g, g->link.settle(g->link.ctx, bytes, &e), &e));
     if (bytes == NULL)
         tl_group_forget(g);
     return TL_OK;
