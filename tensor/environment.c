@@ -15,52 +15,39 @@
 
 #include "tensor/threads.h"
 
+/* The word that holds rounding and subnormals, and FLAGS, its bits that record exceptions. */
 #if defined(__SSE2__)
-enum { MXCSR_DEFAULT = 0x1f80 }; /* all exceptions masked, nearest even, no FTZ, no DAZ */
-
-tl_fpenv tl_fpenv_enter(void)
-{
-    tl_fpenv saved = {_mm_getcsr()};
-    if ((saved.word & ~0x3fu) != MXCSR_DEFAULT)
-        _mm_setcsr(MXCSR_DEFAULT);
-    return saved;
-}
-
-void tl_fpenv_leave(tl_fpenv saved)
-{
-    if ((saved.word & ~0x3fu) != MXCSR_DEFAULT)
-        _mm_setcsr((unsigned)saved.word);
-}
+enum { DEFAULT = 0x1f80 /* all exceptions masked, nearest even, no FTZ, no DAZ */, FLAGS = 0x3f };
+static uint64_t fp_word(void) { return _mm_getcsr(); }
+static void set_fp_word(uint64_t word) { _mm_setcsr((unsigned)word); }
 #elif defined(__aarch64__)
-tl_fpenv tl_fpenv_enter(void)
+enum { DEFAULT = 0, FLAGS = 0 };
+static uint64_t fp_word(void)
 {
-    tl_fpenv saved;
-    __asm__ volatile("mrs %0, fpcr" : "=r"(saved.word));
-    if (saved.word != 0)
-        __asm__ volatile("msr fpcr, %0" : : "r"((uint64_t)0));
-    return saved;
+    uint64_t word;
+    __asm__ volatile("mrs %0, fpcr" : "=r"(word));
+    return word;
 }
-
-void tl_fpenv_leave(tl_fpenv saved)
-{
-    if (saved.word != 0)
-        __asm__ volatile("msr fpcr, %0" : : "r"(saved.word));
-}
+static void set_fp_word(uint64_t word) { __asm__ volatile("msr fpcr, %0" : : "r"(word)); }
 #else
+enum { DEFAULT = FE_TONEAREST, FLAGS = 0 };
+static uint64_t fp_word(void) { return (uint64_t)fegetround(); }
+static void set_fp_word(uint64_t word) { fesetround((int)word); }
+#endif
+
 tl_fpenv tl_fpenv_enter(void)
 {
-    tl_fpenv saved = {(uint64_t)fegetround()};
-    if (saved.word != FE_TONEAREST)
-        fesetround(FE_TONEAREST);
+    tl_fpenv saved = {fp_word()};
+    if ((saved.word & ~(uint64_t)FLAGS) != DEFAULT)
+        set_fp_word(DEFAULT);
     return saved;
 }
 
 void tl_fpenv_leave(tl_fpenv saved)
 {
-    if (saved.word != FE_TONEAREST)
-        fesetround((int)saved.word);
+    if ((saved.word & ~(uint64_t)FLAGS) != DEFAULT)
+        set_fp_word(saved.word);
 }
-#endif
 
 static pthread_once_t plain_once = PTHREAD_ONCE_INIT;
 static locale_t plain; /* the C locale, kept for good; if out of memory 0, which changes nothing */

@@ -120,8 +120,8 @@ arows=tensor/kernels/attention_rows.t.h try=tensor/kernels/math32_try.h
 breaks 1.1 "ties go up, not to even" half_rounding $half '0x7fffu + ((u >> 16) & 1)' '0x8000u'
 breaks 1.2 "contraction on" reference Makefile '-DTL_LEVEL=$(1) -c' '-DTL_LEVEL=$(1) -ffp-contract=fast -c'
 breaks 1.3 "fma without hardware rounds twice" gemm tensor/kernels/vec.t.h 'u |= inexact & 1;' ''
-breaks 1.4 "the caller's flush-to-zero stays on" environment tensor/environment.c 'if ((saved.word & ~0x3fu) != MXCSR_DEFAULT)
-        _mm_setcsr(MXCSR_DEFAULT);' ''
+breaks 1.4 "the caller's flush-to-zero stays on" environment tensor/environment.c 'if ((saved.word & ~(uint64_t)FLAGS) != DEFAULT)
+        set_fp_word(DEFAULT);' ''
 breaks 1.5 "NaNs hashed as they are" hash tensor/files/bytes.c 'memcpy(p, &lanes[d].repaired, size);' 'if (d != TL_F32) memcpy(p, &lanes[d].repaired, size);'
 breaks 1.6 "-0 stays" gemm $tile 'acc[i][v] + zero' 'acc[i][v]' 'acc[i][LAST] + zero' 'acc[i][LAST]'
 breaks 1.7 "f64 goes to f16 through f32" half_rounding $half 'return tl_f32_to_f16(tl_f64_to_f32_odd(d));' 'return tl_f32_to_f16((float)d);'
