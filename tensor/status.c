@@ -7,26 +7,22 @@
 
 #include "tensor/threads.h"
 
-static const char *const names[] = {
-#define X(name, text) "TL_" #name,
-    TL_STATUS_LIST(X)
-#undef X
-};
-
-static const char *const texts[] = {
-#define X(name, text) text,
+static const struct {
+    const char *name, *text;
+} known[] = {
+#define X(name, text) {"TL_" #name, text},
     TL_STATUS_LIST(X)
 #undef X
 };
 
 const char *tl_status_name(tl_status s)
 {
-    return (unsigned)s < TL_STATUS_COUNT ? names[s] : "TL_?";
+    return (unsigned)s < TL_STATUS_COUNT ? known[s].name : "TL_?";
 }
 
 const char *tl_status_text(tl_status s)
 {
-    return (unsigned)s < TL_STATUS_COUNT ? texts[s] : "unknown status";
+    return (unsigned)s < TL_STATUS_COUNT ? known[s].text : "unknown status";
 }
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* threads share a model's record */
