@@ -133,9 +133,7 @@ static tl_status measure(tl_checker *c, int input, int64_t element, curve *k)
     if (path.leaf == NULL)
         return s->err.status;
     tl_check_aim(c, &path);
-    k->analytic = 0;
-    for (int64_t i = 0; i < s->n; i++)
-        k->analytic += s->dir[i] != 0 ? s->g[0][i] * s->dir[i] : 0;
+    k->analytic = tl_shadow_along(s, s->g[0]);
     tl_numeric best = tl_shadow_derivative(s, &path);
     k->value = best.value;
     k->error = best.error;

@@ -123,6 +123,15 @@ static double rms(const double *x, const tl_shadow_leaf *l)
     return sqrt(sum / (double)(l->n ? l->n : 1));
 }
 
+/* The root of the sum of squares of x, an array by element, times dir. */
+static double norm_along(const tl_shadow *s, const double *x)
+{
+    double sum = 0;
+    for (int64_t k = 0; k < s->n; k++)
+        sum += s->dir[k] != 0 ? x[k] * s->dir[k] * x[k] * s->dir[k] : 0;
+    return sqrt(sum);
+}
+
 /* A derivative along a path that is compared, and its values by the gradients. */
 typedef struct {
     tl_path path;
@@ -186,16 +195,13 @@ static void forgive(tl_checker *c)
 /* How far the roundings of a run move the derivative along a path. */
 static double noise_at(tl_checker *c, const tl_path *p, bool own)
 {
-    const double *noise = c->s.noise[own], *dir = c->s.dir;
-    double sum = 0;
+    const double *noise = c->s.noise[own];
     if (!c->noised[own] && tl_shadow_noise(&c->s, own) != TL_OK)
         forgive(c);
     c->noised[own] = true;
     if (p->element >= 0)
         return fmax(noise[p->leaf->first + p->element], rms(noise, p->leaf));
-    for (int64_t k = 0; k < c->s.n; k++)
-        sum += noise[k] * dir[k] * noise[k] * dir[k];
-    return sqrt(sum);
+    return norm_along(&c->s, noise);
 }
 
 /* The error that some units of 1 in the value make in a derivative by that step, if the function
@@ -237,21 +243,14 @@ static derivative take(tl_checker *c, tl_path path)
 {
     const tl_shadow *s = &c->s;
     derivative d = {.path = path, .num = tl_shadow_derivative(&c->s, &path)};
-    double size = 0, sway = 0, terms = 0;
-    for (int64_t k = 0; k < s->n; k++) {
-        if (s->dir[k] == 0)
-            continue;
-        d.g[1] += s->g[1][k] * s->dir[k];
-        d.g[0] += s->g[0][k] * s->dir[k];
-        size += s->g[0][k] * s->dir[k] * s->g[0][k] * s->dir[k];
-        terms += s->terms[k] * s->dir[k] * s->terms[k] * s->dir[k];
-        sway += s->sway[k] * s->dir[k] * s->sway[k] * s->dir[k];
-    }
-    size = path.element >= 0 ? rms(s->g[0], path.leaf) : sqrt(size);
-    terms = path.element >= 0 ? rms(s->terms, path.leaf) : sqrt(terms);
+    const bool one = path.element >= 0;
+    const double size = one ? rms(s->g[0], path.leaf) : norm_along(s, s->g[0]),
+                 terms = one ? rms(s->terms, path.leaf) : norm_along(s, s->terms);
+    for (int own = 0; own < 2; own++)
+        d.g[own] = tl_shadow_along(s, s->g[own]);
     d.scale = fmax(fmax(fabs(d.num.value), fabs(d.g[0])), fmax(size, 1e-6 * c->largest));
     d.terms = fmax(d.scale, terms);
-    d.sway = sqrt(sway);
+    d.sway = norm_along(s, s->sway);
     compare(c, &d);
     return d;
 }

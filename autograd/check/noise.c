@@ -186,15 +186,14 @@ double tl_shadow_units(const tl_shadow *s, double unit)
 /* The derivative along dir by the user's gradients at a point nearby, over that in f64. */
 static double ratio_at(tl_shadow *s, double by)
 {
-    double sum[2] = {0, 0};
+    double slope[2];
     for (int own = 0; own < 2; own++) {
         move_all(s, by, true);
         if (tl_shadow_gradients(s, own == 1, 0) != TL_OK)
             return (double)NAN;
-        for (int64_t k = 0; k < s->n; k++)
-            sum[own] += s->dir[k] != 0 ? s->found[own][k] * s->dir[k] : 0;
+        slope[own] = tl_shadow_along(s, s->found[own]);
     }
-    return sum[1] / sum[0];
+    return slope[1] / slope[0];
 }
 
 bool tl_shadow_scaled(tl_shadow *s, double ratio, double unit)

@@ -5,7 +5,7 @@
 
 #include "autograd/check/shadow.h"
 
-enum { LEVELS = 9 };
+enum { LEVELS = 9, SHRINK = 2 /* of the steps, from one level to the next */ };
 
 typedef struct {
     double plus, minus;
@@ -53,7 +53,7 @@ static double bend_of(const pair *f, double middle, const double *h, double nois
 }
 
 /* The best entry of Ridders' table over levels from lo on. */
-static tl_numeric best_from(int lo, const pair *f, const double *h, double shrink, double noise)
+static tl_numeric best_from(int lo, const pair *f, const double *h, double noise)
 {
     double table[LEVELS][LEVELS];
     tl_numeric best = {.value = (double)NAN, .error = HUGE_VAL};
@@ -61,7 +61,7 @@ static tl_numeric best_from(int lo, const pair *f, const double *h, double shrin
         table[0][i] = (f[i].plus - f[i].minus) / (2 * h[i]);
         double floor = noise / h[i], power = 1;
         for (int j = 1; j <= i - lo; j++) {
-            power *= shrink * shrink;
+            power *= SHRINK * SHRINK;
             table[j][i] = (table[j - 1][i] * power - table[j - 1][i - 1]) / (power - 1);
             double e = fmax(fabs(table[j][i] - table[j - 1][i]),
                             fabs(table[j][i] - table[j - 1][i - 1])) +
@@ -78,30 +78,29 @@ static tl_numeric best_from(int lo, const pair *f, const double *h, double shrin
 
 /* Large steps can agree by chance where the function turns often. If the smallest step contradicts
  * the answer, the small steps alone decide. */
-static tl_numeric extrapolate(const pair *f, const double *h, double shrink, double noise)
+static tl_numeric extrapolate(const pair *f, const double *h, double noise)
 {
-    tl_numeric all = best_from(0, f, h, shrink, noise);
+    tl_numeric all = best_from(0, f, h, noise);
     double last = (f[LEVELS - 1].plus - f[LEVELS - 1].minus) / (2 * h[LEVELS - 1]);
     if (fabs(all.value - last) >
         0.05 * fmax(fabs(all.value), fabs(last)) + 16 * noise / h[LEVELS - 1])
-        return best_from(LEVELS - 4, f, h, shrink, noise);
+        return best_from(LEVELS - 4, f, h, noise);
     return all;
 }
 
 /* Differences at steps that fall from `step`, extrapolated. */
 static tl_numeric attempt(tl_shadow *s, double middle, double step)
 {
-    const double shrink = 2;
     double h[LEVELS], scale = 0;
     pair f[LEVELS];
-    for (int k = 0; k < LEVELS; k++, step /= shrink) {
+    for (int k = 0; k < LEVELS; k++, step /= SHRINK) {
         h[k] = step;
         f[k].plus = tl_shadow_value_at(s, step);
         f[k].minus = tl_shadow_value_at(s, -step);
         scale = fmax(scale, fmax(fabs(f[k].plus), fabs(f[k].minus)));
     }
     double noise = 4 * 0x1p-52 * fmax(scale, 1e-300);
-    tl_numeric out = extrapolate(f, h, shrink, noise);
+    tl_numeric out = extrapolate(f, h, noise);
     out.bend = bend_of(f, middle, h, noise);
     out.smallest = h[LEVELS - 1];
     out.below = (middle - f[LEVELS - 1].minus) / h[LEVELS - 1];
@@ -134,18 +133,22 @@ tl_numeric tl_shadow_derivative_from(tl_shadow *s, double step)
     return attempt(s, tl_shadow_value(s), step);
 }
 
+double tl_shadow_along(const tl_shadow *s, const double *g)
+{
+    double sum = 0;
+    for (int64_t k = 0; k < s->n; k++)
+        sum += s->dir[k] != 0 ? g[k] * s->dir[k] : 0; /* g may be infinite elsewhere */
+    return sum;
+}
+
 /* ---- a bend, or a wrong gradient? ---- */
 
 /* The derivative at x0 + h * dir as the gradients there give it. */
 static double slope_at(tl_shadow *s, double h)
 {
-    double sum = 0;
     move(s, h);
-    if (tl_shadow_gradients(s, false, 0) != TL_OK)
-        return (double)NAN;
-    for (int64_t k = 0; k < s->n; k++)
-        sum += s->dir[k] != 0 ? s->found[0][k] * s->dir[k] : 0;
-    return sum;
+    return tl_shadow_gradients(s, false, 0) == TL_OK ? tl_shadow_along(s, s->found[0])
+                                                     : (double)NAN;
 }
 
 /* The mean slope from -h to h: by two points of each of some panels (Gauss), whose error falls with

@@ -111,6 +111,8 @@ double tl_shadow_value_at(tl_shadow *s, double h);
 tl_numeric tl_shadow_derivative(tl_shadow *s, const tl_path *p);
 /* The same along s->dir, by steps from that one on down. */
 tl_numeric tl_shadow_derivative_from(tl_shadow *s, double step);
+/* The derivative along s->dir that gradients g give, an array by element. */
+double tl_shadow_along(const tl_shadow *s, const double *g);
 /* How large the numbers are that move. */
 double tl_shadow_size(const tl_shadow *s, const tl_path *p);
 /* Whether d is off from the f64 gradient, by that much, because of a bend at x0 or near it. */
