@@ -24,11 +24,8 @@ static void put_field(FILE *f, const char *s)
 
 static void put_digest(FILE *f, const unsigned char d[TL_FINGERPRINT_BYTES])
 {
-    static const char digit[] = "0123456789abcdef";
-    for (int i = 0; i < TL_FINGERPRINT_BYTES; i++) {
-        fputc(digit[d[i] >> 4], f);
-        fputc(digit[d[i] & 15], f);
-    }
+    char hex[2 * TL_FINGERPRINT_BYTES + 1];
+    fputs(tl_hex(hex, d, TL_FINGERPRINT_BYTES), f);
 }
 
 /* Axis 0 of each part, then the dims that they share: "4*2+3,64,128"; or "scalar*3", or "mixed*3"

@@ -87,16 +87,20 @@ tl_status tl_sha256_finish(tl_sha256_ctx *ctx, unsigned char out[TL_SHA256_BYTES
 
 tl_status tl_sha256_finish_hex(tl_sha256_ctx *ctx, char out[TL_SHA256_HEX], tl_err *err)
 {
-    static const char digits[] = "0123456789abcdef";
     unsigned char raw[TL_SHA256_BYTES];
     out[0] = '\0';
     TL_TRY(tl_sha256_finish(ctx, raw, err));
-    for (int i = 0; i < TL_SHA256_BYTES; i++) {
-        out[2 * i] = digits[raw[i] >> 4];
-        out[2 * i + 1] = digits[raw[i] & 15];
-    }
-    out[2 * TL_SHA256_BYTES] = '\0';
+    tl_hex(out, raw, sizeof raw);
     return TL_OK;
+}
+
+char *tl_hex(char *to, const unsigned char *bytes, size_t n)
+{
+    static const char digits[] = "0123456789abcdef";
+    for (size_t i = 0; i < 2 * n; i++)
+        to[i] = digits[i % 2 == 0 ? bytes[i / 2] >> 4 : bytes[i / 2] & 15];
+    to[2 * n] = '\0';
+    return to;
 }
 
 void tl_sha256_drop(tl_sha256_ctx *ctx)

@@ -38,6 +38,9 @@ void tl_hash_array(tl_sha256_ctx *ctx, const tl_array *a);
 tl_status tl_sha256_finish(tl_sha256_ctx *ctx, unsigned char out[TL_SHA256_BYTES], tl_err *err);
 tl_status tl_sha256_finish_hex(tl_sha256_ctx *ctx, char out[TL_SHA256_HEX], tl_err *err);
 
+/* Writes n bytes as 2 n lower-case hex digits and a NUL. Returns to. */
+char *tl_hex(char *to, const unsigned char *bytes, size_t n);
+
 /* Ends a hash that is not wanted. */
 void tl_sha256_drop(tl_sha256_ctx *ctx);
 
