@@ -6,18 +6,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tensor/files/bytes.h"
 #include "tensor/print.h"
 
 static uint64_t bits_of(tl_dtype d, const void *p)
 {
-    uint64_t wide;
-    uint32_t word;
-    uint16_t half;
-    switch (tl_dtype_size(d)) {
-    case 8: memcpy(&wide, p, 8); return wide;
-    case 4: memcpy(&word, p, 4); return word;
-    default: memcpy(&half, p, 2); return half;
-    }
+    return tl_bytes_get(p, (int)tl_dtype_size(d), !TL_LITTLE_ENDIAN);
 }
 
 uint64_t tl_ulp_distance(tl_dtype d, const void *a, const void *b)
