@@ -45,13 +45,9 @@ static bool needs_repair(tl_dtype d, const unsigned char *p, size_t bytes)
     }
     any_x |= any_y;
     seen = any_x[0] | any_x[1];
-    for (; i + 8 <= bytes; i += 8) {
-        memcpy(&w, p + i, 8);
-        seen |= (w & keep) + add;
-    }
-    if (i < bytes) {
+    for (; i < bytes; i += 8) {
         w = 0;
-        memcpy(&w, p + i, bytes - i);
+        memcpy(&w, p + i, bytes - i < 8 ? bytes - i : 8);
         seen |= (w & keep) + add;
     }
     return (seen & lanes[d].test) != 0;
