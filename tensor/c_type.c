@@ -6,6 +6,7 @@
 #include "tensor/operands.h"
 #include "tensor/storage.h"
 
+/* The C types that a dtype is stored as; a message names the first of them, or int64_t. */
 static const struct {
     const char *name;
     tl_dtype dtype;
@@ -14,9 +15,9 @@ static const struct {
     {"double", TL_F64},
     {"unsigned short", TL_F16},
     {"unsigned short", TL_BF16},
+    {"bool", TL_BOOL},
     {"_Bool", TL_BOOL},
     {"unsigned char", TL_BOOL},
-    {"bool", TL_BOOL},
     {"long long", TL_I64},
     {"unsigned long long", TL_I64},
 #if __SIZEOF_LONG__ == 8
@@ -25,34 +26,25 @@ static const struct {
 #endif
 };
 
-/* The C type that a message names. */
-static const char *c_type_of(tl_dtype d)
-{
-    switch (d) {
-    case TL_F64: return "double";
-    case TL_F32: return "float";
-    case TL_I64: return "int64_t";
-    case TL_BOOL: return "bool";
-    case TL_F16:
-    case TL_BF16: return "unsigned short";
-    default: return "";
-    }
-}
-
 tl_status tl_c_data_check(tl_c_data c, tl_dtype dtype, size_t bytes, tl_err *err)
 {
     /* Of a flexible array in a static struct clang 16 and older count the struct's padding alone,
      * which has less than 16 bytes. */
     const bool ends = c.bytes >= 16 && c.bytes < bytes;
+    const char *stored = "";
     if (c.type == NULL)
         return TL_OK;
-    for (size_t i = 0; i < sizeof fits / sizeof *fits; i++)
-        if (fits[i].dtype == dtype && strcmp(fits[i].name, c.type) == 0)
+    for (size_t i = sizeof fits / sizeof *fits; i-- > 0;) {
+        if (fits[i].dtype != dtype)
+            continue;
+        stored = fits[i].name;
+        if (strcmp(stored, c.type) == 0)
             return !ends ? TL_OK
                          : tl_fail(err, TL_ESHAPE,
                                    "%s of that shape has %zu bytes, but the data given end after "
                                    "%zu",
                                    tl_dtype_name(dtype), bytes, c.bytes);
+    }
     if (strchr(c.type, '*') != NULL)
         return tl_fail(err, TL_EDTYPE,
                        "the data are pointers (%s), not elements of %s; rows must lie one after "
@@ -61,7 +53,7 @@ tl_status tl_c_data_check(tl_c_data c, tl_dtype dtype, size_t bytes, tl_err *err
     return tl_fail(err, TL_EDTYPE,
                    "the data are of the C type %s, but %s is stored as %s; if they are "
                    "stored that way all the same, cast the pointer to void *",
-                   c.type, tl_dtype_name(dtype), c_type_of(dtype));
+                   c.type, tl_dtype_name(dtype), dtype == TL_I64 ? "int64_t" : stored);
 }
 
 tl_status tl_data_check(const void *data, tl_c_data c, const tl_array *a, tl_err *err)
