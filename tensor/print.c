@@ -2,6 +2,7 @@
  * suits them all, one the width, and one writes. */
 #include "tensor/print.h"
 
+#include <ctype.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -68,26 +69,11 @@ static int item_text(char *text, const printer *p, int64_t offset)
     return snprintf(text, ITEM_MAX, "%lld", (long long)((const int64_t *)a->data)[offset]);
 }
 
-/* How many elements along a dim are shown. */
-static int64_t places(const printer *p, int dim)
+/* The next along a dim that is shown after element i. */
+static int64_t next_shown(const printer *p, int dim, int64_t i)
 {
-    int64_t n = p->a->dim[dim];
-    return p->cut && n > 2 * EDGE ? 2 * EDGE : n;
-}
-
-/* The offset of the element that is shown at place k. */
-static int64_t place_offset(const printer *p, int dim, int64_t k)
-{
-    int64_t n = p->a->dim[dim];
-    if (p->cut && n > 2 * EDGE && k >= EDGE)
-        k += n - 2 * EDGE;
-    return k * p->a->stride[dim];
-}
-
-/* Whether "..." stands before place k. */
-static bool gap_before(const printer *p, int dim, int64_t k)
-{
-    return p->cut && p->a->dim[dim] > 2 * EDGE && k == EDGE;
+    const int64_t n = p->a->dim[dim];
+    return p->cut && n > 2 * EDGE && i == EDGE - 1 ? n - EDGE : i + 1;
 }
 
 /* Calls fn for every element that is shown. */
@@ -99,8 +85,8 @@ static void visit(printer *p, int dim, int64_t offset, visit_fn *fn)
         fn(p, offset);
         return;
     }
-    for (int64_t k = 0; k < places(p, dim); k++)
-        visit(p, dim + 1, offset + place_offset(p, dim, k), fn);
+    for (int64_t i = 0; i < p->a->dim[dim]; i = next_shown(p, dim, i))
+        visit(p, dim + 1, offset + i * p->a->stride[dim], fn);
 }
 
 static void note_range(printer *p, int64_t offset)
@@ -160,33 +146,31 @@ static void separate(printer *p, int dim, int64_t *in_line)
 
 static void put_block(printer *p, int dim, int64_t offset)
 {
-    int64_t in_line = 0;
+    int64_t in_line = 0, before = -1;
     if (dim == p->a->ndim) {
         put_item(p, offset);
         return;
     }
     put_text(p, "[");
-    for (int64_t k = 0; k < places(p, dim); k++) {
-        if (gap_before(p, dim, k)) {
+    for (int64_t i = 0; i < p->a->dim[dim]; before = i, i = next_shown(p, dim, i)) {
+        if (i > before + 1) {
             separate(p, dim, &in_line);
             put_text(p, "...");
         }
         separate(p, dim, &in_line);
-        put_block(p, dim + 1, offset + place_offset(p, dim, k));
+        put_block(p, dim + 1, offset + i * p->a->stride[dim]);
     }
     put_text(p, "]");
 }
 
 static void put_shape(printer *p)
 {
-    char shape[TL_SHAPE_TEXT], name[8] = {0};
-    const char *dtype = tl_dtype_name(p->a->dtype);
-    for (size_t i = 0; dtype[i] != '\0' && i + 1 < sizeof name; i++)
-        name[i] = (char)(dtype[i] >= 'A' && dtype[i] <= 'Z' ? dtype[i] + ('a' - 'A') : dtype[i]);
+    char shape[TL_SHAPE_TEXT];
     put_text(p, "\n");
     put_text(p, tl_array_shape_text(shape, p->a));
     put_text(p, " ");
-    put_text(p, name);
+    for (const char *c = tl_dtype_name(p->a->dtype); *c != '\0'; c++)
+        put_repeated(p, (char)tolower(*c), 1);
     put_text(p, "\n");
 }
 
