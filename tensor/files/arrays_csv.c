@@ -90,12 +90,13 @@ static tl_status rows(tl_arrays *f, const char *p, const char *end, int64_t firs
     return TL_OK;
 }
 
-/* A NUL stands at `end`. */
-static tl_status read_rows(tl_arrays *f, const char *p, const char *end)
+tl_status tl_csv_read(tl_arrays *f, const char *p, size_t size)
 {
+    const char *end = p + size; /* a NUL stands there */
     int64_t columns = 1, names = 1, n;
     tl_arrays_entry *e;
     double x;
+    p += size >= 3 && memcmp(p, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
     while (end > p && end[-1] == '\n')
         end -= end - p > 1 && end[-2] == '\r' ? 2 : 1;
     const char *s = p;
@@ -121,10 +122,4 @@ static tl_status read_rows(tl_arrays *f, const char *p, const char *end)
     if (e->own == NULL)
         return TL_ENOMEM;
     return rows(f, p, end, 1 + names, columns, &e->array, &n);
-}
-
-tl_status tl_csv_read(tl_arrays *f, const char *p, size_t n)
-{
-    size_t bom = n >= 3 && memcmp(p, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
-    return read_rows(f, p + bom, p + n);
 }
