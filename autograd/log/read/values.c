@@ -3,11 +3,14 @@
 #include "autograd/log/read/internal.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "tensor/files/bytes.h"
+#include "tensor/operands.h"
 #include "tensor/print.h"
+#include "tensor/storage.h"
 
 static uint64_t bits_of(tl_dtype d, const void *p)
 {
@@ -16,16 +19,13 @@ static uint64_t bits_of(tl_dtype d, const void *p)
 
 uint64_t tl_ulp_distance(tl_dtype d, const void *a, const void *b)
 {
-    static const uint64_t infinity[TL_DTYPE_COUNT] = {[TL_F64] = 0x7ff0000000000000u,
-                                                      [TL_F32] = 0x7f800000u,
-                                                      [TL_F16] = 0x7c00u,
-                                                      [TL_BF16] = 0x7f80u};
     const uint64_t sign = (uint64_t)1 << (8 * tl_dtype_size(d) - 1);
+    const void *p[2] = {a, b};
     bool nan[2];
     int64_t x[2]; /* the bits in order of the values: -0 comes just before +0 */
     for (int i = 0; i < 2; i++) {
-        const uint64_t u = bits_of(d, i == 0 ? a : b), magnitude = u & (sign - 1);
-        nan[i] = magnitude > infinity[d];
+        const uint64_t u = bits_of(d, p[i]), magnitude = u & (sign - 1);
+        nan[i] = isnan(tl_element_get(d, p[i]));
         x[i] = u & sign ? -(int64_t)magnitude - 1 : (int64_t)magnitude;
     }
     if (nan[0] || nan[1])
@@ -95,12 +95,10 @@ static void show_element(FILE *f, char which, const tl_array *a, int64_t i)
 
 static void show_first(FILE *f, const tl_value_difference *d, const tl_array *a, const tl_array *b)
 {
-    int64_t left = d->first, at[TL_MAX_DIMS] = {0};
-    for (int i = a->ndim; i-- > 0; left /= a->dim[i])
-        at[i] = left % a->dim[i];
+    const tl_cursor first = tl_cursor_at(a, a->ndim, d->first);
     fprintf(f, "  %" PRId64 " of %" PRId64 " elements differ, the first at [", d->differ, d->count);
     for (int i = 0; i < a->ndim; i++)
-        fprintf(f, i > 0 ? ", %" PRId64 : "%" PRId64, at[i]);
+        fprintf(f, i > 0 ? ", %" PRId64 : "%" PRId64, first.at[i]);
     fputs("]\n", f);
     show_element(f, 'A', a, d->first);
     show_element(f, 'B', b, d->first);
