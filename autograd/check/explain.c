@@ -26,8 +26,7 @@ typedef struct {
     int lines;
 } report;
 
-static void line(report *r, const char *fmt, ...) TL_PRINTF(2, 3);
-static void line(report *r, const char *fmt, ...)
+static void TL_PRINTF(2, 3) line(report *r, const char *fmt, ...)
 {
     const size_t left = r->at < r->cap ? r->cap - r->at : 0;
     va_list ap;

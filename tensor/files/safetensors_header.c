@@ -34,8 +34,7 @@ typedef struct {
     tl_err *err;
 } text;
 
-static tl_status bad(const text *x, const char *fmt, ...) TL_PRINTF(2, 3);
-static tl_status bad(const text *x, const char *fmt, ...)
+static tl_status TL_PRINTF(2, 3) bad(const text *x, const char *fmt, ...)
 {
     char why[TL_MESSAGE_MAX];
     va_list ap;
