@@ -46,18 +46,6 @@ static void accumulator_text(const tl_graph *g, tl_leaf l, char buf[TEXT])
         snprintf(buf + n, TEXT - (size_t)n, "'%d", tl_grad_part(g->t, (int)l.at));
 }
 
-static const char *leaf_text(const tl_graph *g, tl_leaf l, char buf[TEXT])
-{
-    switch (l.kind) {
-    case TL_LEAF_INPUT: snprintf(buf, TEXT, "in%u", l.at); break;
-    case TL_LEAF_BOUND: snprintf(buf, TEXT, "host%u", l.at); break;
-    case TL_LEAF_CONSTANT: snprintf(buf, TEXT, "const%u", l.at); break;
-    case TL_LEAF_ACC: accumulator_text(g, l, buf); break;
-    default: snprintf(buf, TEXT, "?"); break;
-    }
-    return buf;
-}
-
 /* The value that x shows, found through stand-ins and detached leaves. */
 static tl_tensor shown(const tl_graph *g, tl_tensor x)
 {
@@ -72,14 +60,20 @@ static tl_tensor shown(const tl_graph *g, tl_tensor x)
 static const char *value_text(const tl_graph *g, tl_tensor x, char buf[TEXT])
 {
     x = shown(g, x);
-    if (tl_is_none(x))
-        return "-";
-    if (x.owner != g->t->values.owner)
-        snprintf(buf, TEXT, "%.250s", tl_leaf_name(g->t, x));
-    else if (tl_maker_at(g->t, x) < 0)
-        leaf_text(g, tl_leaf_of(g->t, x), buf);
-    else
-        snprintf(buf, TEXT, "%%%u", g->value[x.index].number);
+    const tl_leaf l = tl_leaf_of(g->t, x);
+    switch (l.kind) {
+    case TL_LEAF_INPUT: snprintf(buf, TEXT, "in%u", l.at); break;
+    case TL_LEAF_BOUND: snprintf(buf, TEXT, "host%u", l.at); break;
+    case TL_LEAF_CONSTANT: snprintf(buf, TEXT, "const%u", l.at); break;
+    case TL_LEAF_ACC: accumulator_text(g, l, buf); break;
+    case TL_LEAF_NONE:
+        if (tl_is_none(x))
+            return "-";
+        if (x.owner != g->t->values.owner)
+            snprintf(buf, TEXT, "%.250s", tl_leaf_name(g->t, x));
+        else
+            snprintf(buf, TEXT, "%%%u", g->value[x.index].number);
+    }
     return buf;
 }
 
