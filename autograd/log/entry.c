@@ -50,24 +50,17 @@ void tl_log_take(tl_run_log *l, const tl_log_entry *e, const tl_array *a, tl_sto
         tl_log_settle(l);
 }
 
-static bool same_tail(const tl_shape *a, const tl_array *b)
-{
-    bool same = a->ndim == b->ndim;
-    for (int i = 1; same && i < a->ndim; i++)
-        same = a->dim[i] == b->dim[i];
-    return same;
-}
-
 static void take_part(tl_log_entry *e, const tl_array *a)
 {
     unsigned char before[TL_FINGERPRINT_BYTES];
+    const size_t tail = a->ndim < 2 ? 0 : (size_t)(a->ndim - 1) * sizeof *a->dim;
     if (e->parts == 1)
         tl_fingerprint_so_far(e->all, e->last);
     memcpy(before, e->last, sizeof before);
     tl_fingerprint_feed_array(e->all, a, e->parts > 0 ? e->last : NULL);
     e->alike &= (e->parts == 0 || memcmp(before, e->last, sizeof before) == 0) &&
                 tl_array_count(a) == tl_shape_count(&e->shape);
-    e->mixed |= !same_tail(&e->shape, a);
+    e->mixed |= a->ndim != e->shape.ndim || memcmp(a->dim + 1, e->shape.dim + 1, tail) != 0;
     if (a->ndim == 0)
         memcpy(e->scalar, a->data, tl_dtype_size(a->dtype));
     e->parts++;
