@@ -210,25 +210,18 @@ static tl_status inflate_member(tl_arrays *f, const member *m, const char *who,
     return TL_OK;
 }
 
-static tl_status check_crc(tl_arrays *f, const member *m, const char *who, const unsigned char *b)
-{
-    uint32_t crc = (uint32_t)crc32_z(0, b, (size_t)m->size);
-    return crc == m->crc ? TL_OK
-                         : tl_arrays_bad(f,
-                                         "%s is damaged: its CRC is %08" PRIx32 ", but %08" PRIx32
-                                         " is noted",
-                                         who, crc, m->crc);
-}
-
 /* Reads the .npy of a member. bytes is the block of an inflated member, else NULL. The entry takes
  * it over if its array lies there; otherwise it is freed. */
 static tl_status read_npy_of(tl_arrays *f, const member *m, const char *who,
                              const unsigned char *data, unsigned char *bytes)
 {
-    int n = f->n;
-    tl_status s = check_crc(f, m, who, data);
-    if (s == TL_OK)
-        s = tl_npy_read(f, (const char *)m->name, m->length - 4, data, (size_t)m->size);
+    const int n = f->n;
+    const size_t size = (size_t)m->size;
+    const uint32_t crc = (uint32_t)crc32_z(0, data, size);
+    tl_status s = crc == m->crc
+                      ? tl_npy_read(f, (const char *)m->name, m->length - 4, data, size)
+                      : tl_arrays_bad(f, "%s is damaged: its CRC is %08x, but %08x is noted", who,
+                                      crc, m->crc);
     if (s == TL_OK && f->e[n].own == NULL)
         f->e[n].own = bytes;
     else {
