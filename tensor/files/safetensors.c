@@ -20,15 +20,14 @@ struct tl_st_file {
 /* A file being read, and its hash if it is sealed. */
 typedef struct {
     tl_reader r;
-    bool sealed;
-    char claim[TL_ST_DIGITS + 1]; /* the digest that the seal states */
+    char claim[TL_ST_DIGITS + 1]; /* the digest that the seal states; "": there is none */
     tl_sha256_ctx hash;
 } source;
 
 static tl_status source_read(source *src, void *dst, size_t n, tl_err *err)
 {
     TL_TRY(tl_reader_read(&src->r, dst, n, err));
-    if (src->sealed)
+    if (*src->claim != '\0')
         tl_sha256_feed(&src->hash, dst, n);
     return TL_OK;
 }
@@ -49,7 +48,6 @@ static tl_status seal_begin(source *src, const unsigned char length[8], char *he
                        src->r.path);
     memcpy(src->claim, digits, TL_ST_DIGITS);
     memset(digits, '0', TL_ST_DIGITS);
-    src->sealed = true;
     TL_TRY(tl_sha256_begin(&src->hash, err));
     tl_sha256_feed(&src->hash, length, 8);
     tl_sha256_feed(&src->hash, header, n);
@@ -59,7 +57,7 @@ static tl_status seal_begin(source *src, const unsigned char length[8], char *he
 static tl_status seal_check(source *src, tl_err *err)
 {
     char hex[TL_SHA256_HEX];
-    if (!src->sealed)
+    if (*src->claim == '\0')
         return TL_OK;
     TL_TRY(tl_sha256_finish_hex(&src->hash, hex, err));
     if (strcmp(hex, src->claim) == 0)
