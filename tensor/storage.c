@@ -330,8 +330,6 @@ tl_storage *tl_storage_new(tl_arena *a, size_t bytes, bool zeroed)
     if (zeroed)
         memset(s->data, 0, bytes);
     s->bytes = bytes;
-    s->bin = bin;
-    s->size = size;
     s->arena = a;
     s->blank = false;
     atomic_init(&s->refs, 1);
@@ -363,13 +361,15 @@ void tl_storage_release(tl_storage *s)
     if (s == NULL || atomic_fetch_sub_explicit(&s->refs, 1, memory_order_acq_rel) > 1)
         return;
     tl_arena *a = s->arena;
+    size_t size;
+    const int bin = class_of(s->bytes, &size);
     tl_changes_free(s->changes);
     s->changes = NULL;
     a->stats.used -= s->bytes;
     a->stats.blocks--;
-    if (s->bin > 0) {
-        a->binned += s->size;
-        push(a, s->bin, s);
+    if (bin > 0) {
+        a->binned += size;
+        push(a, bin, s);
     } else {
         drop_block(a, s);
     }

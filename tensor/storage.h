@@ -44,9 +44,7 @@ typedef struct tl_change {
 
 typedef struct tl_storage {
     void *data;   /* 64-byte aligned; never NULL, not even for 0 bytes */
-    size_t bytes; /* as requested */
-    size_t size;  /* of the block, by its class */
-    int bin;      /* its class */
+    size_t bytes; /* as requested; they tell the block's class, and so its size */
     tl_arena *arena;
     _Atomic int32_t refs;         /* atomic, since tapes of several threads may share a model's */
     _Atomic uint32_t version;     /* incremented by every change in place */
