@@ -353,7 +353,9 @@ bool tl_array_reshape_view(const tl_array *a, const tl_shape *s, tl_array *out)
     return true;
 }
 
-double tl_element_get(tl_dtype d, const void *p)
+/* These two are not inlined, so that no conversion can move out of the floating-point environment
+ * of tl_array_get and tl_array_put. */
+__attribute__((noinline)) double tl_element_get(tl_dtype d, const void *p)
 {
     switch (d) {
     case TL_F64: return *(const double *)p;
@@ -365,7 +367,7 @@ double tl_element_get(tl_dtype d, const void *p)
     }
 }
 
-void tl_element_put(tl_dtype d, void *p, double x)
+__attribute__((noinline)) void tl_element_put(tl_dtype d, void *p, double x)
 {
     switch (d) {
     case TL_F64: *(double *)p = x; break;
@@ -387,20 +389,10 @@ void tl_element_put_i64(tl_dtype d, void *p, int64_t x)
         tl_element_put(d, p, tl_i64_to_f64_odd(x));
 }
 
-/* Not inlined, so that no conversion can move out of the floating-point environment. */
-static __attribute__((noinline)) double get(const tl_array *a, int64_t flat)
-{
-    return tl_element_get(a->dtype, tl_array_at(a, flat));
-}
-static __attribute__((noinline)) void put(const tl_array *a, int64_t flat, double x)
-{
-    tl_element_put(a->dtype, tl_array_at(a, flat), x);
-}
-
 double tl_array_get(const tl_array *a, int64_t flat)
 {
     const tl_fpenv saved = tl_fpenv_enter();
-    const double x = get(a, flat);
+    const double x = tl_element_get(a->dtype, tl_array_at(a, flat));
     tl_fpenv_leave(saved);
     return x;
 }
@@ -408,7 +400,7 @@ double tl_array_get(const tl_array *a, int64_t flat)
 void tl_array_put(const tl_array *a, int64_t flat, double x)
 {
     const tl_fpenv saved = tl_fpenv_enter();
-    put(a, flat, x);
+    tl_element_put(a->dtype, tl_array_at(a, flat), x);
     tl_fpenv_leave(saved);
 }
 
