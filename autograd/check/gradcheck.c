@@ -34,12 +34,11 @@ static const char *culprit_text(const tl_culprit *w, const char *none, char *buf
                       w->file == NULL ? "?" : w->file, w->line,
                       w->by < 0 ? "gradient" : "second derivative", by, what, w->kind, factor,
                       w->wrong, w->compared);
-    for (int i = 0; i < w->n_worst && i < 2 && (size_t)at < cap; i++)
+    for (int i = 0; i < w->n_worst && i < 2; i++)
         at += snprintf(buf + at, cap - (size_t)at, "%s[%lld] numeric %.6g, analytic %.6g",
                        i == 0 ? ": " : "; ", (long long)w->worst[i].element, w->worst[i].numeric,
                        w->worst[i].analytic);
-    if ((size_t)at < cap)
-        snprintf(buf + at, cap - (size_t)at, "%s. In the whole function: ", more);
+    snprintf(buf + at, cap - (size_t)at, "%s. In the whole function: ", more);
     return buf;
 }
 
