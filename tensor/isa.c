@@ -2,7 +2,6 @@
 #include "tensor/isa.h"
 
 #include <stdatomic.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -6,7 +6,6 @@
  * The quotient of the analytic and the numeric gradient, element by element, tells the kind of
  * error. */
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "autograd/batch.h"

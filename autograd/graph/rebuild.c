@@ -1,7 +1,5 @@
 /* rebuild.c: a trace recorded again on another tape, with other values in the place of some
  * (tl_splice), or with the marks for backward expanded into its ops. */
-#include <string.h>
-
 #include "autograd/graph/internal.h"
 #include "autograd/log/internal.h"
 

@@ -6,7 +6,6 @@
 
 #include "autograd/kernel.h"
 #include "autograd/log/internal.h"
-#include "tensor/files/bytes.h"
 #include "tensor/threads.h"
 
 enum { WAITING_MAX = 4 << 20 }; /* bytes of waiting values */

@@ -5,7 +5,7 @@
 #define ZLIB_CONST
 #include <zlib.h>
 
-#include "tensor/storage.h"
+#include "tensor/memory.h"
 #include "tensor/files/arrays_read.h"
 #include "tensor/files/bytes.h"
 

@@ -18,7 +18,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "tensor/storage.h"
+#include "tensor/memory.h"
 
 #define TEMP ".%.180s.tally-"
 #define KEPT TEMP "kept"

@@ -7,7 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "tensor/storage.h"
+#include "tensor/memory.h"
 
 /* Refuses all but regular files, and a file that has bytes though its size is 0. Sets r->size. */
 static tl_status check_regular(tl_reader *r, tl_err *err)

@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "tensor/storage.h"
+#include "tensor/memory.h"
 #include "tensor/files/file.h"
 
 enum { FIELDS = 11 }; /* of a definition */
