@@ -6,11 +6,11 @@
 #include <string.h>
 #include <zlib.h>
 
+#include "tensor/convert.h"
 #include "tensor/files/bytes.h"
 #include "tensor/files/file.h"
 #include "tensor/memory.h"
 #include "tensor/operands.h"
-#include "tensor/threads.h"
 
 /* An array being written. */
 typedef struct {
@@ -37,16 +37,14 @@ static tl_status elements(const tl_array *a, tl_bytes_fn *fn, void *ctx)
     const int64_t n = tl_array_count(a);
     if (a->dtype != TL_BF16)
         return tl_array_bytes(a, fn, ctx);
-    tl_status s = TL_OK;
-    const tl_fpenv saved = tl_fpenv_enter();
-    for (int64_t i = 0, k; s == TL_OK && i < n; i += k) {
-        tl_array part = tl_array_make(TL_F32, &TL_DIMS(n - i < 1024 ? n - i : 1024), some);
-        for (k = 0; k < part.dim[0]; k++)
-            some[k] = (float)tl_element_get(TL_BF16, tl_array_at(a, i + k));
-        s = tl_array_bytes(&part, fn, ctx);
+    const tl_operand wide = tl_operand_of(a, TL_F32);
+    for (int64_t i = 0, k; i < n; i += k) {
+        k = n - i < 1024 ? n - i : 1024;
+        const tl_array part = tl_array_make(TL_F32, &TL_DIMS(k), some);
+        tl_operand_move(&wide, i, k, some, false);
+        TL_TRY(tl_array_bytes(&part, fn, ctx));
     }
-    tl_fpenv_leave(saved);
-    return s;
+    return TL_OK;
 }
 
 /* Makes the header, of version 1: magic, length, a Python dict, then blanks and a newline up to a
