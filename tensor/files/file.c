@@ -250,12 +250,11 @@ tl_status tl_writer_begin(tl_writer **out, const char *path, tl_err *err)
         return tl_fail(err, TL_ENOMEM, TL_PATH ": no memory to open it for writing", path);
     w->fd = -1;
     tl_status s = writer_open(w, path, err);
-    if (s != TL_OK) {
+    if (s == TL_OK)
+        *out = w;
+    else
         writer_free(w);
-        return s;
-    }
-    *out = w;
-    return TL_OK;
+    return s;
 }
 
 /* Reports the first failure, if there was one. */
