@@ -139,31 +139,23 @@ static size_t wider(size_t unit, tl_dtype d)
     return tl_dtype_size(d) > unit ? tl_dtype_size(d) : unit;
 }
 
-/* Lays out tiles for the ops and for gathered operands, as long as room for all of them allows. */
-static void lay_tiles(tl_fused *f)
-{
-    int n = f->n_buffers;
-    size_t unit = 1;
-    for (int i = 0; i < f->n_ops; i++)
-        unit = wider(wider(unit, f->op[i].tile_dtype), f->op[i].dtype);
-    for (int i = 0; i < f->n_in; i++) {
-        f->in[i].buffer = f->in[i].walk.direct ? 0 : n++;
-        unit = wider(unit, f->in[i].tile);
-    }
-    f->tiles = tl_tiles_of(n, unit);
-}
-
 void tl_fused_ready(tl_fused *f, const tl_call *call)
 {
     const int64_t n = tl_array_count(&call->out[0]);
+    int n_tiles = f->n_buffers; /* for the ops, then for gathered operands */
+    size_t unit = 1;
     f->call = call;
+    for (int i = 0; i < f->n_ops; i++)
+        unit = wider(wider(unit, f->op[i].tile_dtype), f->op[i].dtype);
     for (int i = 0; i < f->n_in; i++) {
         tl_fused_in *x = &f->in[i];
         const bool whole = tl_array_count(call->in[i]) == n; /* the loop's elements in its order */
         const tl_array a = whole ? *call->in[i] : tl_array_expand(call->in[i], &x->shape);
         x->walk = tl_operand_of(&a, x->tile);
+        x->buffer = x->walk.direct ? 0 : n_tiles++;
+        unit = wider(unit, x->tile);
     }
-    lay_tiles(f);
+    f->tiles = tl_tiles_of(n_tiles, unit);
 }
 
 /* ---- running ---- */
