@@ -222,31 +222,25 @@ tl_status tl_graph_dot(tl_graph *g, FILE *f)
 
 /* ---- why each value is kept or computed again ---- */
 
-static void explain_one(const tl_graph *g, uint32_t i, const tl_decision *d, const char *otherwise,
-                        FILE *f)
-{
-    const tl_node *n = &g->t->node[i];
-    const tl_array *a = &tl_values_at(&g->t->values, n->out)->a;
-    char shape[TL_SHAPE_TEXT], place[64];
-    snprintf(place, sizeof place, "%.40s:%d", short_file(n->file), n->line);
-    fprintf(f,
-            "%-14s %-5s%-20s %5d %12" PRId64 " %12" PRId64 " %12" PRId64 " %12" PRId64
-            "  %-7s %-20s %s\n",
-            n->op->name, tl_dtype_name(a->dtype), tl_array_shape_text(shape, a), d->question.users,
-            d->question.read, d->question.written, d->answer.inlined, d->answer.kept,
-            d->answer.keep ? "kept" : otherwise, d->answer.rule, place);
-}
-
-/* Writes a line for each value that was asked about, and counts those that are kept: n[true]. */
+/* Writes a line for each value that was asked about, and counts those that are kept: kept[true]. */
 static void explain_all(const tl_graph *g, const tl_decision *list, const char *otherwise, FILE *f,
-                        int n[2])
+                        int kept[2])
 {
+    char shape[TL_SHAPE_TEXT];
     for (uint32_t i = 0; i < g->n_order && list != NULL; i++) {
+        const tl_node *n = &g->t->node[g->order[i]];
         const tl_decision *d = &list[g->order[i]];
         if (d->answer.rule == NULL)
             continue;
-        explain_one(g, g->order[i], d, otherwise, f);
-        n[d->answer.keep]++;
+        const tl_array *a = &tl_values_at(&g->t->values, n->out)->a;
+        fprintf(f,
+                "%-14s %-5s%-20s %5d %12" PRId64 " %12" PRId64 " %12" PRId64 " %12" PRId64
+                "  %-7s %-20s %.40s:%d\n",
+                n->op->name, tl_dtype_name(a->dtype), tl_array_shape_text(shape, a),
+                d->question.users, d->question.read, d->question.written, d->answer.inlined,
+                d->answer.kept, d->answer.keep ? "kept" : otherwise, d->answer.rule,
+                short_file(n->file), n->line);
+        kept[d->answer.keep]++;
     }
 }
 
