@@ -97,11 +97,11 @@ static tl_graph *graph_new(tl_tape *user, int n_in, int n_out, tl_graph_options 
     g->in = tl_bump_get(&g->bump, (size_t)n_in * sizeof *g->in);
     g->out = tl_bump_get(&g->bump, (size_t)n_out * sizeof *g->out);
     g->tracing = tl_tracing_new(user->arena);
-    if (g->tracing != NULL)
+    if (g->tracing != NULL) {
         g->tracing->user = user;
-    if (g->tracing != NULL && user->model != NULL)
-        g->tracing->frozen = user->model->frozen;
-    g->t = g->tracing == NULL ? NULL : tl_trace_tape(user, g->tracing);
+        g->tracing->frozen = user->model != NULL ? user->model->frozen : 0;
+        g->t = tl_trace_tape(user, g->tracing);
+    }
     if (g->in == NULL || g->out == NULL || g->t == NULL) {
         tl_object_end(g);
         return NULL;
