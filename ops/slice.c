@@ -187,4 +187,3 @@ tl_tensor tl_slice_grad_at(tl_at at, tl_tensor dy, int64_t size, int dim, int64_
 {
     return tl_apply1(at, &tl_op_slice_grad, &(slice_grad_attrs){size, dim, start, step}, &dy, 1);
 }
-
