@@ -326,7 +326,9 @@ void tl_apply(tl_at at, const tl_op *op, const void *attrs, const tl_tensor *in,
 {
     tl_tape *t = at.tape;
     const int n_out = op == NULL || out == NULL ? 0 : op->n_out < TL_OUTS ? op->n_out : TL_OUTS;
-    if (tl_failed(t) || tl_op_check(at, op, attrs, in, n_in, out) != TL_OK) {
+    const bool failed = tl_failed(t);
+    making k = {.at = failed ? at : tl_place(at)};
+    if (failed || tl_op_check(at, op, attrs, in, n_in, out) != TL_OK) {
         for (int i = 0; i < n_out; i++)
             out[i] = TL_NONE;
         return;
@@ -336,15 +338,14 @@ void tl_apply(tl_at at, const tl_op *op, const void *attrs, const tl_tensor *in,
     err.status = TL_OK;
     err.message[0] = '\0';
     memset(arrays, 0, (size_t)op->n_out * sizeof *arrays);
-    making k = {.at = tl_place(at),
-                .call = {.op = op,
-                         .n_in = n_in,
-                         .n_out = op->n_out,
-                         .out = arrays,
-                         .mode = t->now.mode,
-                         .plain = true,
-                         .arena = t->arena,
-                         .err = &err}};
+    k.call = (tl_call){.op = op,
+                       .n_in = n_in,
+                       .n_out = op->n_out,
+                       .out = arrays,
+                       .mode = t->now.mode,
+                       .plain = true,
+                       .arena = t->arena,
+                       .err = &err};
     const uint32_t first = t->values.count;
     bool made = false;
     t->inside = op->name;

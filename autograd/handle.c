@@ -1,8 +1,166 @@
-/* handle.c: from tensor handles to the records behind them: who made a value, what it shows, whose
- * memory it uses, and whether that has changed. */
+/* handle.c: what is behind what users hold: objects (tapes, models, optimizers, graphs) that live
+ * or have failed, and the records of tensors: who made a value, what it shows, whose memory it
+ * uses. */
+#include <stdio.h>
 #include <string.h>
 
 #include "autograd/batch.h"
+
+/* ---- objects ---- */
+
+/* All objects that exist, newest first. Any other address has been freed, or never was one. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static tl_object *living;
+
+/* A cache for tl_lives, which every call asks: living objects, hashed by address. Written under the
+ * lock, read without it. */
+enum { MET_BITS = 6 };
+static _Atomic(const void *) met[1 << MET_BITS];
+
+/* The link that points to the object, or the list's last one, which is NULL. Needs the lock. */
+static tl_object **link_to(const void *object)
+{
+    tl_object **at = &living;
+    while (*at != NULL && *at != object)
+        at = &(*at)->next;
+    return at;
+}
+
+void tl_object_begin(tl_object *o, tl_kind kind, void (*destroy)(void *))
+{
+    if (o == NULL)
+        return;
+    o->kind = kind;
+    o->destroy = destroy;
+    pthread_mutex_lock(&lock);
+    o->next = living;
+    living = o;
+    pthread_mutex_unlock(&lock);
+}
+
+static inline bool lives(const void *object)
+{
+    const uint64_t hash = (uint64_t)(uintptr_t)object * 0x9e3779b97f4a7c15u;
+    _Atomic(const void *) *known = &met[hash >> (64 - MET_BITS)];
+    if (object == NULL || atomic_load(known) == object)
+        return object != NULL;
+    pthread_mutex_lock(&lock);
+    const bool found = *link_to(object) != NULL;
+    if (found)
+        atomic_store(known, object);
+    pthread_mutex_unlock(&lock);
+    return found;
+}
+
+bool tl_lives(const void *object) { return lives(object); }
+
+static void end(tl_object *o)
+{
+    o->destroy(o);
+    pthread_mutex_lock(&lock);
+    tl_object **at = link_to(o);
+    *at = o->next;
+    for (int i = 0; i < 1 << MET_BITS; i++)
+        if (atomic_load(&met[i]) == o)
+            atomic_store(&met[i], NULL);
+    pthread_mutex_unlock(&lock);
+    tl_free_raw(o);
+}
+
+/* Sets whether the user owns the object; returns whether the user did before. */
+static bool set_given(void *object, bool now)
+{
+    pthread_mutex_lock(&lock);
+    tl_object *o = *link_to(object);
+    const bool was = o != NULL && o->given;
+    if (o != NULL)
+        o->given = now;
+    pthread_mutex_unlock(&lock);
+    return was;
+}
+
+void tl_object_give(tl_object *o) { set_given(o, true); }
+
+bool tl_object_take(void *object) { return set_given(object, false); }
+
+bool tl_object_given(const void *object)
+{
+    return tl_lives(object) && ((const tl_object *)object)->given;
+}
+
+void tl_object_hold(void *object)
+{
+    if (tl_lives(object))
+        __atomic_fetch_add(&((tl_object *)object)->held, 1, __ATOMIC_SEQ_CST);
+}
+
+void tl_object_release(void *object)
+{
+    tl_object *o = object;
+    if (tl_lives(o) && __atomic_fetch_sub(&o->held, 1, __ATOMIC_SEQ_CST) == 0)
+        end(o);
+}
+
+/* ---- errors ---- */
+
+/* The object whose error counts: a tape without an error of its own reports its model's. */
+static tl_object *speaker(const void *object)
+{
+    tl_object *o = (tl_object *)object;
+    tl_model *m = o->kind == TL_KIND_TAPE ? ((tl_tape *)o)->model : NULL;
+    return m != NULL && __atomic_load_n(&o->err.status, __ATOMIC_ACQUIRE) == TL_OK ? &m->head : o;
+}
+
+tl_status tl_error_status(const void *object)
+{
+    if (!lives(object))
+        return object == NULL ? TL_ENOMEM : TL_ESTALE;
+    return __atomic_load_n(&speaker(object)->err.status, __ATOMIC_ACQUIRE);
+}
+
+bool tl_failed(const void *object) { return tl_error_status(object) != TL_OK; }
+
+tl_err *tl_error_record(void *object)
+{
+    return tl_lives(object) ? &((tl_object *)object)->err : NULL;
+}
+
+tl_at tl_place(tl_at at)
+{
+    const tl_tape *t = at.tape;
+    bool open = t != NULL && t->now.place_depth > t->now.place_base &&
+                t->now.place_base < TL_PLACES;
+    return open ? t->places[t->now.place_base].at : at;
+}
+
+/* Whether the message begins with "NAME:", "NAME " or "tl_NAME:". */
+static bool begins_with_call(const char *message, const char *name)
+{
+    const size_t n = strlen(name);
+    message += strncmp(message, "tl_", 3) == 0 ? 3 : 0;
+    return strncmp(message, name, n) == 0 && (message[n] == ':' || message[n] == ' ');
+}
+
+tl_status tl_tape_fail(tl_at at, tl_status s, const char *fmt, ...)
+{
+    if (tl_failed(at.tape)) /* perhaps its model has, and says why */
+        return s;
+    va_list ap;
+    va_start(ap, fmt);
+    tl_err e = {.status = TL_OK};
+    tl_vfail(&e, s, fmt, ap);
+    va_end(ap);
+    at = tl_place(at);
+    const char *call = at.call == NULL || begins_with_call(e.message, at.call) ? "" : at.call;
+    char where[112] = "";
+    if (at.file != NULL)
+        snprintf(where, sizeof where, " (%.90s:%d)", at.file, at.line);
+    const size_t n = strlen(e.message), w = strlen(where);
+    if (w <= n && strcmp(e.message + n - w, where) == 0) /* the message ends with it */
+        where[0] = '\0';
+    return tl_fail(&at.tape->head.err, s, "%s%s%.*s%s", call, *call == '\0' ? "" : ": ",
+                   TL_MESSAGE_MAX - 128 - (int)strlen(call), e.message, where);
+}
 
 /* ---- tables of records ---- */
 
@@ -177,27 +335,6 @@ tl_tensor tl_bottom(const tl_tape *t, tl_tensor x)
     return bottom;
 }
 
-const tl_node *tl_view_at(const tl_tape *t, tl_tensor x)
-{
-    const tl_node *n = tl_maker(t, x);
-    return n != NULL && (n->op->traits & (TL_VIEW | TL_REPEATS)) == TL_VIEW ? n : NULL;
-}
-
-tl_tensor tl_leaf_under(const tl_tape *t, tl_tensor x)
-{
-    x = tl_behind(t, x, TL_VIEW, TL_REPEATS);
-    return tl_maker_at(t, x) < 0 ? x : TL_NONE;
-}
-
-tl_tensor tl_accumulates(const tl_tape *t, const tl_node *n, int k)
-{
-    const tl_tensor x = tl_behind(t, n->in[k], TL_VIEW, TL_REPEATS);
-    const tl_value *v = tl_peek(t, x);
-    const bool ends = v == NULL || v->node < 0 ||
-                      (v->fixed && v->needs_grad && !tl_values_at(&t->values, n->out)->fixed);
-    return ends ? x : TL_NONE;
-}
-
 bool tl_same_memory(const tl_tape *t, tl_tensor x, tl_tensor y)
 {
     const tl_value *a = tl_peek(t, x), *b = tl_peek(t, y);
@@ -329,38 +466,6 @@ tl_tensor tl_tape_value(tl_tape *t, const tl_array *a, tl_storage *st)
     return x;
 }
 
-/* ---- memory that has changed, or is given back ---- */
-
-bool tl_changed_since(tl_tape *t, uint32_t node, int k, tl_changer *by)
-{
-    const tl_node *n = &t->node[node];
-    const tl_tensor x = k < n->n_in ? n->in[k] : tl_node_out(t, n, k - n->n_in);
-    const tl_value *v = tl_peek(t, x);
-    if (v == NULL)
-        return false;
-    const tl_tensor below = t->recorder == NULL ? TL_NONE : tl_bottom(t, x);
-    if (tl_is_none(below) || below.owner == t->values.owner)
-        return v->st != NULL &&
-               tl_storage_changed(v->st, v->restored ? v->born : n->versions[k], &v->a, by);
-    const int64_t last = t->recorder->last_change(t->recorder_ctx, t, below);
-    if (last > (int64_t)node)
-        *by = (tl_changer){t->node[last].op->name, t->node[last].file, t->node[last].line};
-    return last > (int64_t)node;
-}
-
-tl_status tl_input_unchanged(tl_tape *t, uint32_t node, int k, tl_tape *on, const char *who,
-                             const char *why)
-{
-    const tl_node *n = &t->node[node];
-    tl_changer by;
-    char text[TL_CHANGER_TEXT], name[TL_SHOWN_TEXT];
-    if (!tl_changed_since(t, node, k, &by))
-        return TL_OK;
-    return tl_tape_fail((tl_at){on, n->file, n->line, NULL}, TL_EINPLACE,
-                        "%sinput %d of %s%s was changed in place by %s: %s", who, k, n->op->name,
-                        tl_shown_text(name, t, n->in[k]), tl_changer_text(text, by), why);
-}
-
 void tl_value_give_back(tl_value *v)
 {
     if (v->st == NULL) /* in a trace */
@@ -368,19 +473,4 @@ void tl_value_give_back(tl_value *v)
     tl_storage_release(v->st);
     v->st = NULL;
     v->freed = true;
-}
-
-tl_tensor tl_hold(tl_tape *t, tl_tensor x)
-{
-    const tl_value *v = tl_peek(t, x);
-    if (v == NULL || v->st == NULL || x.owner != t->values.owner)
-        return x;
-    tl_tensor y = tl_tape_value(t, &v->a, v->st);
-    tl_value *h = tl_peek(t, y);
-    if (h != NULL) {
-        h->held = true;
-        h->source = x;
-        tl_batch_like(h, v);
-    }
-    return y;
 }

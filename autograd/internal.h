@@ -5,61 +5,10 @@
 
 #include "autograd/records.h"
 
-/* ---- object.c: errors ---- */
+/* ---- handle.c: objects, and from handles to records ---- */
 
-/* The tape's status, for a call that would add to gradients. On an error, gradients lack that call
- * from then on, and tl_error_clear drops them. */
-static inline tl_status tl_may_add(tl_tape *t)
-{
-    const tl_status s = tl_error_status(t);
-    if (tl_lives(t))
-        t->missed |= s != TL_OK;
-    return s;
-}
-
-/* The model of the program that this thread records, to run it later; NULL: none. Meanwhile
- * tl_error_begin refuses calls on that model. tl_error_renew is the same without that refusal: for
- * calls that make tensors, or say what they are. */
-extern _Thread_local const void *tl_recording;
-tl_status tl_error_renew(void *object);
-/* s is the status of a call that an error of the model may have stopped half way: the tape then
- * takes that error over, so that clearing the model's does not hide it. Returns s. */
-tl_status tl_tape_stopped(tl_tape *t, tl_status s);
-/* Whether no op, backward or callback is under way; if one is, an error refuses `who`. */
-bool tl_between(tl_tape *t, const char *who);
 /* The place to report: that of the outermost open call, or `at` itself. */
 tl_at tl_place(tl_at at);
-
-/* ---- op.c: ops and their attributes ---- */
-
-/* Attributes as text, " {eps=1e-05, k=1}"; empty if there are none. Returns buf. */
-enum { TL_ATTRS_TEXT = 256 };
-const char *tl_attrs_text(const tl_op *op, const void *attrs, char buf[TL_ATTRS_TEXT]);
-/* Whether attributes agree, field by field, except those with skip[field] >= 0 (NULL: compare all).
- * A TL_ATTR_DIM may count from either end if the rank of input 0 is given; 0: unknown. */
-bool tl_attrs_agree(const tl_op *op, const void *a, const void *b, int rank,
-                    const signed char *skip);
-double tl_attr_number(const tl_attr *f, const void *attrs); /* 0 for a shape or dtype */
-/* Mixes attributes, or a shape, into the hash h (memory.h). */
-uint64_t tl_mix_attrs(uint64_t h, const tl_op *op, const void *attrs);
-uint64_t tl_mix_shape(uint64_t h, const tl_shape *s);
-/* Whether the op folds the gradient of input k into the accumulator; else the engine does. */
-static inline bool tl_op_folds(const tl_op *op, int k) { return k < 32 && op->folds & TL_BIT(k); }
-/* Whether the op's accumulator for input k is f64. */
-static inline bool tl_op_folds_f64(const tl_op *op, const void *attrs, int k)
-{
-    return op->folds_f64 & TL_BIT(k) || (op->folds_wide != NULL && op->folds_wide(attrs));
-}
-/* An error if op cannot be called with these: it may be a user's. */
-tl_status tl_op_check(tl_at at, const tl_op *op, const void *attrs, const tl_tensor *in, int n_in,
-                      const tl_tensor *out);
-/* The inputs that op's vjp reads when those of `wanted` take gradients. */
-unsigned tl_op_reads(const tl_op *op, unsigned wanted);
-/* Whether a call of op that continues a overwrites all of its blank storage, which need not be
- * filled with zeros first if the op's own kernel runs and nobody watches. */
-bool tl_op_begins(const tl_op *op, const tl_array *a, const tl_storage *st);
-
-/* ---- handle.c: from handles to records ---- */
 
 tl_status tl_values_init(tl_values *v);
 void tl_values_free(tl_values *v);
@@ -158,24 +107,60 @@ bool tl_same_memory(const tl_tape *t, tl_tensor x, tl_tensor y);
 /* The value that a leaf was detached from, however often; x itself if it was not. */
 tl_tensor tl_attached(const tl_tape *t, tl_tensor x);
 
-/* The node that made x, if it is a view that shows no element twice; else NULL. */
-const tl_node *tl_view_at(const tl_tape *t, tl_tensor x);
-/* The leaf that x is, or shows through such views; TL_NONE if there is none. */
-tl_tensor tl_leaf_under(const tl_tape *t, tl_tensor x);
-/* Where the gradient of input k of n accumulates: a leaf, or a fixed value of which n makes an
- * unfixed one (batch/derived.c), seen through views. TL_NONE: it goes on to the input's node. */
-tl_tensor tl_accumulates(const tl_tape *t, const tl_node *n, int k);
-
-/* Whether input k of a node, or output k - n_in, has been overwritten since, and by whom. */
-bool tl_changed_since(tl_tape *t, uint32_t node, int k, tl_changer *by);
-/* Fails if input k of a node has been. Tape `on` then gets an error, which begins with `who` and
- * says why that matters. */
-tl_status tl_input_unchanged(tl_tape *t, uint32_t node, int k, tl_tape *on, const char *who,
-                             const char *why);
 /* Releases a value's storage and marks it as freed. */
 void tl_value_give_back(tl_value *v);
-/* x under a new record, which the walk holds: it stays when x is released. */
-tl_tensor tl_hold(tl_tape *t, tl_tensor x);
+
+/* ---- object.c: errors ---- */
+
+/* The tape's status, for a call that would add to gradients. On an error, gradients lack that call
+ * from then on, and tl_error_clear drops them. */
+static inline tl_status tl_may_add(tl_tape *t)
+{
+    const tl_status s = tl_error_status(t);
+    if (tl_lives(t))
+        t->missed |= s != TL_OK;
+    return s;
+}
+
+/* The model of the program that this thread records, to run it later; NULL: none. Meanwhile
+ * tl_error_begin refuses calls on that model. tl_error_renew is the same without that refusal: for
+ * calls that make tensors, or say what they are. */
+extern _Thread_local const void *tl_recording;
+tl_status tl_error_renew(void *object);
+/* s is the status of a call that an error of the model may have stopped half way: the tape then
+ * takes that error over, so that clearing the model's does not hide it. Returns s. */
+tl_status tl_tape_stopped(tl_tape *t, tl_status s);
+/* Whether no op, backward or callback is under way; if one is, an error refuses `who`. */
+bool tl_between(tl_tape *t, const char *who);
+
+/* ---- op.c: ops and their attributes ---- */
+
+/* Attributes as text, " {eps=1e-05, k=1}"; empty if there are none. Returns buf. */
+enum { TL_ATTRS_TEXT = 256 };
+const char *tl_attrs_text(const tl_op *op, const void *attrs, char buf[TL_ATTRS_TEXT]);
+/* Whether attributes agree, field by field, except those with skip[field] >= 0 (NULL: compare all).
+ * A TL_ATTR_DIM may count from either end if the rank of input 0 is given; 0: unknown. */
+bool tl_attrs_agree(const tl_op *op, const void *a, const void *b, int rank,
+                    const signed char *skip);
+double tl_attr_number(const tl_attr *f, const void *attrs); /* 0 for a shape or dtype */
+/* Mixes attributes, or a shape, into the hash h (memory.h). */
+uint64_t tl_mix_attrs(uint64_t h, const tl_op *op, const void *attrs);
+uint64_t tl_mix_shape(uint64_t h, const tl_shape *s);
+/* Whether the op folds the gradient of input k into the accumulator; else the engine does. */
+static inline bool tl_op_folds(const tl_op *op, int k) { return k < 32 && op->folds & TL_BIT(k); }
+/* Whether the op's accumulator for input k is f64. */
+static inline bool tl_op_folds_f64(const tl_op *op, const void *attrs, int k)
+{
+    return op->folds_f64 & TL_BIT(k) || (op->folds_wide != NULL && op->folds_wide(attrs));
+}
+/* An error if op cannot be called with these: it may be a user's. */
+tl_status tl_op_check(tl_at at, const tl_op *op, const void *attrs, const tl_tensor *in, int n_in,
+                      const tl_tensor *out);
+/* The inputs that op's vjp reads when those of `wanted` take gradients. */
+unsigned tl_op_reads(const tl_op *op, unsigned wanted);
+/* Whether a call of op that continues a overwrites all of its blank storage, which need not be
+ * filled with zeros first if the op's own kernel runs and nobody watches. */
+bool tl_op_begins(const tl_op *op, const tl_array *a, const tl_storage *st);
 
 /* ---- kernels/table.c: selections of kernels ---- */
 

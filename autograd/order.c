@@ -1,4 +1,4 @@
-/* order.c: the canonical order of nodes.
+/* order.c: the canonical order of nodes; what a node reads.
  *
  * C does not fix the order in which arguments are evaluated, so compilers record the same program
  * in different orders. The post-order from the outputs, inputs from left to right, is the same for
@@ -9,6 +9,61 @@
  * change is an error), so a re-run gives each in-place op a copy of its operand and gets the same
  * values in any order. */
 #include "autograd/batch.h"
+
+/* ---- what a node reads ---- */
+
+const tl_node *tl_view_at(const tl_tape *t, tl_tensor x)
+{
+    const tl_node *n = tl_maker(t, x);
+    return n != NULL && (n->op->traits & (TL_VIEW | TL_REPEATS)) == TL_VIEW ? n : NULL;
+}
+
+tl_tensor tl_leaf_under(const tl_tape *t, tl_tensor x)
+{
+    x = tl_behind(t, x, TL_VIEW, TL_REPEATS);
+    return tl_maker_at(t, x) < 0 ? x : TL_NONE;
+}
+
+tl_tensor tl_accumulates(const tl_tape *t, const tl_node *n, int k)
+{
+    const tl_tensor x = tl_behind(t, n->in[k], TL_VIEW, TL_REPEATS);
+    const tl_value *v = tl_peek(t, x);
+    const bool ends = v == NULL || v->node < 0 ||
+                      (v->fixed && v->needs_grad && !tl_values_at(&t->values, n->out)->fixed);
+    return ends ? x : TL_NONE;
+}
+
+bool tl_changed_since(tl_tape *t, uint32_t node, int k, tl_changer *by)
+{
+    const tl_node *n = &t->node[node];
+    const tl_tensor x = k < n->n_in ? n->in[k] : tl_node_out(t, n, k - n->n_in);
+    const tl_value *v = tl_peek(t, x);
+    if (v == NULL)
+        return false;
+    const tl_tensor below = t->recorder == NULL ? TL_NONE : tl_bottom(t, x);
+    if (tl_is_none(below) || below.owner == t->values.owner)
+        return v->st != NULL &&
+               tl_storage_changed(v->st, v->restored ? v->born : n->versions[k], &v->a, by);
+    const int64_t last = t->recorder->last_change(t->recorder_ctx, t, below);
+    if (last > (int64_t)node)
+        *by = (tl_changer){t->node[last].op->name, t->node[last].file, t->node[last].line};
+    return last > (int64_t)node;
+}
+
+tl_status tl_input_unchanged(tl_tape *t, uint32_t node, int k, tl_tape *on, const char *who,
+                             const char *why)
+{
+    const tl_node *n = &t->node[node];
+    tl_changer by;
+    char text[TL_CHANGER_TEXT], name[TL_SHOWN_TEXT];
+    if (!tl_changed_since(t, node, k, &by))
+        return TL_OK;
+    return tl_tape_fail((tl_at){on, n->file, n->line, NULL}, TL_EINPLACE,
+                        "%sinput %d of %s%s was changed in place by %s: %s", who, k, n->op->name,
+                        tl_shown_text(name, t, n->in[k]), tl_changer_text(text, by), why);
+}
+
+/* ---- the order ---- */
 
 /* The node of this tape that made x; -1 for leaves and other owners. Follows what a vjp has
  * detached to its source only if asked: a re-run depends on the source, gradients do not. */

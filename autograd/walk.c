@@ -305,6 +305,21 @@ tl_given tl_given_of(const tl_node *n, uint32_t node, uint32_t first, const tl_v
                       n->n_out, g->in,   g->dy,   g->wants, g->dx, NULL};
 }
 
+tl_tensor tl_hold(tl_tape *t, tl_tensor x)
+{
+    const tl_value *v = tl_peek(t, x);
+    if (v == NULL || v->st == NULL || x.owner != t->values.owner)
+        return x;
+    tl_tensor y = tl_tape_value(t, &v->a, v->st);
+    tl_value *h = tl_peek(t, y);
+    if (h != NULL) {
+        h->held = true;
+        h->source = x;
+        tl_batch_like(h, v);
+    }
+    return y;
+}
+
 tl_status tl_walk_vjp(tl_walk *w, uint32_t node, uint32_t first, tl_vjp *g)
 {
     tl_tape *t = w->t;

@@ -3,7 +3,22 @@
 #ifndef TL_WALK_H
 #define TL_WALK_H
 
-/* ---- order.c: the canonical order ---- */
+/* ---- order.c: what a node reads; the canonical order ---- */
+
+/* The node that made x, if it is a view that shows no element twice; else NULL. */
+const tl_node *tl_view_at(const tl_tape *t, tl_tensor x);
+/* The leaf that x is, or shows through such views; TL_NONE if there is none. */
+tl_tensor tl_leaf_under(const tl_tape *t, tl_tensor x);
+/* Where the gradient of input k of n accumulates: a leaf, or a fixed value of which n makes an
+ * unfixed one (batch/derived.c), seen through views. TL_NONE: it goes on to the input's node. */
+tl_tensor tl_accumulates(const tl_tape *t, const tl_node *n, int k);
+
+/* Whether input k of a node, or output k - n_in, has been overwritten since, and by whom. */
+bool tl_changed_since(tl_tape *t, uint32_t node, int k, tl_changer *by);
+/* Fails if input k of a node has been. Tape `on` then gets an error, which begins with `who` and
+ * says why that matters. */
+tl_status tl_input_unchanged(tl_tape *t, uint32_t node, int k, tl_tape *on, const char *who,
+                             const char *why);
 
 /* Post-order from some nodes, inputs from left to right. The path back is kept in the nodes
  * (tl_node.link), so that deep graphs do not exhaust the C stack and nodes that are not reached
@@ -135,6 +150,9 @@ void tl_walk_free_since(tl_walk *w, uint32_t mark);
 
 /* Whether n only views a leaf: then uses of its output are uses of the leaf. */
 bool tl_walk_skips(const tl_walk *w, const tl_node *n);
+/* x under a new record, which the walk holds: it stays when x is released. */
+tl_tensor tl_hold(tl_tape *t, tl_tensor x);
+
 /* Whether x is in the walk's range of values. */
 static inline bool tl_walk_holds(const tl_walk *w, tl_tensor x)
 {

@@ -1,4 +1,5 @@
-/* array.c: dtypes, shapes and strides, broadcasting, views, access to elements. */
+/* array.c: dtypes, shapes and strides, broadcasting, views, access to elements, arrays with memory
+ * of their own. */
 #include "tensor/array.h"
 
 #include <stdio.h>
@@ -404,9 +405,11 @@ void tl_array_put(const tl_array *a, int64_t flat, double x)
     tl_fpenv_leave(saved);
 }
 
-/* ---- layout ---- */
+/* ---- arrays with memory of their own ---- */
 
-tl_status tl_array_lay(tl_array *a, bool strided, size_t *bytes, tl_err *err)
+/* Checks the dtype and dims of an array without memory, sets *bytes to what it needs and, unless
+ * they are set already (`strided`), its strides. */
+static tl_status lay(tl_array *a, bool strided, size_t *bytes, tl_err *err)
 {
     const tl_dtype d = a->dtype;
     if (d == TL_DTYPE_DEFAULT)
@@ -446,5 +449,23 @@ tl_status tl_shape_lay(const tl_shape *s, tl_dtype d, tl_array *a, size_t *bytes
 {
     *a = (tl_array){.dtype = d, .ndim = s->ndim};
     memcpy(a->dim, s->dim, sizeof a->dim);
-    return tl_array_lay(a, false, bytes, err);
+    return lay(a, false, bytes, err);
+}
+
+tl_status tl_arrays_new(tl_arena *arena, tl_array *a, int n, bool strided, tl_storage **st,
+                        tl_err *err)
+{
+    for (int i = 0; i < n; i++) {
+        size_t bytes = 0;
+        st[i] = NULL;
+        tl_status s = lay(&a[i], strided, &bytes, err);
+        if (s == TL_OK && arena != NULL && (st[i] = tl_storage_new(arena, bytes, false)) == NULL)
+            s = tl_storage_lack(bytes, err);
+        for (; s != TL_OK && i > 0; i--)
+            tl_storage_release(st[i - 1]);
+        if (s != TL_OK)
+            return s;
+        a[i].data = st[i] == NULL ? NULL : st[i]->data;
+    }
+    return TL_OK;
 }

@@ -1,4 +1,4 @@
-/* copy.c: copies strided arrays, and finds where two differ; arrays with memory of their own. */
+/* copy.c: copies strided arrays, and finds where two differ. */
 #include <string.h>
 
 #include "tensor/operands.h"
@@ -121,24 +121,4 @@ int64_t tl_arrays_differ(const tl_array *a, const tl_array *b)
             return i;
     }
     return -1;
-}
-
-/* ---- arrays with memory of their own ---- */
-
-tl_status tl_arrays_new(tl_arena *arena, tl_array *a, int n, bool strided, tl_storage **st,
-                        tl_err *err)
-{
-    for (int i = 0; i < n; i++) {
-        size_t bytes = 0;
-        st[i] = NULL;
-        tl_status s = tl_array_lay(&a[i], strided, &bytes, err);
-        if (s == TL_OK && arena != NULL && (st[i] = tl_storage_new(arena, bytes, false)) == NULL)
-            s = tl_storage_lack(bytes, err);
-        for (; s != TL_OK && i > 0; i--)
-            tl_storage_release(st[i - 1]);
-        if (s != TL_OK)
-            return s;
-        a[i].data = st[i] == NULL ? NULL : st[i]->data;
-    }
-    return TL_OK;
 }

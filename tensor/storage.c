@@ -419,14 +419,15 @@ static bool reaches(const reach *r, int n, int64_t low, int64_t high, int *steps
     int64_t first = -floor_div(most - low, r->stride), last = floor_div(high - least, r->stride);
     first = first < r->lo ? r->lo : first;
     last = last > r->hi ? r->hi : last;
-    for (int64_t t = first; t <= last; t++) {
-        if (--*steps < 0)
+    for (int64_t t = first; t <= last; t++)
+        if (--*steps < 0 || reaches(r + 1, n - 1, low - r->stride * t, high - r->stride * t, steps))
             return true;
-        if (reaches(r + 1, n - 1, low - r->stride * t, high - r->stride * t, steps))
-            return true;
-    }
     return false;
 }
+
+#define X(id, text, bytes, is_float) bytes,
+static const uint8_t bytes_of[] = {0, TL_DTYPE_LIST(X)}; /* tl_dtype_size lies above this file */
+#undef X
 
 bool tl_arrays_overlap(const tl_array *a, const tl_array *b)
 {
@@ -437,7 +438,7 @@ bool tl_arrays_overlap_apart(const tl_array *a, const tl_array *b, int64_t apart
 {
     reach r[2 * TL_MAX_DIMS];
     int n = 0, steps = STEPS;
-    int64_t ea = (int64_t)tl_dtype_size(a->dtype), eb = (int64_t)tl_dtype_size(b->dtype);
+    const int64_t ea = bytes_of[a->dtype], eb = bytes_of[b->dtype];
     bool empty = false;
     for (int i = 0; i < a->ndim; i++) {
         empty |= a->dim[i] == 0;
@@ -490,9 +491,8 @@ const char *tl_changer_text(char buf[TL_CHANGER_TEXT], tl_changer by)
 
 void tl_changes_free(tl_change *c)
 {
-    while (c != NULL) {
-        tl_change *next = c->next;
+    for (tl_change *next; c != NULL; c = next) {
+        next = c->next;
         tl_free_raw(c);
-        c = next;
     }
 }

@@ -79,9 +79,6 @@ void tl_storage_release(tl_storage *s); /* NULL is fine */
 /* Checks a shape as tl_shape_check does, and describes it as a row-major array without memory that
  * needs so many bytes. */
 tl_status tl_shape_lay(const tl_shape *s, tl_dtype d, tl_array *a, size_t *bytes, tl_err *err);
-/* Checks the dtype and dims of an array without memory, sets *bytes to what it needs and, unless
- * they are set already (`strided`), its strides. */
-tl_status tl_array_lay(tl_array *a, bool strided, size_t *bytes, tl_err *err);
 /* Checks n arrays in the same way, lays them out row-major unless strided says that their strides
  * are set, and gives each a block st[i] with undefined contents. arena NULL: without blocks. */
 tl_status tl_arrays_new(tl_arena *arena, tl_array *a, int n, bool strided, tl_storage **st,
