@@ -96,8 +96,14 @@ static uint64_t print_of(const tl_walk *w, const tl_node *n, const uint32_t *pla
     const tl_value *y = tl_values_at(&w->t->values, n->out);
     uint64_t h = tl_mix_text(0, n->op->name);
     h = tl_mix(tl_mix(h, (uint64_t)y->a.dtype), (uint64_t)n->n_in);
-    for (int k = 0; k < n->n_in; k++)
+    for (int k = 0; k < n->n_in; k++) {
+        const tl_value *v = tl_peek(w->t, n->in[k]);
+        char kind[TL_ATTRS_TEXT];
         h = tl_mix(h, print_of_input(w, n->in[k], y, place));
+        /* The views of a parameter tell which accumulator the use has. */
+        if (v != NULL && v->needs_grad && !y->fixed && !tl_is_none(tl_accumulates(w->t, n, k)))
+            h = tl_mix_text(h, tl_use_kind(w->t, n, k, kind));
+    }
     return h;
 }
 
@@ -106,24 +112,29 @@ static bool alike(const tl_print *x, const tl_print *y)
     return x->n == y->n && memcmp(x->node, y->node, x->n * sizeof *x->node) == 0;
 }
 
-/* Under TL_STRICT: an error if call k, whose walk begins at node `first`, runs the program of the
+/* Under TL_STRICT: an error if call k, whose walk begins at node `first`, runs the program of a
  * call before it on what has been recorded since. It is then another micro-batch in one recording,
  * whose gradients no sum continues. last: its print, or for a graph that of the last of its calls
  * which add to those of this tape. */
 static tl_status check_reset(tl_at at, int k, const tl_print *last, uint32_t first)
 {
     const tl_tape *t = at.tape;
-    const tl_print *before = k > 0 && k <= t->prints.n ? &t->prints.print[k - 1] : NULL;
-    if (!(t->now.mode & TL_STRICT) || before == NULL || before->node == NULL || last->ragged ||
-        before->ragged || before->generation != t->generation || first < before->recorded ||
-        !alike(before, last))
+    const bool asked = t->now.mode & TL_STRICT && !last->ragged;
+    int i = asked ? k < t->prints.n ? k : t->prints.n : 0;
+    while (--i >= 0) {
+        const tl_print *before = &t->prints.print[i];
+        if (before->node != NULL && !before->ragged && before->generation == t->generation &&
+            first >= before->recorded && alike(before, last))
+            break;
+    }
+    if (i < 0)
         return TL_OK;
     return tl_tape_fail(at, TL_EUSAGE,
-                        "tl_backward: TL_STRICT: call %d runs the program of the call before, on "
+                        "tl_backward: TL_STRICT: call %d runs the program of call %d again, on "
                         "what has been recorded since; each micro-batch needs a tl_tape_reset, or "
                         "its sums do not go on with those of the last (two losses of one "
                         "micro-batch: record both before the first call, or pass .ragged = true)",
-                        k + 1);
+                        k + 1, i + 1);
 }
 
 /* Compares x, the print of call k of this micro-batch, with that of earlier micro-batches; the
@@ -141,6 +152,13 @@ static tl_status meet(tl_at at, int k, tl_print x, const uint32_t *order)
                                 k + 1, p->n);
         return keep(at, x);
     }
+    if (t->now.mode & TL_STRICT && x.apart && !x.ragged)
+        return tl_tape_fail(
+            at, TL_EUSAGE,
+            "tl_backward: TL_STRICT: call %d of this micro-batch, from what depends "
+            "on no sample, counts once for each micro-batch; call it in the last "
+            "one alone, after the others (.partial and .ragged = true)",
+            k + 1);
     const tl_print *before = &p->print[k];
     uint32_t i = 0;
     while (i < x.n && i < before->n && before->node[i] == x.node[i])
@@ -195,7 +213,7 @@ uint64_t tl_print_made(tl_tape *l, tl_tensor x)
 tl_status tl_prints_check(tl_walk *w)
 {
     tl_tape *t = w->t;
-    tl_print x = {.ragged = w->opt.ragged};
+    tl_print x = {.ragged = w->opt.ragged, .apart = tl_peek(t, w->y)->batch == TL_FREE};
     uint32_t *order, *place;
     const tl_value *c = tl_peek(t, w->opt.cotangent);
     if (t->now.mode & TL_STRICT && c != NULL && (c->batch == TL_TOTAL || c->batch == TL_MIXED))

@@ -95,6 +95,7 @@ static tl_graph *graph_new(tl_tape *user, int n_in, int n_out, tl_graph_options 
     g->n_in = n_in;
     g->n_out = n_out;
     g->in = tl_bump_get(&g->bump, (size_t)n_in * sizeof *g->in);
+    g->given = tl_bump_get(&g->bump, (size_t)n_in * sizeof *g->given);
     g->out = tl_bump_get(&g->bump, (size_t)n_out * sizeof *g->out);
     g->tracing = tl_tracing_new(user->arena);
     if (g->tracing != NULL) {
@@ -102,7 +103,7 @@ static tl_graph *graph_new(tl_tape *user, int n_in, int n_out, tl_graph_options 
         g->tracing->frozen = user->model != NULL ? user->model->frozen : 0;
         g->t = tl_trace_tape(user, g->tracing);
     }
-    if (g->in == NULL || g->out == NULL || g->t == NULL) {
+    if (g->in == NULL || g->given == NULL || g->out == NULL || g->t == NULL) {
         tl_object_end(g);
         return NULL;
     }
@@ -131,14 +132,16 @@ static void set_input(tl_graph *g, int i, tl_tensor x)
     v->batch = tl_peek(g->user, x)->batch; /* whichever part of the samples x is */
     v->samples = tl_peek(g->user, x)->samples;
     v->fixed = is_fixed(g, x);
+    g->given[i] = *v;
 }
 
 /* x can be input i, as far as its dependence on the batch goes. */
 static bool depends_alike(const tl_graph *g, int i, tl_tensor x)
 {
-    const tl_value *v = tl_peek(g->user, x), *was = tl_peek(g->t, g->in[i]);
+    const tl_value *v = tl_peek(g->user, x), *was = &g->given[i];
+    const uint64_t print = tl_peek(g->t, g->in[i])->print;
     return v->batch == was->batch && v->samples == was->samples && is_fixed(g, x) == was->fixed &&
-           (was->print == 0 || was->print == tl_derived_print(g->user, x));
+           (print == 0 || print == tl_derived_print(g->user, x));
 }
 
 tl_status tl_graph_input_fits(const tl_graph *g, const tl_tensor *in, int i, const tl_at *at)
@@ -163,8 +166,8 @@ tl_status tl_graph_input_fits(const tl_graph *g, const tl_tensor *in, int i, con
                             "tl_graph_run: input %d depends on the batch otherwise than the one "
                             "that the graph was traced with (tl_batch_of: %d, %d; of %lld samples, "
                             "%lld), or is another constant, of which weights are made",
-                            i, v->batch, was->batch, (long long)v->samples,
-                            (long long)was->samples);
+                            i, v->batch, g->given[i].batch, (long long)v->samples,
+                            (long long)g->given[i].samples);
     return tl_tape_fail(*at, TL_EUSAGE,
                         "tl_graph_run: inputs %d and %d are %s tensor, which they were %s "
                         "when the graph was traced",

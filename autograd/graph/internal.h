@@ -154,7 +154,8 @@ struct tl_graph {
     int line;
     int n_in, n_out;
     tl_tensor *in, *out; /* handles of the trace */
-    bool needs_grad;     /* an output needs one */
+    tl_value *given; /* by input: how it depends on samples, before the program tells its axis */
+    bool needs_grad; /* an output needs one */
     /* The settings of the user's tape and model at the trace. Other settings take another graph. */
     const tl_choice *traced_choice;
     unsigned traced_mode;
