@@ -101,7 +101,6 @@ static bool before(const tl_accumulator *a, const tl_accumulator *b)
     return a->call != b->call ? a->call < b->call : strcmp(a->kind, b->kind) < 0;
 }
 
-/* The accumulator that follows `after` in that order (-1: the first one); -1: no more. */
 int tl_acc_next(const tl_leaf_grad *g, int after)
 {
     int next = -1;

@@ -315,8 +315,9 @@ static tl_status run(making *k)
     if (k->operand && !(c->mode & TL_APART) && k->in[op->mutates].owner == t->values.owner)
         k->value[op->mutates]->consumed = true;
     t->n_nodes++;
-    tl_tell_recorded(t);
-    return TL_OK;
+    s = tl_tell_recorded(t);
+    t->n_nodes -= s != TL_OK;
+    return s;
 }
 
 /* ---- the call ---- */

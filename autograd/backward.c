@@ -9,8 +9,6 @@
 #include "autograd/batch.h"
 #include "tensor/threads.h"
 
-/* Releases the values that no vjp will read. The others are released as the walk passes them. A vjp
- * that reads what its op does not declare to save finds it gone. */
 void tl_walk_free_unsaved(tl_walk *w)
 {
     tl_tape *t = w->t;
@@ -74,7 +72,6 @@ static tl_status check_saved(tl_walk *w, uint32_t i, unsigned reads)
     return TL_OK;
 }
 
-/* The cotangent of a value: those of its uses, added in order; TL_NONE if there are none. */
 tl_tensor tl_walk_collect(tl_walk *w, const tl_inbox *b)
 {
     tl_tensor sum = TL_NONE;

@@ -178,8 +178,8 @@ tl_status tl_assign_at(tl_at at, tl_tensor dst, tl_tensor x)
         return tl_error_status(t);
     if (!of_model(t, dst))
         return tl_tape_fail(at, TL_EUSAGE,
-                            "tl_assign: only tensors of the model and views of them can be "
-                            "written; value %u is the tape's",
+                            "tl_assign: only tensors of the model and views of them that repeat "
+                            "nothing can be written; value %u is none",
                             dst.index);
     char a[TL_SHAPE_TEXT], b[TL_SHAPE_TEXT];
     if (!tl_array_same_shape(&d->a, &v->a) || d->a.dtype != v->a.dtype)
@@ -227,13 +227,13 @@ bool tl_usable(tl_at at, tl_tensor x, const char *who)
 
 tl_shape tl_shape_of(tl_tape *t, tl_tensor x)
 {
-    tl_value *v = tl_failed(t) ? NULL : tl_peek(t, x);
+    const tl_value *v = tl_lives(t) ? tl_peek(t, x) : NULL;
     return v == NULL ? (tl_shape){0} : tl_array_shape(&v->a);
 }
 
 tl_dtype tl_dtype_of(tl_tape *t, tl_tensor x)
 {
-    tl_value *v = tl_failed(t) ? NULL : tl_peek(t, x);
+    const tl_value *v = tl_lives(t) ? tl_peek(t, x) : NULL;
     return v == NULL ? TL_F32 : v->a.dtype;
 }
 

@@ -214,8 +214,8 @@ tl_status tl_observe_like(tl_tape *dst, const tl_tape *src);
 tl_status tl_tell(tl_tape *t, const tl_seen *s, bool ran);
 /* Tells them that it is about to run. */
 void tl_tell_runs(tl_tape *t, const tl_seen *s);
-/* Tells them that the last node has been recorded. */
-void tl_tell_recorded(tl_tape *t);
+/* Tells them that the last node has been recorded; the tape's status then. */
+tl_status tl_tell_recorded(tl_tape *t);
 /* Runs the kernel of a call whose arrays are ready, in the right floating-point environment. The
  * operand of an op that changes one is output 0, or is copied there first. */
 tl_status tl_op_run(tl_call *c);
@@ -232,6 +232,8 @@ tl_tensor tl_folded(tl_at at, tl_tensor x, tl_tensor acc, const tl_array *a, tl_
 tl_value *tl_readable(tl_at at, tl_tensor x, const char *who);
 /* The handle of the model's tensor i, which must be there. */
 tl_tensor tl_model_handle(const tl_model *m, uint32_t i);
+/* tl_tape_reset, of a trace too. */
+void tl_tape_rewind(tl_tape *t);
 /* Counts n optimizer steps (tl_tape_steps), for a graph whose backwards are still to come. */
 tl_status tl_steps_count(tl_at at, int n);
 

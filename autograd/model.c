@@ -96,7 +96,8 @@ static tl_tensor unnamed(tl_model *m, const char *who, bool zeros, const void *d
     pthread_mutex_lock(&m->lock);
     tl_value *v = err.status != TL_OK ? NULL : add_value(m, dtype, &shape, &x, &err);
     if (v == NULL)
-        tl_fail(&m->head.err, err.status, "%s: %.800s (%.90s:%d)", who, err.message, file, line);
+        tl_fail(&m->head.err, err.status, "%s: %.800s (%.90s:%d)", who, err.message,
+                file == NULL ? "?" : file, line);
     pthread_mutex_unlock(&m->lock);
     if (v != NULL && data != NULL && v->st->bytes)
         memcpy(v->a.data, data, v->st->bytes);
@@ -270,7 +271,8 @@ static tl_status find_or_make(tl_model *m, const char *name, tl_dtype dtype, con
         s = insert(m, at, name, *index = x.index, param, err);
     if (s != TL_OK) { /* leave no trace of the attempt */
         rollback(m, x.index);
-        return tl_fail(err, s, "'%.100s' could not be initialised", name);
+        return tl_fail(err, s, "'%.100s' could not be initialised%s", name,
+                       s == TL_ENOMEM ? ": no memory" : "");
     }
     m->names += param;
     m->entry[at].frozen = param && frozen_at_birth(m, name);

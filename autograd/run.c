@@ -30,11 +30,13 @@ tl_status tl_tell(tl_tape *t, const tl_seen *s, bool ran)
     const tl_observer *o;
     tl_status status = TL_OK;
     void *ctx;
+    t->telling++;
     for (int i = 0; status == TL_OK && (o = next(t, &i, s->call, &ctx)) != NULL;) {
         if ((ran ? o->ran : o->records) != NULL)
             status = (ran ? o->ran : o->records)(ctx, t, s);
         status = status == TL_OK ? tl_error_status(t) : status;
     }
+    t->telling--;
     return status == TL_OK
                ? TL_OK
                : tl_tape_fail((tl_at){t, s->file, s->line, s->by}, status,
@@ -45,16 +47,21 @@ void tl_tell_runs(tl_tape *t, const tl_seen *s)
 {
     const tl_observer *o;
     void *ctx;
+    t->telling++;
     for (int i = 0; (o = next(t, &i, s->call, &ctx)) != NULL;)
         if (o->runs != NULL)
             o->runs(ctx, t, s);
+    t->telling--;
 }
 
-void tl_tell_recorded(tl_tape *t)
+tl_status tl_tell_recorded(tl_tape *t)
 {
+    t->telling++;
     for (int i = 0; i < t->n_watchers; i++)
         if (t->watcher[i].o->recorded != NULL)
             t->watcher[i].o->recorded(t->watcher[i].ctx, t, t->n_nodes - 1);
+    t->telling--;
+    return t->n_watchers > 0 ? tl_error_status(t) : TL_OK;
 }
 
 /* ---- what computes a call ---- */

@@ -141,14 +141,18 @@ tl_status tl_observe(tl_tape *t, const tl_observer *o, void *ctx)
     return TL_OK;
 }
 
+/* While callbacks are under way, others keep their places in the list, so that each is told. */
 void tl_observe_end(tl_tape *t, const tl_observer *o)
 {
+    static const tl_observer nobody;
     if (!tl_lives(t))
         return;
     int kept = 0;
-    for (int i = 0; i < t->n_watchers; i++)
-        if (t->watcher[i].o != o)
-            t->watcher[kept++] = t->watcher[i];
+    for (int i = 0; i < t->n_watchers; i++) {
+        const tl_watcher w = t->watcher[i];
+        if (t->telling > 0 || (w.o != o && w.o != &nobody))
+            t->watcher[kept++] = w.o == o ? (tl_watcher){&nobody, NULL} : w;
+    }
     t->n_watchers = kept;
     note_watched(t);
 }
@@ -269,5 +273,6 @@ tl_status tl_site_check(tl_at at, const char *name, uint32_t index)
     return tl_tape_fail(at, TL_ENAME,
                         "'%.100s' is of a layer called at %.90s:%d and, in the same recording, of "
                         "one at %.90s:%d; name one otherwise, or share it by .shared = true",
-                        name, a.file, a.line, b.file, b.line);
+                        name, a.file == NULL ? "?" : a.file, a.line, b.file == NULL ? "?" : b.file,
+                        b.line);
 }

@@ -53,10 +53,8 @@ tl_tape *tl_tape_new(tl_model *m)
 
 tl_model *tl_tape_model(const tl_tape *t) { return tl_lives(t) ? t->model : NULL; }
 
-void tl_tape_reset(tl_tape *t)
+void tl_tape_rewind(tl_tape *t)
 {
-    if (!tl_lives(t) || !tl_between(t, "tl_tape_reset"))
-        return;
     TL_TELL(t, reset, t);
     tl_check_waiting(tl_nowhere(t), "tl_tape_reset");
     tl_values_drop(&t->values, 0);
@@ -72,6 +70,17 @@ void tl_tape_reset(tl_tape *t)
     tl_bump_rewind(&t->bump, 0);
     if (++t->generation == 0)
         t->generation = 1;
+}
+
+void tl_tape_reset(tl_tape *t)
+{
+    if (!tl_lives(t) || !tl_between(t, "tl_tape_reset"))
+        return;
+    if (t->recorder == NULL)
+        tl_tape_rewind(t);
+    else
+        tl_tape_fail(tl_nowhere(t), TL_ETRACED,
+                     "tl_tape_reset: not inside a traced function; call it between runs");
 }
 
 void tl_tape_limit(tl_tape *t, int steps)

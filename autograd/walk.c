@@ -298,7 +298,6 @@ tl_status tl_walk_prepare(tl_walk *w)
 
 /* ---- what visits and folds share ---- */
 
-/* What observers are told of a vjp. */
 tl_given tl_given_of(const tl_node *n, uint32_t node, uint32_t first, const tl_vjp *g)
 {
     return (tl_given){n->op,    n->file, n->line, node,     first, n->n_in,

@@ -114,7 +114,6 @@ void tl_derived_left(tl_tape *t, tl_leaf_grad *theirs, tl_tape *trace, const tl_
     theirs->born = mine->born == traced ? now : now - 1;
 }
 
-/* The parameters that a derived value is made of must not change while a gradient waits in it. */
 tl_status tl_derived_check(tl_tape *t, tl_tensor leaf)
 {
     tl_value *v = tl_peek(t->lasting, leaf);

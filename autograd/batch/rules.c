@@ -143,7 +143,8 @@ tl_status tl_batch_axis_model_at(tl_model *m, tl_tensor x, int axis, const char 
         tl_fail(&e, TL_ESTALE, "tl_batch_axis: not a tensor of this model");
     else if (set_axis(v, axis, name == NULL, name, &e) == TL_OK)
         return TL_OK;
-    return tl_fail(&m->head.err, e.status, "%.800s (%.90s:%d)", e.message, file, line);
+    return tl_fail(&m->head.err, e.status, "%.800s (%.90s:%d)", e.message,
+                   file == NULL ? "?" : file, line);
 }
 
 void tl_batch_samples_of(tl_tape *t, tl_tensor y, tl_tensor x, int axis)

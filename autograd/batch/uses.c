@@ -289,6 +289,11 @@ tl_status tl_use_of(tl_walk *w, const tl_node *n, int k, const tl_tensor *dy, tl
     u->n_saved = u->by_op ? n->n_in + 2 * n->n_out : 1;
     u->saved = tl_tape_room(t, (size_t)u->n_saved, sizeof *u->saved);
     TL_TRY(tl_error_status(t));
+    for (int j = 0; j < n->n_in; j++) /* by an observer */
+        if (!tl_is_none(n->in[j]) && tl_peek(t, n->in[j]) == NULL)
+            return tl_tape_fail(w->at, TL_ESTALE,
+                                "tl_backward: input %d of %s was removed from the model meanwhile",
+                                j, n->op->name);
     for (int j = 0; j < u->n_saved; j++) {
         tl_saved *s = &u->saved[j];
         const int out = j - n->n_in, grad = out - n->n_out;

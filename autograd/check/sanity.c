@@ -56,6 +56,9 @@ static tl_status check_inputs_kept(tl_shadow *s, const tl_subject *f)
         if (was == NULL || is == NULL)
             return tl_fail(&s->err, TL_EUSAGE, "the function resets %s tape",
                            was == NULL ? "its caller's" : "its");
+        if (was->st == NULL || is->st == NULL)
+            return tl_fail(&s->err, TL_EUSAGE, "the function releases %s input %d",
+                           was->st == NULL ? "its caller's" : "its", i);
         if (tl_arrays_differ(&was->a, &is->a) >= 0)
             return tl_fail(&s->err, TL_EINPLACE, "the function changes its input %d", i);
     }

@@ -353,7 +353,6 @@ tl_status tl_bind_all(tl_graph *g, const tl_tensor *in)
 
 /* ---- steps that add to a gradient ---- */
 
-/* s adds to the accumulator of a gradient. */
 bool tl_step_folds(const tl_graph *g, const tl_plan_step *s)
 {
     return s->fused == NULL && tl_node_mutates(&g->t->node[s->node]) && s->n_out == 1 &&

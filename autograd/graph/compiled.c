@@ -21,6 +21,8 @@ tl_compiled *tl_compile_at(tl_at at, tl_program *f, int n_out, void *ctx, tl_gra
     tl_tape *t = at.tape;
     if (!tl_lives(t) || TL_NEED_AT(at, f) != TL_OK || TL_NEED_N_AT(at, f, n_out) != TL_OK)
         return NULL;
+    if (!tl_object_given(t))
+        return tl_tape_fail(at, TL_ESTALE, "tl_compile: the tape is being freed"), NULL;
     tl_tape_graphs *all = tl_graphs_of(t);
     tl_compiled *c = all == NULL ? NULL : tl_calloc(1, sizeof *c);
     if (c == NULL)
@@ -67,18 +69,13 @@ static void drop_over(tl_compiled *c)
     c->n = kept;
 }
 
-static tl_status no_tape(tl_compiled *c)
-{
-    return tl_fail(&c->head.err, TL_ESTALE, "tl_run: the tape of the program has been freed");
-}
-
 static tl_status run_held(const char *file, int line, tl_compiled *c, const tl_tensor *in, int n_in,
                           tl_tensor *out)
 {
     for (int i = 0; out != NULL && i < c->n_out; i++)
         out[i] = TL_NONE;
     if (c->tape == NULL)
-        return no_tape(c);
+        return tl_fail(&c->head.err, TL_ESTALE, "tl_run: the tape of the program has been freed");
     const tl_at at = {c->tape, file, line, NULL};
     TL_TRY(tl_tape_need(at, "tl_run", "in", in != NULL, n_in));
     TL_TRY(tl_tape_need(at, "tl_run", "out", out != NULL, c->n_out));
@@ -89,7 +86,7 @@ static tl_status run_held(const char *file, int line, tl_compiled *c, const tl_t
     drop_over(c);
     tl_graph *g = tl_trace_at(at, c->f, in, n_in, c->n_out, c->ctx, c->opt);
     if (g == NULL)
-        return c->tape == NULL ? no_tape(c) : tl_error_status(c->tape);
+        return tl_error_status(c->tape);
     tl_object_take(g); /* it is the compiled program's */
     /* grown only now, since the trace may have run c, too */
     if (!tl_grow(&c->graph, &c->cap, c->n, sizeof *c->graph)) {

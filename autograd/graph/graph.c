@@ -220,12 +220,18 @@ static tl_status record(tl_graph *g, tl_at at, tl_program *f, const tl_tensor *i
     }
     g->tracing->given = in;
     g->tracing->whole = true;
+    tl_tape *u = g->user;
     const void *before = tl_recording;
+    const char *inside = u->inside;
     tl_recording = g->t->model;
+    u->inside = "a traced function (use the tape that it is given)";
     f(g->t, g->in, g->n_in, g->out, g->n_out, ctx);
+    u->inside = inside;
     tl_recording = before;
     g->prints = g->t->prints;
     g->t->prints = (tl_prints){0};
+    if (u->head.err.status != TL_OK)
+        return tl_fail(&g->head.err, u->head.err.status, "%s", u->head.err.message);
     if (tl_failed(g->t))
         return tl_fail(&g->head.err, tl_error_status(g->t), "%s", tl_error(g->t));
     for (int i = 0; i < g->n_out; i++) {
@@ -291,18 +297,14 @@ tl_graph *tl_trace_at(tl_at at, tl_program *f, const tl_tensor *in, int n_in, in
                             (long long)l->again_steps),
                NULL;
     const int64_t began = now();
-    const bool given = tl_object_given(at.tape);
     tl_graph *g = graph_new(at.tape, n_in, n_out, o);
     if (g == NULL)
         return tl_tape_fail(at, TL_ENOMEM, "tl_trace: no memory for a graph"), NULL;
     g->file = at.file;
     g->line = at.line;
-    tl_object_hold(at.tape); /* the program may free it */
     tl_status s = tl_graph_keys_begin(g);
     if (s == TL_OK)
         s = record(g, at, f, in, ctx);
-    if (given && !tl_object_given(at.tape))
-        s = tl_fail(&g->head.err, TL_ESTALE, "tl_trace: the program has freed the tape");
     tl_fpenv saved = tl_fpenv_enter(); /* constants are read and computed */
     if (s == TL_OK)
         s = compile(g);
@@ -315,7 +317,6 @@ tl_graph *tl_trace_at(tl_at at, tl_program *f, const tl_tensor *in, int n_in, in
         tl_object_end(g);
         g = NULL;
     }
-    tl_object_release(at.tape);
     return g;
 }
 

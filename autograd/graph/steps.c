@@ -2,7 +2,6 @@
  * writes, and how it runs. */
 #include "autograd/graph/internal.h"
 
-/* Where x lies. */
 tl_spot tl_spot_of(tl_graph *g, tl_tensor x)
 {
     x = tl_graph_resolve(g, x);

@@ -199,7 +199,7 @@ tl_pattern *tl_rule_trace(tl_rule_call *c, bool search, tl_tape *t, tl_bump *mem
     tl_err e = {.status = TL_OK};
     tl_pattern *p = NULL;
     tl_error_clear(t);
-    tl_tape_reset(t);
+    tl_tape_rewind(t);
     tl_tracing_of(t)->n_hook = tl_tracing_of(t)->n_watch = 0;
     tl_rule_run(c, search, t, trace_leaf, c);
     if (tl_failed(t))
