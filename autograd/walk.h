@@ -51,37 +51,6 @@ tl_status tl_segment_restore(tl_tape *t, uint32_t n);
 /* Whether a segment that has not been recomputed yet will read that value. */
 bool tl_segment_awaits(const tl_tape *t, uint32_t value);
 
-/* ---- accumulators.c: the gradients of leaves ---- */
-
-/* The gradient record of a leaf: NULL if there is none yet. */
-tl_leaf_grad *tl_leaf_grad_find(tl_tape *t, tl_tensor leaf);
-/* The same, made on demand; NULL, with an error, when out of memory. */
-tl_leaf_grad *tl_leaf_grad_get(tl_tape *t, tl_tensor leaf);
-/* Removes the records of owner's leaves from `first` on; owner 0: all records. */
-void tl_leaf_grads_drop(tl_tape *t, uint32_t owner, uint32_t first);
-/* Makes the table by leaf anew after records have moved, or their leaves changed. */
-void tl_leaf_grads_key(tl_tape *t);
-/* The name in checkpoints, of parameters and derived values. */
-const char *tl_leaf_grad_name(const tl_tape *t, const tl_leaf_grad *g);
-
-/* The accumulator of a kind of use and a call: its index, or -1. get makes it on demand; -1, with
- * an error, when out of memory. */
-int tl_acc_find(const tl_leaf_grad *g, int call, const char *kind);
-int tl_acc_get(tl_tape *t, tl_leaf_grad *g, int call, const char *kind);
-/* The accumulator that is added after `after` (-1: the first one); -1: no more. */
-int tl_acc_next(const tl_leaf_grad *g, int after);
-/* Opens accumulator k in that dtype: zero (its storage blank) unless it is open already. */
-tl_status tl_acc_open(tl_tape *t, tl_leaf_grad *g, int k, tl_dtype dtype);
-/* Accumulator k as a value of the tape; TL_NONE if it is not open. */
-tl_tensor tl_acc_value(tl_tape *t, const tl_leaf_grad *g, int k);
-/* The gradient: all accumulators added in order and rounded once. */
-tl_tensor tl_leaf_grad_sum(tl_at at, const tl_leaf_grad *g, tl_dtype dtype);
-
-/* Drops all gradients, without a note in a trace. */
-void tl_grads_drop(tl_tape *t);
-/* TL_EUSAGE if anything waits for tl_accumulate. */
-tl_status tl_check_waiting(tl_at at, const char *who);
-
 /* ---- walk.c, backward.c: the walk of a backward ----
  *
  * The walk of tl_backward adds to the accumulators of leaves and may release values as it goes. The

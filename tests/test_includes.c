@@ -34,7 +34,7 @@ static const struct {
     {"autograd/kernels", " autograd tensor "},
     {"autograd/batch",   " autograd tensor "},
     {"autograd/check",   " autograd autograd/batch tensor "},
-    {"autograd/log",     " autograd tensor tensor/files "},
+    {"autograd/log",     " autograd autograd/batch tensor tensor/files "},
     {"autograd/log/read", " autograd/log tensor tensor/files "},
     {"autograd/graph",   " autograd autograd/batch autograd/log tensor "},
     {"autograd/replace", " autograd autograd/batch autograd/graph tensor "},
@@ -57,6 +57,8 @@ static const char sockets[] = " tl_op_add tl_op_fill tl_op_assign tl_op_sum_to "
                               "tl_probes_shipped tl_kernels_shipped tl_observers_shipped "
                               "tl_shipped_replacements tl_graph_replaces tl_batch_infer "
                               "tl_batch_assigns tl_batch_unfix "
+                              "tl_leaf_grad_find tl_leaf_grad_get tl_leaf_grad_sum "
+                              "tl_leaf_grads_drop tl_grads_drop tl_check_waiting "
                               "tl_fold_deal tl_fold_asks tl_fold_deliver "
                               "tl_fold_visited tl_prints_check tl_prints_step "
                               "tl_prints_end tl_prints_clear tl_prints_free "

@@ -3,6 +3,7 @@
  * The forward results of a pass are numbered when its backward begins, those of a vjp when it has
  * been recorded, those of an update at its end. A program may record calls in any order, so nodes
  * are walked from their results, inputs first, left to right. */
+#include "autograd/batch.h"
 #include "autograd/log/internal.h"
 
 static bool stopped(const tl_run_log *l) { return l->failure.status != TL_OK; }

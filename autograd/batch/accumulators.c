@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "autograd/internal.h"
+#include "autograd/batch.h"
 
 static uint64_t key_of(tl_tensor leaf) { return (uint64_t)leaf.owner << 32 | leaf.index; }
 
