@@ -178,9 +178,12 @@ tl_status tl_assign_at(tl_at at, tl_tensor dst, tl_tensor x)
         return tl_error_status(t);
     if (!of_model(t, dst))
         return tl_tape_fail(at, TL_EUSAGE,
-                            "tl_assign: only tensors of the model and views of them that repeat "
-                            "nothing can be written; value %u is none",
-                            dst.index);
+                            "tl_assign: only tensors of the model and views of them can be "
+                            "written; value %u %s",
+                            dst.index,
+                            tl_behind(t, dst, TL_VIEW, 0).owner == t->values.owner
+                                ? "is the tape's"
+                                : "shows elements more than once");
     char a[TL_SHAPE_TEXT], b[TL_SHAPE_TEXT];
     if (!tl_array_same_shape(&d->a, &v->a) || d->a.dtype != v->a.dtype)
         return tl_tape_fail(at, TL_ESHAPE, "tl_assign: %s %s cannot be written into %s %s",

@@ -139,8 +139,8 @@ tl_status tl_host(tl_tape *t, tl_host_when when, tl_host_fn *f, void *ctx);
 
 /* ---- contents out ---- */
 
-/* Shape and dtype are known without contents, so also in a traced function. For a handle that is
- * zero or stale they are 0-d and TL_F32, without an error. */
+/* Shape and dtype are known without contents: in a traced function, and on a tape that has failed.
+ * For a handle that is zero or stale they are 0-d and TL_F32, without an error. */
 tl_shape tl_shape_of(tl_tape *t, tl_tensor x);
 tl_dtype tl_dtype_of(tl_tape *t, tl_tensor x);
 /* The strided array behind x, borrowed; false if there is none. Its data is NULL in a trace, or if
@@ -204,7 +204,7 @@ typedef struct {
     bool retain;         /* keep values and saved tensors, so that backward can run again */
     bool partial;        /* allow parameters that y does not reach */
     bool ragged;         /* allow another program than in earlier micro-batches of the step (other
-                          * ops, fewer calls of tl_backward) and, under TL_STRICT, that of the call
+                          * ops, fewer calls of tl_backward) and, under TL_STRICT, that of a call
                           * before once more. Sums continue by call number: the calls of all
                           * micro-batches come first, or bits depend on the split (NUMERICS 10.3) */
     bool put_off;        /* leave parameters' gradients to tl_accumulate (traced: each run does) */

@@ -867,6 +867,18 @@ static tl_tensor f_resets_ours(tl_tape *on, const tl_tensor *in, int n, void *ct
     return tl_tanh(on, in[0]);
 }
 
+static uint32_t begun;
+
+static tl_tensor f_releases_ours(tl_tape *on, const tl_tensor *in, int n, void *ctx)
+{
+    tl_tensor y = tl_tanh(on, in[0]);
+    (void)n, (void)ctx;
+    if (begun < tl_segment_begin(t)) /* a segment that has not ended */
+        tl_segment_end(t, begun, NULL, 0, false);
+    begun = UINT32_MAX;
+    return y;
+}
+
 static tl_tensor f_backward(tl_tape *on, const tl_tensor *in, int n, void *ctx)
 {
     (void)n, (void)ctx;
@@ -907,6 +919,19 @@ static void results_that_cannot_be_looked_at(void **unused)
                 fail_msg("'%s' wanted: %s", bad[i].words, r.text);
             tl_error_clear(t);
         }
+}
+
+static void an_input_that_is_released_cannot_be_looked_at(void **unused)
+{
+    (void)unused;
+    tl_gradcheck_report r;
+    tl_tensor x = random_leaf(TL_F64, TL_DIMS(3));
+    begun = tl_segment_begin(t);
+    x = tl_exp(t, x);
+    assert_true(tl_gradcheck_with(t, f_releases_ours, &x, 1, NULL, &r, .seed = 0) != TL_RIGHT);
+    if (strstr(r.text, "the function releases its caller's input 0") == NULL)
+        fail_msg("%s", r.text);
+    tl_error_clear(t);
 }
 
 static void arguments_that_mean_nothing(void **unused)
@@ -1032,6 +1057,7 @@ const struct CMUnitTest tl_tests_gradients_checker[] = {
     TEST(inputs_that_a_trace_made),
     TEST(in_a_traced_function),
     TEST(results_that_cannot_be_looked_at),
+    TEST(an_input_that_is_released_cannot_be_looked_at),
     TEST(arguments_that_mean_nothing),
     TEST(without_inputs),
 };

@@ -519,27 +519,94 @@ static void a_program_whose_tape_is_freed_is_stale(void **state)
     }
 }
 
-static void frees_its_tape(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int m, void *ctx)
+typedef struct {
+    tl_tape *outer;
+    int use;
+} stray;
+
+/* Uses the tape that it is traced for instead of the one that it is given. */
+static void strays(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int m, void *ctx)
 {
-    tl_tape **tape = ctx;
-    tl_free(*tape);
-    *tape = NULL;
+    const stray *s = ctx;
+    tl_tensor x = four(s->outer, 1), dx;
     shows(t, in, n, out, m, NULL);
+    tl_require_grad(s->outer, x);
+    switch (s->use) {
+    case 0: tl_exp(s->outer, x); break;
+    case 1: tl_backward(s->outer, x, .cotangent = x); break;
+    case 2: tl_tape_reset(s->outer); break;
+    case 3: tl_free_objects((void *[]){s->outer}, 1); break;
+    case 4: tl_gradients(s->outer, x, &x, 1, x, &dx); break;
+    }
 }
 
-/* Which the trace still needs; there is nothing to run afterwards. */
-static void a_program_that_frees_its_tape_is_no_graph(void **state)
+/* What is done on the outer tape would be done once, as the program is traced. */
+static void a_program_keeps_to_its_own_tape(void **state)
 {
     (void)state;
-    tl_tape *t = tl_tape_new(NULL), *u = tl_tape_new(NULL);
-    tl_tensor x = four(t, 1), z = four(u, 1), y[3];
-    assert_null(tl_trace(t, frees_its_tape, &x, 1, 3, &t));
-    assert_null(t);
-    tl_compiled *c = tl_compile(u, frees_its_tape, 3, &u);
-    assert_int_equal(tl_run(c, &z, 1, y), TL_ESTALE);
-    assert_true(u == NULL && tl_is_none(y[0]));
-    assert_non_null(strstr(tl_error(c), "the tape of the program has been freed"));
-    tl_free(c);
+    for (int use = 0; use < 5; use++)
+        for (int runs = 0; runs < 2; runs++) {
+            tl_tape *t = tl_tape_new(NULL);
+            tl_tensor x = four(t, 1), y[3];
+            stray s = {t, use};
+            tl_compiled *c = tl_compile(t, strays, 3, &s);
+            if (runs)
+                assert_int_equal(tl_run(c, &x, 1, y), TL_EUSAGE);
+            else
+                assert_null(tl_trace(t, strays, &x, 1, 3, &s));
+            if (strstr(tl_error(t), "a traced function (use the tape that it is given)") == NULL)
+                fail_msg("%d: %s", use, tl_error(t));
+            tl_error_clear(t);
+            assert_false(tl_is_none(tl_exp(t, x))); /* which is as it was */
+            tl_free(c, t);
+        }
+}
+
+static void resets(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int m, void *ctx)
+{
+    (void)ctx;
+    shows(t, in, n, out, m, NULL);
+    tl_tape_reset(t);
+}
+
+static void a_reset_inside_a_program_is_refused(void **state)
+{
+    (void)state;
+    tl_tape *t = tl_tape_new(NULL);
+    tl_tensor x = four(t, 1), y[3];
+    tl_compiled *c = tl_compile(t, resets, 3, NULL);
+    assert_int_equal(tl_run(c, &x, 1, y), TL_ETRACED);
+    assert_non_null(strstr(tl_error(t), "tl_tape_reset: not inside a traced function"));
+    tl_free(c, t);
+}
+
+static void tells(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int m, void *ctx)
+{
+    tl_batch_axis(t, in[0], 1);
+    tl_tensor w = tl_param(t, ctx, "w", TL_F32, TL_DIMS(3, 2), .kind = TL_INIT_ONES);
+    (void)n, (void)m;
+    out[0] = tl_sum(t, tl_matmul(t, in[0], w), TL_ALL, false);
+    tl_backward(t, out[0]);
+    out[0] = tl_detach(t, out[0]);
+}
+
+/* A program may tell the axis of samples of its input, as it may when it is called. */
+static void a_program_tells_the_axis_of_its_input(void **state)
+{
+    (void)state;
+    static const float x[4][2][3] = {{{1, 2, 3}}};
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tape *t = tl_tape_new(m);
+    tl_compiled *c = tl_compile(t, tells, 1, m);
+    for (int i = 0; i < 3; i++) {
+        tl_tensor in = tl_data(t, x, TL_F32, TL_DIMS(4, 2, 3)), y;
+        if (tl_run(c, &in, 1, &y) != TL_OK)
+            fail_msg("%d: %s", i, tl_error(t));
+        assert_int_equal(tl_batch_of(t, in), 0);
+        tl_tape_reset(t);
+    }
+    assert_int_equal(tl_compiled_count(c), 1);
+    tl_free(c, t, m);
 }
 
 static void odd_name(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int m, void *ctx)
@@ -723,7 +790,9 @@ static void a_graph_does_not_run_inside_its_own_run(void **state)
 const struct CMUnitTest tl_tests_graph_edges[] = {
     cmocka_unit_test(a_graph_does_not_run_inside_its_own_run),
     cmocka_unit_test(a_program_whose_tape_is_freed_is_stale),
-    cmocka_unit_test(a_program_that_frees_its_tape_is_no_graph),
+    cmocka_unit_test(a_program_keeps_to_its_own_tape),
+    cmocka_unit_test(a_program_tells_the_axis_of_its_input),
+    cmocka_unit_test(a_reset_inside_a_program_is_refused),
     cmocka_unit_test(names_are_quoted_in_dot),
     cmocka_unit_test(a_result_takes_no_place_that_is_still_read),
     cmocka_unit_test(what_is_read_again_is_changed_all_the_same),

@@ -366,6 +366,73 @@ static void observers_come_and_go(void **unused)
     assert_int_equal(h[0].freed, 0);
 }
 
+/* An observer that leaves in its own callback hides that event from no other. */
+typedef struct {
+    tl_observer self;
+    int heard;
+} leaving;
+
+static void leave(leaving *l, tl_tape *t)
+{
+    l->heard++;
+    tl_observe_end(t, &l->self);
+}
+static tl_status leave_records(void *l, tl_tape *t, const tl_seen *c)
+{
+    return (void)c, leave(l, t), TL_OK;
+}
+static void leave_runs(void *l, tl_tape *t, const tl_seen *c) { (void)c, leave(l, t); }
+static void leave_recorded(void *l, tl_tape *t, uint32_t node) { (void)node, leave(l, t); }
+static void leave_reset(void *l, tl_tape *t) { leave(l, t); }
+
+static void one_that_leaves_hides_nothing(void **unused)
+{
+    const tl_observer events[] = {{.records = leave_records}, {.runs = leave_runs},
+                                  {.ran = leave_records},     {.recorded = leave_recorded},
+                                  {.reset = leave_reset},     {.freed = leave_reset}};
+    (void)unused;
+    for (size_t e = 0; e < sizeof events / sizeof *events; e++) {
+        leaving l[3] = {{events[e], 0}, {events[e], 0}, {events[e], 0}};
+        tl_tape *t = tl_tape_new(NULL);
+        for (int i = 0; i < 3; i++)
+            assert_int_equal(tl_observe(t, &l[i].self, &l[i]), TL_OK);
+        for (int i = 0; i < 2; i++) {
+            tl_exp(t, tl_scalar(t, TL_F32, 1));
+            tl_tape_reset(t);
+        }
+        assert_false(tl_failed(t));
+        tl_free(t);
+        for (int i = 0; i < 3; i++)
+            if (l[i].heard != 1)
+                fail_msg("event %zu, observer %d: heard %d times", e, i, l[i].heard);
+    }
+}
+
+/* A call whose observer fails the tape when it has been recorded has not happened. */
+static void fails_recorded(void *ctx, tl_tape *t, uint32_t node)
+{
+    (void)ctx, (void)node;
+    tl_tape_fail(tl_nowhere(t), TL_EDOMAIN, "that one not");
+}
+
+static void what_fails_when_recorded_has_not_happened(void **unused)
+{
+    static const tl_observer watch = {.recorded = fails_recorded};
+    (void)unused;
+    tl_tape *t = tl_tape_new(NULL);
+    tl_tensor x = tl_data(t, ((float[]){1, 2, 3}), TL_F32, TL_DIMS(3)),
+              w = tl_data(t, ((float[6]){1}), TL_F32, TL_DIMS(3, 2));
+    tl_observe(t, &watch, NULL);
+    assert_true(tl_is_none(tl_exp(t, x)));
+    tl_error(t);
+    tl_error_clear(t);
+    assert_true(tl_is_none(tl_matmul(t, x, w)));
+    assert_non_null(strstr(tl_error(t), "that one not"));
+    tl_error_clear(t);
+    assert_int_equal(tl_memory_stats(t).nodes, 0);
+    tl_free(t);
+}
+
 /* Before it is recorded each call is heard, views as well, and one that is refused then has changed
  * nothing. */
 static tl_status no_scaling(void *calls, tl_tape *t, const tl_seen *c)
@@ -460,6 +527,8 @@ const struct CMUnitTest tl_tests_observer[] = {
     cmocka_unit_test(callbacks_do_not_end_what_calls_them),
     cmocka_unit_test(an_optimizer_freed_in_its_own_step),
     cmocka_unit_test(observers_come_and_go),
+    cmocka_unit_test(one_that_leaves_hides_nothing),
+    cmocka_unit_test(what_fails_when_recorded_has_not_happened),
     cmocka_unit_test(what_is_refused_before_it_is_recorded),
     cmocka_unit_test(what_has_its_dtype_already_is_not_cast),
 };

@@ -111,6 +111,16 @@ static tl_tensor merged(tl_tape *t, tl_model *m, tl_tensor x)
     return total(t, tl_tanh(t, tl_matmul(t, tl_mul(t, r, h), w)));
 }
 
+/* Two uses of one weight go by sample: one sample counts as one, not as its rows. */
+static tl_tensor merged_twice(tl_tape *t, tl_model *m, tl_tensor x)
+{
+    tl_tensor w = normal(t, m, TL_DIMS(6, 2)),
+              r = tl_reshape(t, x, TL_DIMS(1, tl_shape_of(t, x).dim[0] * 4, 6));
+    tl_batch_axis(t, r, 1);
+    tl_tensor y = tl_tanh(t, tl_matmul(t, r, w));
+    return total(t, tl_square(t, tl_add(t, y, tl_matmul(t, tl_sin(t, r), w))));
+}
+
 /* Dims in front of the samples, or beside them, go, and vjps put them back: a gradient by what
  * their op was given, in a program of its own. */
 static tl_tensor in_front(tl_tape *t, tl_model *m, tl_tensor x, int64_t rows)
@@ -197,6 +207,7 @@ static const struct {
     {"words", words, false},
     {"copies", copies, false},
     {"merged", merged, false},
+    {"merged_twice", merged_twice, false},
     {"selected", selected, false},
     {"summed", summed, false},
     {"greatest", greatest, false},
@@ -372,8 +383,92 @@ static void micro_batches_as_long_as_their_longest(void **unused)
     }
 }
 
+/* The axis of samples that the rule knows is not told anew for a view. */
+static void a_view_of_samples_is_not_told_another_axis(void **unused)
+{
+    (void)unused;
+    tl_tape *t = tl_tape_new(NULL);
+    tl_tensor x = tl_data(t, data, TL_F32, TL_DIMS(2, 4, 6)),
+              y = tl_reshape(t, x, TL_DIMS(2, 2, 2, 6));
+    assert_int_equal(tl_batch_axis(t, y, 0), TL_OK);
+    assert_int_equal(tl_batch_axis(t, y, 1), TL_EUSAGE);
+    expect_failure_both(t, TL_EUSAGE, "x shows 2 samples along axis 0", "before its views");
+    assert_int_equal(tl_batch_of(t, y), 0);
+    tl_free(t);
+}
+
+/* What a weight is seen through is part of its use, and of the program: micro-batches that see it
+ * whole and those that see a slice of it are of two programs. */
+static void a_weight_is_seen_alike_in_all_micro_batches(void **unused)
+{
+    char hex[2][65];
+    (void)unused;
+    fill();
+    for (int way = 0; way < 4; way++) { /* cut or not; sliced always, or only if need be */
+        const bool cut = way & 1, always = !(way & 2);
+        tl_model *m = tl_model_new(.seed = 1);
+        tl_tape *t = tl_tape_new(m);
+        tl_opt *o = tl_sgd_new(m, .lr = 0.1);
+        for (int i = 0; i < 4; i++, tl_tape_reset(t)) {
+            const int steps = i % 2 ? 3 : 4, room = cut ? steps : 4;
+            tl_tensor x = tl_data(t, data[i], TL_F32, TL_DIMS(1, 4, 6)),
+                      w = normal(t, m, TL_DIMS(4, 6));
+            x = tl_slice(t, x, 1, 0, room, 1);
+            if (always || room < 4)
+                w = tl_slice(t, w, 0, 0, room, 1);
+            tl_tensor y = tl_tanh(t, tl_matmul(t, x, tl_transpose(t, w, 0, 1)));
+            y = tl_slice(t, tl_slice(t, y, 1, 0, steps, 1), 2, 0, steps, 1);
+            tl_backward(t, total(t, y));
+        }
+        tl_step(o, t);
+        if (cut && !always)
+            expect_failure_both(t, TL_EUSAGE, "different programs: node 0", "seen through");
+        else
+            tl_model_sha256(m, hex[way != 0]);
+        tl_free(o, t, m);
+        if (way == 1 || way == 2)
+            assert_string_equal(hex[0], hex[1]);
+    }
+}
+
+/* What depends on no sample counts once a step, after the samples of all micro-batches. */
+static void a_penalty_counts_once(void **unused)
+{
+    char first[65], hex[65];
+    (void)unused;
+    fill();
+    for (int way = 0; way < 4; way++) {
+        const int rows = way & 1 ? 2 : N;
+        const bool each = way & 2;
+        tl_model *m = tl_model_new(.seed = 1);
+        tl_tape *t = tl_tape_new(m);
+        tl_opt *o = tl_sgd_new(m, .lr = 0.1);
+        tl_mode_push(t, TL_STRICT);
+        for (int at = 0; at < N; at += rows, tl_tape_reset(t)) {
+            tl_tensor x = tl_data(t, data[at], TL_F32, TL_DIMS(rows, 4, 6)),
+                      w = normal(t, m, TL_DIMS(6, 2)),
+                      loss = total(t, tl_tanh(t, tl_matmul(t, x, w)));
+            tl_backward(t, loss);
+            if (each || at + rows == N)
+                tl_backward(t, tl_scale(t, total(t, tl_square(t, w)), 0.1), .partial = !each,
+                            .ragged = !each);
+        }
+        tl_step(o, t);
+        if (way == 3)
+            expect_failure_both(t, TL_EUSAGE, "TL_STRICT: call 2", "counts once for each");
+        else
+            tl_model_sha256(m, way == 0 ? first : hex);
+        if (way == 1)
+            assert_string_equal(first, hex);
+        tl_free(o, t, m);
+    }
+}
+
 const struct CMUnitTest tl_tests_split_programs[] = {
     cmocka_unit_test(any_split_gives_one_hash),
+    cmocka_unit_test(a_view_of_samples_is_not_told_another_axis),
+    cmocka_unit_test(a_weight_is_seen_alike_in_all_micro_batches),
+    cmocka_unit_test(a_penalty_counts_once),
     cmocka_unit_test(their_gradients_are_right),
     cmocka_unit_test(stopped_between_micro_batches),
     cmocka_unit_test(micro_batches_as_long_as_their_longest),

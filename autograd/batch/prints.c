@@ -171,7 +171,8 @@ static tl_status meet(tl_at at, int k, tl_print x, const uint32_t *order)
                                           : (tl_changer){node->op->name, node->file, node->line};
     return tl_tape_fail(at, TL_EUSAGE,
                         "tl_backward: micro-batches of one step run different programs: node %u of "
-                        "%u, %s, where one before had %u nodes; .ragged = true allows it",
+                        "%u, %s, where one before had %u nodes (what a parameter is seen through "
+                        "counts, too); .ragged = true allows it",
                         i, x.n, tl_changer_text(text, there), before->n);
 }
 
