@@ -230,13 +230,13 @@ bool tl_usable(tl_at at, tl_tensor x, const char *who)
 
 tl_shape tl_shape_of(tl_tape *t, tl_tensor x)
 {
-    const tl_value *v = tl_lives(t) ? tl_peek(t, x) : NULL;
+    tl_value *v = tl_failed(t) ? NULL : tl_peek(t, x);
     return v == NULL ? (tl_shape){0} : tl_array_shape(&v->a);
 }
 
 tl_dtype tl_dtype_of(tl_tape *t, tl_tensor x)
 {
-    const tl_value *v = tl_lives(t) ? tl_peek(t, x) : NULL;
+    tl_value *v = tl_failed(t) ? NULL : tl_peek(t, x);
     return v == NULL ? TL_F32 : v->a.dtype;
 }
 

@@ -139,8 +139,8 @@ tl_status tl_host(tl_tape *t, tl_host_when when, tl_host_fn *f, void *ctx);
 
 /* ---- contents out ---- */
 
-/* Shape and dtype are known without contents: in a traced function, and on a tape that has failed.
- * For a handle that is zero or stale they are 0-d and TL_F32, without an error. */
+/* Shape and dtype are known without contents, so also in a traced function. For a handle that is
+ * zero or stale, and on a tape that has failed, they are 0-d and TL_F32, without an error. */
 tl_shape tl_shape_of(tl_tape *t, tl_tensor x);
 tl_dtype tl_dtype_of(tl_tape *t, tl_tensor x);
 /* The strided array behind x, borrowed; false if there is none. Its data is NULL in a trace, or if

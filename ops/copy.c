@@ -56,7 +56,7 @@ static tl_status concat_forward(tl_call *c)
 static void concat_vjp(tl_vjp *g)
 {
     int64_t dim = ((const concat_attrs *)g->attrs)->dim, at = 0;
-    for (int i = 0; i < g->n_in; i++) {
+    for (int i = 0; i < g->n_in && !tl_failed(g->t); i++) {
         tl_shape s = tl_shape_of(g->t, g->in[i]);
         int64_t size = s.dim[tl_dim_from_front(dim, s.ndim)];
         if (g->wants[i])

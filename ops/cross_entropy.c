@@ -306,6 +306,8 @@ static void nll_vjp(tl_vjp *g)
 {
     tl_shape s = tl_shape_of(g->t, g->in[0]);
     tl_loss_attrs a = *(const tl_loss_attrs *)g->attrs;
+    if (tl_failed(g->t))
+        return;
     a.classes = s.dim[s.ndim - 1];
     if (!tl_is_none(g->dy[1]))
         g->dx[0] = tl_apply1(TL_AT(g->t), &tl_op_nll_grad, &a,

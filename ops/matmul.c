@@ -191,7 +191,7 @@ static tl_tensor multiply(tl_at at, tl_tensor a, tl_tensor b, tl_matmul_attrs at
     if (tl_array_of(at.tape, a, &x) && tl_array_of(at.tape, b, &y))
         (void)(widen_batch(&attrs.batch, &x) && widen_batch(&attrs.batch, &y));
     tl_tensor c = tl_matmul_into_at(at, a, b, TL_NONE, attrs);
-    if ((!row && !col) || tl_is_none(c))
+    if ((!row && !col) || tl_failed(at.tape))
         return c;
     tl_shape s = tl_shape_of(at.tape, c);
     if (row) { /* dim -2 goes */

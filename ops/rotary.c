@@ -155,6 +155,8 @@ static tl_tensor turn(tl_tape *t, tl_tensor x, int64_t pairing)
 static tl_tensor rotated_part(tl_tape *t, tl_tensor x, tl_tensor r)
 {
     tl_shape sx = tl_shape_of(t, x), sr = tl_shape_of(t, r);
+    if (tl_failed(t))
+        return TL_NONE;
     int64_t n = sr.dim[sr.ndim - 1];
     tl_tensor part = n == sx.dim[sx.ndim - 1] ? x : tl_slice(t, x, -1, 0, n, 1);
     return tl_cast(t, part, tl_dtype_compute(tl_dtype_of(t, x)));
