@@ -43,9 +43,9 @@ typedef struct {
     bool min;
 } job;
 
-static tl_status over_rows(tl_call *c, tl_range_fn *body)
+static tl_status over_rows(tl_call *c, tl_range_fn *body, bool min)
 {
-    job j = {.y = c->out[0], .min = c->op == &tl_op_min};
+    job j = {.y = c->out[0], .min = min};
     TL_TRY(as_rows(c, &j.rows, &j.n));
     tl_parallel_for(tl_array_count(&j.y), 1 + 8192 / (j.n + 1), body, &j);
     return TL_OK;
@@ -67,7 +67,8 @@ static void extremes(void *ctx, int64_t begin, int64_t end, int thread)
     }
 }
 
-static tl_status max_forward(tl_call *c) { return over_rows(c, extremes); }
+static tl_status max_forward(tl_call *c) { return over_rows(c, extremes, false); }
+static tl_status min_forward(tl_call *c) { return over_rows(c, extremes, true); }
 
 /* mask = (x == extreme), dx = dy / count(mask) where mask. In a row whose extreme is NaN nothing
  * equals it, and dx is +0. */
@@ -94,7 +95,7 @@ static void max_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
 
 /* clang-format off */
 #define EXTREME(id)                                                                              \
-    TL_NAMED(id, 1, 1), .traits = TL_REDUCTION, .shape = max_shape, .forward = max_forward,      \
+    TL_NAMED(id, 1, 1), .traits = TL_REDUCTION, .shape = max_shape, .forward = id##_forward,     \
     TL_ATTRS(tl_reduce), .vjp = max_vjp, .saves_in = 1, .saves_out = 1, .batch = max_batch
 /* clang-format on */
 const tl_op tl_op_max = {EXTREME(max)};
@@ -140,7 +141,7 @@ static void first_places(void *ctx, int64_t begin, int64_t end, int thread)
         ((int64_t *)j->y.data)[r] = first_max(&j->rows, r, j->n);
 }
 
-static tl_status argmax_forward(tl_call *c) { return over_rows(c, first_places); }
+static tl_status argmax_forward(tl_call *c) { return over_rows(c, first_places, false); }
 
 const tl_op tl_op_argmax = {TL_NAMED(argmax, 1, 1), .traits = TL_REDUCTION | TL_NONDIFF,
                             .shape = argmax_shape,  .forward = argmax_forward,

@@ -217,7 +217,7 @@ static int row_dims(const tl_array *x, int64_t dims)
 
 /* Rows by lanes into scratch, then a fold of their sums. Without rows the fold takes x itself;
  * without a fold each accumulator takes one row's sum, which is exact. */
-static tl_status reduce(tl_call *c)
+static tl_status reduce(tl_call *c, bool mean)
 {
     const int64_t dims = ((const tl_reduce_attrs *)c->attrs)->dims;
     const tl_array *x = c->in[0];
@@ -243,11 +243,14 @@ static tl_status reduce(tl_call *c)
         fold_into(&rows, &acc);
     const int64_t n = tl_array_count(&acc);
     double *sum = acc.data;
-    for (int64_t i = 0; c->op == &tl_op_mean && i < n; i++)
+    for (int64_t i = 0; mean && i < n; i++)
         sum[i] = sum[i] / count + 0;
     tl_cast_all(n, TL_F64, sum, c->out[0].dtype, c->out[0].data); /* rounds once */
     return TL_OK;
 }
+
+static tl_status sum_forward(tl_call *c) { return reduce(c, false); }
+static tl_status mean_forward(tl_call *c) { return reduce(c, true); }
 
 tl_shape tl_reduce_kept(tl_tape *t, tl_tensor x, int64_t dims)
 {
@@ -288,11 +291,11 @@ static void sum_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
     out[0] = out[0] == TL_MIXED ? TL_TOTAL : out[0];
 }
 
-const tl_op tl_op_sum = {TL_NAMED(sum, 1, 1), .traits = TL_REDUCTION, .shape = tl_reduce_shape,
-                         .forward = reduce,   TL_ATTRS(tl_reduce),    .vjp = sum_vjp,
+const tl_op tl_op_sum = {TL_NAMED(sum, 1, 1),    .traits = TL_REDUCTION, .shape = tl_reduce_shape,
+                         .forward = sum_forward, TL_ATTRS(tl_reduce),    .vjp = sum_vjp,
                          .batch = sum_batch};
 const tl_op tl_op_mean = {TL_NAMED(mean, 1, 1),    .traits = TL_REDUCTION, .shape = tl_reduce_shape,
-                          .forward = reduce,       TL_ATTRS(tl_reduce),    .vjp = mean_vjp,
+                          .forward = mean_forward, TL_ATTRS(tl_reduce),    .vjp = mean_vjp,
                           .batch = tl_reduce_batch};
 
 tl_tensor tl_reduce_at(tl_at at, const tl_op *op, tl_tensor x, tl_shape dims, bool keepdims)
