@@ -189,6 +189,8 @@ tl_status tl_assign_at(tl_at at, tl_tensor dst, tl_tensor x)
         return tl_tape_fail(at, TL_ESHAPE, "tl_assign: %s %s cannot be written into %s %s",
                             tl_array_shape_text(a, &v->a), tl_dtype_name(v->a.dtype),
                             tl_array_shape_text(b, &d->a), tl_dtype_name(d->a.dtype));
+    if (t->inside != NULL)
+        return tl_tape_fail(at, TL_EUSAGE, "tl_assign: called inside %s", t->inside);
     TL_TRY(tl_batch_assigns(at, dst, x));
     if (t->recorder == NULL)
         return assign_now(at, d, v);

@@ -202,10 +202,10 @@ tl_status tl_site_check(tl_at at, const char *name, uint32_t index);
 /* Attaches to dst the observers of src that follow. */
 tl_status tl_observe_like(tl_tape *dst, const tl_tape *src);
 /* Tells the observers of a tape an event, with its arguments after ctx. */
-#define TL_TELL(t, event, ...)                                                              \
-    for (int tl_i = ((t)->telling++, 0); tl_i < (t)->n_watchers || (--(t)->telling, false); \
-         tl_i++)                                                                            \
-        if ((t)->watcher[tl_i].o->event != NULL)                                            \
+#define TL_TELL(t, event, ...)                                   \
+    for (int tl_i = ((t)->telling++, 0), tl_n = (t)->n_watchers; \
+         tl_i < tl_n || (--(t)->telling, false); tl_i++)         \
+        if ((t)->watcher[tl_i].o->event != NULL)                 \
     (t)->watcher[tl_i].o->event((t)->watcher[tl_i].ctx, __VA_ARGS__)
 
 /* ---- run.c, compute.c, apply.c: a call ---- */

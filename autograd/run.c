@@ -9,13 +9,13 @@
 /* ---- observers ---- */
 
 /* The next observer from number *i on, the shipped ones first, that hears of calls like c; *ctx:
- * its context. NULL: no more. */
-static const tl_observer *next(const tl_tape *t, int *i, const tl_call *c, void **ctx)
+ * its context. NULL: no more. n: how many were attached when the event began. */
+static const tl_observer *next(const tl_tape *t, int n, int *i, const tl_call *c, void **ctx)
 {
     int shipped = 0;
     while (tl_observers_shipped[shipped] != NULL)
         shipped++;
-    for (int k; (k = (*i)++) < shipped + t->n_watchers;) {
+    for (int k; (k = (*i)++) < shipped + n;) {
         const tl_observer *o = k < shipped ? tl_observers_shipped[k] : t->watcher[k - shipped].o;
         *ctx = k < shipped ? NULL : t->watcher[k - shipped].ctx;
         if (o->mode == 0 || o->mode & c->mode)
@@ -30,8 +30,9 @@ tl_status tl_tell(tl_tape *t, const tl_seen *s, bool ran)
     const tl_observer *o;
     tl_status status = TL_OK;
     void *ctx;
+    const int n = t->n_watchers;
     t->telling++;
-    for (int i = 0; status == TL_OK && (o = next(t, &i, s->call, &ctx)) != NULL;) {
+    for (int i = 0; status == TL_OK && (o = next(t, n, &i, s->call, &ctx)) != NULL;) {
         if ((ran ? o->ran : o->records) != NULL)
             status = (ran ? o->ran : o->records)(ctx, t, s);
         status = status == TL_OK ? tl_error_status(t) : status;
@@ -47,8 +48,9 @@ void tl_tell_runs(tl_tape *t, const tl_seen *s)
 {
     const tl_observer *o;
     void *ctx;
+    const int n = t->n_watchers;
     t->telling++;
-    for (int i = 0; (o = next(t, &i, s->call, &ctx)) != NULL;)
+    for (int i = 0; (o = next(t, n, &i, s->call, &ctx)) != NULL;)
         if (o->runs != NULL)
             o->runs(ctx, t, s);
     t->telling--;
@@ -56,12 +58,13 @@ void tl_tell_runs(tl_tape *t, const tl_seen *s)
 
 tl_status tl_tell_recorded(tl_tape *t)
 {
+    const int n = t->n_watchers;
     t->telling++;
-    for (int i = 0; i < t->n_watchers; i++)
+    for (int i = 0; i < n; i++)
         if (t->watcher[i].o->recorded != NULL)
             t->watcher[i].o->recorded(t->watcher[i].ctx, t, t->n_nodes - 1);
     t->telling--;
-    return t->n_watchers > 0 ? tl_error_status(t) : TL_OK;
+    return n > 0 ? tl_error_status(t) : TL_OK;
 }
 
 /* ---- what computes a call ---- */

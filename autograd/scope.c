@@ -81,6 +81,8 @@ tl_status tl_host(tl_tape *t, tl_host_when when, tl_host_fn *f, void *ctx)
         return tl_tape_fail(tl_nowhere(t), TL_EDOMAIN,
                             "tl_host: %d is neither TL_BEFORE nor TL_AFTER nor TL_AFTER_ALL",
                             (int)when);
+    if (t->inside != NULL)
+        return tl_tape_fail(tl_nowhere(t), TL_EUSAGE, "tl_host: called inside %s", t->inside);
     if (t->recorder != NULL)
         return t->recorder->host(t->recorder_ctx, TL_AT(t), when, f, ctx);
     f(t, ctx);
@@ -122,29 +124,36 @@ tl_tape *tl_tape_bare(tl_model *m, void (*destroy)(void *))
     return t;
 }
 
+/* Stands in the place of one that has left while callbacks were under way, so that each of the
+ * others is told. */
+static const tl_observer nobody;
+
 tl_status tl_observe(tl_tape *t, const tl_observer *o, void *ctx)
 {
     if (!tl_lives(t))
         return tl_error_status(t);
     TL_TRY(TL_NEED(&t->head.err, o));
-    for (int i = 0; i < t->n_watchers; i++)
+    int at = t->n_watchers;
+    for (int i = t->n_watchers; i-- > 0;) {
         if (t->watcher[i].o == o)
             return tl_fail(&t->head.err, TL_EUSAGE,
                            "tl_observe: this observer watches the tape already");
-    tl_watcher *grown = tl_realloc(t->watcher, (size_t)(t->n_watchers + 1) * sizeof *grown);
-    if (grown == NULL)
-        return tl_fail(&t->head.err, TL_ENOMEM, "tl_observe: no memory for observer %d",
-                       t->n_watchers);
-    t->watcher = grown;
-    t->watcher[t->n_watchers++] = (tl_watcher){o, ctx};
+        at = t->watcher[i].o == &nobody ? i : at;
+    }
+    if (at == t->n_watchers) {
+        tl_watcher *grown = tl_realloc(t->watcher, (size_t)(at + 1) * sizeof *grown);
+        if (grown == NULL)
+            return tl_fail(&t->head.err, TL_ENOMEM, "tl_observe: no memory for observer %d", at);
+        t->watcher = grown;
+        t->n_watchers++;
+    }
+    t->watcher[at] = (tl_watcher){o, ctx};
     note_watched(t);
     return TL_OK;
 }
 
-/* While callbacks are under way, others keep their places in the list, so that each is told. */
 void tl_observe_end(tl_tape *t, const tl_observer *o)
 {
-    static const tl_observer nobody;
     if (!tl_lives(t))
         return;
     int kept = 0;

@@ -408,6 +408,30 @@ static void one_that_leaves_hides_nothing(void **unused)
     }
 }
 
+/* One that attaches itself again is told of the next event, and takes no more places. */
+static tl_status comes_back(void *l, tl_tape *t, const tl_seen *c)
+{
+    leaving *self = l;
+    (void)c;
+    leave(self, t);
+    return tl_observe(t, &self->self, self);
+}
+
+static void one_that_comes_back_hears_of_the_next(void **unused)
+{
+    leaving l[2] = {{{.ran = comes_back}, 0}, {{.ran = comes_back}, 0}};
+    (void)unused;
+    tl_tape *t = tl_tape_new(NULL);
+    for (int i = 0; i < 2; i++)
+        tl_observe(t, &l[i].self, &l[i]);
+    for (int n = 1; n <= 20; n++) {
+        tl_scalar(t, TL_F32, 1);
+        assert_int_equal(l[0].heard, n);
+        assert_int_equal(l[1].heard, n);
+    }
+    tl_free(t);
+}
+
 /* A call whose observer fails the tape when it has been recorded has not happened. */
 static void fails_recorded(void *ctx, tl_tape *t, uint32_t node)
 {
@@ -528,6 +552,7 @@ const struct CMUnitTest tl_tests_observer[] = {
     cmocka_unit_test(an_optimizer_freed_in_its_own_step),
     cmocka_unit_test(observers_come_and_go),
     cmocka_unit_test(one_that_leaves_hides_nothing),
+    cmocka_unit_test(one_that_comes_back_hears_of_the_next),
     cmocka_unit_test(what_fails_when_recorded_has_not_happened),
     cmocka_unit_test(what_is_refused_before_it_is_recorded),
     cmocka_unit_test(what_has_its_dtype_already_is_not_cast),

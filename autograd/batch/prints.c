@@ -57,7 +57,7 @@ uint64_t tl_programs(const tl_tape *t)
         for (uint32_t k = 0; k < p->print[i].n; k++)
             h = tl_mix(h, p->print[i].node[k]);
     }
-    return p->n == 0 ? 0 : ragged ? 1 : h | 2;
+    return ragged ? 1 : p->n == 0 ? 0 : h | 2;
 }
 
 /* Whether the presence of a node may depend on sizes: a view, a copy or, in a gradient, a sum that
@@ -96,15 +96,28 @@ static uint64_t print_of(const tl_walk *w, const tl_node *n, const uint32_t *pla
     const tl_value *y = tl_values_at(&w->t->values, n->out);
     uint64_t h = tl_mix_text(0, n->op->name);
     h = tl_mix(tl_mix(h, (uint64_t)y->a.dtype), (uint64_t)n->n_in);
-    for (int k = 0; k < n->n_in; k++) {
-        const tl_value *v = tl_peek(w->t, n->in[k]);
-        char kind[TL_ATTRS_TEXT];
+    for (int k = 0; k < n->n_in; k++)
         h = tl_mix(h, print_of_input(w, n->in[k], y, place));
-        /* The views of a parameter tell which accumulator the use has. */
-        if (v != NULL && v->needs_grad && !y->fixed && !tl_is_none(tl_accumulates(w->t, n, k)))
-            h = tl_mix_text(h, tl_use_kind(w->t, n, k, kind));
-    }
     return h;
+}
+
+/* A number for the kinds of use of parameters: what each is seen through decides which accumulator
+ * takes its gradient. */
+static uint64_t print_uses(const tl_walk *w)
+{
+    const tl_tape *t = w->t;
+    uint64_t h = 1;
+    for (uint32_t i = 0; i < w->n; i++) {
+        const tl_node *n = &t->node[w->order[i]];
+        char kind[TL_ATTRS_TEXT];
+        for (int k = 0; k < n->n_in && !passes_on(t, n); k++) {
+            const tl_tensor leaf = tl_accumulates(t, n, k);
+            const tl_value *v = tl_is_none(leaf) ? NULL : tl_peek(t, leaf);
+            if (v != NULL && v->needs_grad && leaf.owner != t->values.owner)
+                h = tl_mix_text(h, tl_use_kind(t, n, k, kind));
+        }
+    }
+    return h | 1;
 }
 
 static bool alike(const tl_print *x, const tl_print *y)
@@ -160,6 +173,14 @@ static tl_status meet(tl_at at, int k, tl_print x, const uint32_t *order)
             "one alone, after the others (.partial and .ragged = true)",
             k + 1);
     const tl_print *before = &p->print[k];
+    if (t->now.mode & TL_STRICT && !x.ragged && x.uses != 0 && before->uses != 0 &&
+        x.uses != before->uses)
+        return tl_tape_fail(at, TL_EUSAGE,
+                            "tl_backward: TL_STRICT: call %d sees a parameter otherwise than in "
+                            "the micro-batches before, through a slice, or a reshape that must "
+                            "copy, for some sizes only: its sums are finished apart; see it alike "
+                            "in all, or pass .ragged = true",
+                            k + 1);
     uint32_t i = 0;
     while (i < x.n && i < before->n && before->node[i] == x.node[i])
         i++;
@@ -171,8 +192,7 @@ static tl_status meet(tl_at at, int k, tl_print x, const uint32_t *order)
                                           : (tl_changer){node->op->name, node->file, node->line};
     return tl_tape_fail(at, TL_EUSAGE,
                         "tl_backward: micro-batches of one step run different programs: node %u of "
-                        "%u, %s, where one before had %u nodes (what a parameter is seen through "
-                        "counts, too); .ragged = true allows it",
+                        "%u, %s, where one before had %u nodes; .ragged = true allows it",
                         i, x.n, tl_changer_text(text, there), before->n);
 }
 
@@ -221,9 +241,12 @@ tl_status tl_prints_check(tl_walk *w)
         return tl_tape_fail(w->at, TL_EUSAGE,
                             "tl_backward: TL_STRICT: the cotangent sums or mixes the samples of "
                             "this micro-batch");
-    if (!w->lasts) /* gradients of the tape's own leaves end with it */
+    if (!w->lasts) { /* gradients of the tape's own leaves end with it */
+        t->prints.ragged |= x.ragged && t->recorder == NULL;
         return TL_OK;
+    }
     x.node = print_nodes(w, &x.n, &order, &place);
+    x.uses = t->now.mode & TL_STRICT ? print_uses(w) : 0;
     TL_TRY(tl_error_status(t));
     const int k = t->recorder != NULL ? t->prints.n : t->calls; /* in a trace marks count, too */
     TL_TRY(check_reset(w->at, k, &x, w->first_node));

@@ -94,15 +94,11 @@ tl_status tl_batch_axis_tape_at(tl_tape *t, tl_tensor x, int axis, const char *f
     if (v == NULL)
         return tl_error_status(t);
     const bool own = x.owner == t->values.owner, told = own && may_be_told(t, x, axis);
-    /* A view of data with samples: the rule knows their axis, unless there is but one. */
-    const bool view = own && v->node >= 0 && t->node[v->node].op->traits & TL_VIEW &&
-                      !(t->node[v->node].op->traits & TL_REPEATS) && v->batch >= 0;
-    const bool one = own && (!told || (view && v->samples == 1)) && may_lie_along(v, axis);
-    if (view && told && v->samples > 1 && axis >= 0 && axis != v->batch)
-        return tl_tape_fail(at, TL_EUSAGE,
-                            "tl_batch_axis: x shows %lld samples along axis %d; if that is wrong, "
-                            "tell the data itself, before its views",
-                            (long long)v->samples, v->batch);
+    /* A reshape of one sample: whichever axis has merged with others, it is still one. */
+    const tl_node *by = own ? tl_view_at(t, x) : NULL;
+    const bool reshaped = by != NULL && by->op->attr != NULL &&
+                          by->op->attr->kind == TL_ATTR_SHAPE && v->batch >= 0 && v->samples == 1;
+    const bool one = own && (!told || reshaped) && may_lie_along(v, axis);
     const tl_node *n = (told || one) && v->batch != axis ? used(t, x) : NULL;
     if (n != NULL)
         return tl_tape_fail(at, TL_EUSAGE,

@@ -6,25 +6,41 @@
 #include "autograd/check/shadow.h"
 #include "autograd/observer.h"
 
-/* Whether the call that runs on this thread was given something that is not finite. Asked before
- * its kernel runs, which may change inputs in place. */
-static _Thread_local bool given;
+/* The inputs that the call changes in place. */
+static unsigned changed(const tl_call *c)
+{
+    return c->op->traits & TL_MUTATES ? TL_BIT(c->op->mutates) | c->op->changes : 0;
+}
+
+/* Whether an input is not finite: one of those that are changed, or of the others. */
+static bool odd_input(const tl_call *c, bool of_changed)
+{
+    for (int i = 0; i < c->n_in; i++)
+        if ((i < 32 && changed(c) & TL_BIT(i)) == of_changed &&
+            !(c->begins && i == c->op->mutates) && tl_bad_element(c->in[i]) >= 0)
+            return true;
+    return false;
+}
+
+/* The last call on this thread that has begun to change an input that was not finite. */
+static _Thread_local const tl_call *odd;
 
 static void look(void *ctx, tl_tape *t, const tl_seen *seen)
 {
-    const tl_call *c = seen->call;
-    (void)ctx;
-    (void)t;
-    given = false;
-    for (int i = 0; i < c->n_in; i++)
-        given |= !(c->begins && i == c->op->mutates) && tl_bad_element(c->in[i]) >= 0;
+    (void)ctx, (void)t;
+    if (odd_input(seen->call, true))
+        odd = seen->call;
+    else if (odd == seen->call)
+        odd = NULL;
 }
 
 static tl_status check(void *ctx, tl_tape *t, const tl_seen *seen)
 {
     const tl_call *c = seen->call;
     (void)ctx;
-    if (given || c->n_in == 0) /* a constant is whatever the program asked for */
+    if (c->n_in == 0) /* a constant is whatever the program asked for */
+        return TL_OK;
+    if (odd == c || odd_input(c, false)) /* it came from elsewhere */
         return TL_OK;
     for (int i = 0; i < c->n_out; i++) {
         int64_t bad = tl_bad_element(&c->out[i]);

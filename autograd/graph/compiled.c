@@ -21,7 +21,7 @@ tl_compiled *tl_compile_at(tl_at at, tl_program *f, int n_out, void *ctx, tl_gra
     tl_tape *t = at.tape;
     if (!tl_lives(t) || TL_NEED_AT(at, f) != TL_OK || TL_NEED_N_AT(at, f, n_out) != TL_OK)
         return NULL;
-    if (!tl_object_given(t))
+    if (!tl_object_given(t) && t->recorder == NULL)
         return tl_tape_fail(at, TL_ESTALE, "tl_compile: the tape is being freed"), NULL;
     tl_tape_graphs *all = tl_graphs_of(t);
     tl_compiled *c = all == NULL ? NULL : tl_calloc(1, sizeof *c);

@@ -288,6 +288,10 @@ tl_graph *tl_trace_at(tl_at at, tl_program *f, const tl_tensor *in, int n_in, in
         return tl_tape_fail(at, TL_ETRACED,
                             "tl_trace: this tape is a trace itself; call the program instead"),
                NULL;
+    if (at.tape->inside != NULL || !tl_object_given(at.tape))
+        return tl_tape_fail(at, TL_EUSAGE, "tl_trace: called inside %s",
+                            at.tape->inside != NULL ? at.tape->inside : "the end of its tape"),
+               NULL;
     const tl_cost_limits *l = &o.limits;
     if ((l->body | l->reads | l->again_bytes | l->again_steps) < 0)
         return tl_tape_fail(at, TL_EDOMAIN,

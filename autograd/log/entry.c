@@ -155,11 +155,6 @@ void tl_log_drop_step(tl_run_log *l)
     tl_bump_rewind(&l->bump, 0);
 }
 
-/* ---- the values of one step, in a safetensors file beside the log
- *
- * A tensor is named by its key. Its parts follow one another along axis 0; of a 0-d value only the
- * last part is kept, and parts that differ in other axes are left out. ---- */
-
 /* ---- the results of entries: outputs of nodes, leaves ---- */
 
 /* NULL: x is not the model's, or has no name there. */

@@ -127,6 +127,11 @@ static bool put_step(tl_run_log *l, char **text, size_t *n)
     return tl_text_close(f, text) && room;
 }
 
+/* ---- the values of one step, in a safetensors file beside the log
+ *
+ * A tensor is named by its key. Its parts follow one another along axis 0; of a 0-d value only the
+ * last part is kept, and parts that differ in other axes are left out. ---- */
+
 char *tl_log_values_path(char *buf, size_t n, const char *path, int64_t step)
 {
     int length = snprintf(buf, buf == NULL ? 0 : n, "%s.step%" PRId64 ".safetensors",

@@ -73,12 +73,12 @@ tl_status tl_group_programs_meet(tl_group *g, const head *h)
     const uint64_t mine = tl_programs(g->t),
                    came = g->link.rank > 0 || g->round > 0 ? h->program : 0;
     const int64_t before = g->link.rank > 0 ? h->until : 0; /* samples of the ranks before */
-    if (mine == 0 && came != 0 && g->part.n > 0)
+    if (mine == 0 && came > 1 && g->part.n > 0)
         return tl_group_fail(g, TL_EUSAGE,
                              "tl_group_fold: rank %d takes %" PRId64
                              " samples and calls no tl_backward; rank %d or one before it does",
                              g->link.rank, g->part.n, rank_before(g));
-    if (mine != 0 && came == 0 && before > 0)
+    if (mine > 1 && came == 0 && before > 0)
         return tl_group_fail(g, TL_EUSAGE,
                              "tl_group_fold: the ranks before rank %d take %" PRId64
                              " samples and call no tl_backward; rank %d does",
