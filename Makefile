@@ -458,6 +458,9 @@ format-check:
 	@clang-format --dry-run -Werror $(FORMATTED)
 	@git ls-files '*.md' | xargs awk 'length > 100 && !/^([|]|    )/ { print FILENAME ":" FNR ": " length " columns; prose ends at 100"; bad = 1 } \
 	    END { exit bad }'
+	@awk 'FNR == 1 || /clang-format on/ { table = 0 } /clang-format off/ { table = 1 } \
+	    length > 100 && !table { print FILENAME ":" FNR ": " length " columns; comments end at 100, too"; bad = 1 } \
+	    END { exit bad }' $(FORMATTED)
 
 # ---- installing ----
 

@@ -1,6 +1,7 @@
 /* slice: elements start, start+step, ... below stop of a dim; select: one, the dim dropped
- * Shape:  as x but for that dim, which may be counted from the end; slice_grad(dy, size, dim, start,
- *         step): dy at start, start+step, ... of a dim of that size, zeros elsewhere
+ * Shape:  as x but for that dim, which may be counted from the end;
+ *         slice_grad(dy, size, dim, start, step): dy at start, start+step, ... of a dim of that
+ *         size, zeros elsewhere
  * Dtype:  any
  * Bits:   none computed
  * VJP:    slice and select put dy among zeros (slice_grad); slice_grad: the slice of dy
