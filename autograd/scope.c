@@ -6,11 +6,20 @@
 
 /* ---- modes ---- */
 
+/* What is in force for calls made later cannot change while one is under way. */
+static bool apart(tl_tape *t, const char *who)
+{
+    if (t->inside != NULL)
+        tl_tape_fail(tl_nowhere(t), TL_EUSAGE, "%s: called inside %s", who, t->inside);
+    return t->inside == NULL;
+}
+
 int tl_mode_push(tl_tape *t, unsigned mode)
 {
+    if (!tl_lives(t) || !apart(t, "tl_mode_push"))
+        return tl_lives(t) ? t->now.mode_depth : 0;
     const int depth = tl_mode_open(t, mode);
-    const bool opened = tl_lives(t) && t->now.mode_depth > depth;
-    if (!opened || mode != TL_INVARIANT || t->now.choice == NULL)
+    if (t->now.mode_depth == depth || mode != TL_INVARIANT || t->now.choice == NULL)
         return depth;
     if (!tl_choice_open(tl_nowhere(t), NULL, TL_ANY_DTYPE, "invariant"))
         tl_mode_pop(t, depth);
@@ -81,8 +90,8 @@ tl_status tl_host(tl_tape *t, tl_host_when when, tl_host_fn *f, void *ctx)
         return tl_tape_fail(tl_nowhere(t), TL_EDOMAIN,
                             "tl_host: %d is neither TL_BEFORE nor TL_AFTER nor TL_AFTER_ALL",
                             (int)when);
-    if (t->inside != NULL)
-        return tl_tape_fail(tl_nowhere(t), TL_EUSAGE, "tl_host: called inside %s", t->inside);
+    if (!apart(t, "tl_host"))
+        return TL_EUSAGE;
     if (t->recorder != NULL)
         return t->recorder->host(t->recorder_ctx, TL_AT(t), when, f, ctx);
     f(t, ctx);
@@ -190,7 +199,7 @@ static void tell_begins(tl_tape *t, void *unused)
 
 void tl_update_begin(tl_tape *t)
 {
-    if (!tl_lives(t))
+    if (!tl_lives(t) || !apart(t, "tl_update_begin"))
         return;
     t->now.phase |= TL_PHASE_UPDATE;
     tell_begins(t, NULL);

@@ -537,6 +537,8 @@ static void strays(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int m
     case 2: tl_tape_reset(s->outer); break;
     case 3: tl_free_objects((void *[]){s->outer}, 1); break;
     case 4: tl_gradients(s->outer, x, &x, 1, x, &dx); break;
+    case 5: tl_mode_push(s->outer, TL_FAST); break;
+    case 6: tl_update_begin(s->outer); break;
     }
 }
 
@@ -544,7 +546,7 @@ static void strays(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int m
 static void a_program_keeps_to_its_own_tape(void **state)
 {
     (void)state;
-    for (int use = 0; use < 5; use++)
+    for (int use = 0; use < 7; use++)
         for (int runs = 0; runs < 2; runs++) {
             tl_tape *t = tl_tape_new(NULL);
             tl_tensor x = four(t, 1), y[3];
@@ -557,6 +559,7 @@ static void a_program_keeps_to_its_own_tape(void **state)
             if (strstr(tl_error(t), "a traced function (use the tape that it is given)") == NULL)
                 fail_msg("%d: %s", use, tl_error(t));
             tl_error_clear(t);
+            assert_int_equal(tl_mode(t), 0);
             assert_false(tl_is_none(tl_exp(t, x))); /* which is as it was */
             tl_free(c, t);
         }
