@@ -58,7 +58,8 @@ const tl_op tl_op_softplus = {TL_UNARY(softplus), .traits = HEAVY, .vjp = softpl
 static void gelu_vjp(tl_vjp *g) { g->dx[0] = tl_gelu_grad(g->t, g->dy[0], g->in[0]); }
 static void gelu_tanh_vjp(tl_vjp *g) { g->dx[0] = tl_gelu_tanh_grad(g->t, g->dy[0], g->in[0]); }
 
-/* h = Phi + x*b, b the normal density: h' = b*(2 - x^2) */
+/* h = Phi + x*b, b the normal density: h' = b*(2 - x^2). b is 0 beyond 39; there, x is held so that
+ * its square stays finite. */
 static void gelu_grad_vjp(tl_vjp *g)
 {
     tl_tape *t = g->t;
@@ -66,14 +67,15 @@ static void gelu_grad_vjp(tl_vjp *g)
     if (g->wants[0])
         g->dx[0] = tl_gelu_grad(t, u, x);
     if (g->wants[1]) {
-        tl_tensor xx = tl_square(t, x),
+        tl_tensor xx = tl_square(t, tl_clamp(t, x, -40, 40)),
                   b = tl_scale(t, tl_exp(t, tl_scale(t, xx, -0.5)), 0x1.9884533d43651p-2);
         g->dx[1] = tl_mul(t, tl_mul(t, u, dy), tl_mul(t, b, tl_shift(t, tl_neg(t, xx), 2)));
     }
 }
 
 /* With t = tanh(v), v' = k*(1 + 3c x^2), v'' = 6kc x, k = sqrt(2/pi), c = 0.044715:
- * h = (1 + t)/2 + x/2*(1 - t^2)*v',  h' = (1 - t^2)*(v' + x/2*(v'' - 2t*v'^2)) */
+ * h = (1 + t)/2 + x/2*(1 - t^2)*v',  h' = (1 - t^2)*(v' + x/2*(v'' - 2t*v'^2)). Beyond 10, t is 1,
+ * and x is held so that v'^2 stays finite. */
 static void gelu_tanh_grad_vjp(tl_vjp *g)
 {
     tl_tape *t = g->t;
@@ -82,6 +84,7 @@ static void gelu_tanh_grad_vjp(tl_vjp *g)
     if (g->wants[0])
         g->dx[0] = tl_gelu_tanh_grad(t, u, x);
     if (g->wants[1]) {
+        x = tl_clamp(t, x, -10, 10);
         tl_tensor xx = tl_square(t, x),
                   y = tl_tanh(t, tl_scale(t, tl_mul(t, x, tl_shift(t, tl_scale(t, xx, c), 1)), k));
         tl_tensor slope = tl_shift(t, tl_neg(t, tl_square(t, y)), 1),

@@ -7,6 +7,7 @@
 #include <cmocka.h>
 
 #include <math.h>
+#include <string.h>
 
 #include <tally_extend.h>
 
@@ -268,6 +269,51 @@ static void a_gradient_wrong_at_the_point_alone_is_wrong(void **unused)
     }
 }
 
+/* Ops that give one of several slopes each may give none together: at 0, x
+ * as relu(x) - relu(-x); the square of |x|; sorted squares. */
+FUNCTION(f_both_sides, tl_sub(on, tl_relu(on, in[0]), tl_relu(on, tl_neg(on, in[0]))))
+FUNCTION(f_even, tl_square(on, tl_abs(on, in[0])))
+FUNCTION(f_sorted, tl_sort(on, tl_square(on, in[0]), 0, false, NULL))
+FUNCTION(f_bent_and_sin, tl_add(on, f_both_sides(on, in, n, ctx), tl_sin(on, in[0])))
+
+static void slopes_of_composed_ops_are_a_kink(void **unused)
+{
+    static const struct {
+        tl_function *f;
+        int order;
+    } rows[] = {{f_both_sides, 1}, {f_even, 2}, {f_sorted, 2}};
+    (void)unused;
+    for (int i = 0; i < 9; i++) {
+        const tl_dtype d = i / 3 == 0 ? TL_F64 : i / 3 == 1 ? TL_F32 : TL_BF16;
+        tl_tensor x = tl_data(t, ((double[]){0, 0.5, 0, -1}), TL_F64, TL_DIMS(4));
+        tl_gradcheck_report r;
+        x = d == TL_F64 ? x : tl_cast(t, x, d);
+        if (rows[i % 3].order == 1)
+            tl_gradcheck_with(t, rows[i % 3].f, &x, 1, NULL, &r, .seed = 0);
+        else
+            tl_gradgradcheck_with(t, rows[i % 3].f, &x, 1, NULL, &r, .seed = 0);
+        if (r.verdict != TL_KINK)
+            fail_msg("row %d: %s", i, r.text);
+        if (strstr(r.text, "the whole is at a bend or a tie: beside it, it is right") == NULL)
+            fail_msg("row %d: %s", i, r.text);
+        tl_error_clear(t);
+    }
+}
+
+/* But not beside a gradient that is wrong at other points, too. */
+static void slopes_of_composed_ops_excuse_nothing(void **unused)
+{
+    tl_mutation factor = {&tl_op_sin, 0, TL_MUTATE_FACTOR, 0, 0};
+    tl_tensor x = tl_data(t, ((double[]){0, 0.5, 0, -1}), TL_F64, TL_DIMS(4));
+    tl_gradcheck_report r;
+    (void)unused;
+    tl_observe(t, &tl_mutator, &factor);
+    tl_gradcheck_with(t, f_bent_and_sin, &x, 1, NULL, &r, .seed = 0);
+    tl_observe_end(t, &tl_mutator);
+    if (r.verdict != TL_WRONG)
+        fail_msg("%s", r.text);
+}
+
 /* ---- inputs that are constants to an op ---- */
 
 FUNCTION(f_counted, tl_cross_entropy(on, in[0], in[1], TL_MEAN, .count = in[2]))
@@ -327,6 +373,8 @@ const struct CMUnitTest tl_tests_bends[] = {
     TEST(huge_numbers_hide_no_score),
     TEST(a_bias_without_effect_is_no_fault_of_softmax),
     TEST(a_gradient_wrong_at_the_point_alone_is_wrong),
+    TEST(slopes_of_composed_ops_are_a_kink),
+    TEST(slopes_of_composed_ops_excuse_nothing),
     TEST(a_count_is_held),
     TEST(a_count_takes_no_gradient),
 };

@@ -570,6 +570,30 @@ static void gradients_of_ties(void **unused)
     tl_free(t);
 }
 
+/* Where a gelu is straight its second derivative is 0, however large x is. */
+static void gelus_end_straight(void **unused)
+{
+    static const double at[] = {60, -45, 300, -6e4, 1e18, -1e150};
+    static const tl_dtype dtypes[] = {TL_F16, TL_BF16, TL_F32, TL_F64};
+    (void)unused;
+    for (int k = 0; k < 8; k++) {
+        const tl_dtype d = dtypes[k / 2];
+        const int n = d == TL_F16 ? 4 : d == TL_F64 ? 6 : 5;
+        tl_tape *t = tl_tape_new(NULL);
+        tl_tensor x = tl_detach(t, tl_cast(t, tl_data(t, at, TL_F64, TL_DIMS(n)), d)), dx, slope;
+        tl_require_grad(t, x);
+        tl_tensor y = k % 2 ? tl_gelu_tanh(t, x) : tl_gelu(t, x);
+        assert_int_equal(tl_gradients(t, tl_sum(t, y, TL_ALL, false), &x, 1, TL_NONE, &dx), TL_OK);
+        dx = tl_sum(t, dx, TL_ALL, false);
+        assert_int_equal(tl_gradients(t, dx, &x, 1, TL_NONE, &slope), TL_OK);
+        for (int i = 0; i < n; i++)
+            if (tl_item(t, tl_select(t, slope, 0, i)) != 0)
+                fail_msg("%s, %g: %g", tl_dtype_name(d), at[i],
+                         tl_item(t, tl_select(t, slope, 0, i)));
+        tl_free(t);
+    }
+}
+
 /* No variance of fewer terms than are taken off, no factor of scores without width. */
 static void too_few_terms(void **unused)
 {
@@ -602,6 +626,7 @@ const struct CMUnitTest tl_tests_extremes[] = {
     cmocka_unit_test(ignored_rows_may_hold_anything),
     cmocka_unit_test(gradients_of_ties),
     cmocka_unit_test(too_few_terms),
+    cmocka_unit_test(gelus_end_straight),
     TEST(no_elements_take_no_work),
     TEST(ids_may_be_any_numbers),
 };

@@ -128,6 +128,8 @@ static tl_verdict check(tl_subject f, int order, tl_gradcheck_options o,
         tl_culprit_find(c.s.rec, c.s.y, 1, o, r);
         if (order == 2 && r->culprit.op == NULL)
             tl_culprit_find_second(&c, &f);
+        if (r->verdict == TL_WRONG && r->culprit.op == NULL)
+            tl_check_beside(&c);
     }
     if (s == TL_OK && r->culprit.op != NULL)
         r->verdict = TL_WRONG; /* also where lost digits hide it */

@@ -430,6 +430,54 @@ static tl_status check_leaf(tl_checker *c, tl_shadow_leaf *l)
     return c->s.err.status;
 }
 
+/* Moves the leaves that are checked a little, at random, and takes the analytic gradients there:
+ * those in f64 for both if they are what is wrong; else the leaves move to numbers that their
+ * dtypes hold. back: puts them back where they were recorded. */
+static tl_status step_aside(tl_checker *c, bool back)
+{
+    tl_shadow *s = &c->s;
+    const double by = c->in_f64 ? 0x1p-9 : fmax(0x1p-9, 8 * c->unit);
+    for (int i = 0; i < s->n_leaves; i++) {
+        tl_shadow_leaf *l = &s->leaf[i];
+        const tl_dtype d = c->in_f64 ? TL_F64 : l->v->a.dtype;
+        const double size = tl_shadow_size(s, &(tl_path){l, -1});
+        for (int64_t k = 0; l->checked && k < l->n; k++) {
+            double bits, x = tl_array_get(&l->v->a, k);
+            tl_element_put(d, &bits, back ? x : x + by * size * draw(c));
+            s->x[l->first + k] = s->x0[l->first + k] = tl_element_get(d, &bits);
+        }
+    }
+    for (int own = 0; own < 2 && !back; own++) {
+        const bool wide = own == 0 || c->in_f64;
+        TL_TRY(tl_shadow_gradients(s, !wide, 0));
+        memcpy(s->g[own], s->found[!wide], (size_t)s->n * sizeof(double));
+    }
+    return s->err.status;
+}
+
+void tl_check_beside(tl_checker *c)
+{
+    const tl_checker at_x0 = *c;
+    tl_shadow_leaf *l = c->worst_leaf < 0 ? NULL : &c->s.leaf[c->worst_leaf];
+    tl_gradcheck_report r = {.verdict = TL_RIGHT};
+    c->r = &r;
+    for (int i = 0; i < 3 && r.verdict != TL_WRONG && step_aside(c, false) == TL_OK; i++) {
+        check_along(c, l, at_x0.r->element);
+        check_along(c, l, -1);
+    }
+    const bool right = c->s.err.status == TL_OK && r.verdict != TL_WRONG;
+    forgive(c);
+    step_aside(c, true);
+    const tl_err err = c->s.err; /* that there was no memory */
+    *c = at_x0;
+    c->s.err = err;
+    if (right) {
+        c->r->verdict = TL_KINK;
+        c->in_f64 = false;
+        c->why = "but the whole is at a bend or a tie: beside it, it is right";
+    }
+}
+
 tl_status tl_check_run(tl_checker *c, const tl_subject *f)
 {
     memset(c->r, 0, sizeof *c->r);

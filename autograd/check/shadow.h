@@ -183,6 +183,9 @@ tl_status tl_check_record(tl_checker *c, const tl_subject *f);
 /* Records f and compares its gradients. The verdict is in c->r; any other error, in c->s.err. The
  * caller sets o, r, who and only of c, the rest to zero, and frees c->s in any case. */
 tl_status tl_check_run(tl_checker *c, const tl_subject *f);
+/* After TL_WRONG where every op is right by itself: TL_KINK if the whole is right at points beside
+ * the leaves. Composed ops may each give one of several slopes and together one that is none. */
+void tl_check_beside(tl_checker *c);
 /* Sets dir: to 1 at the path's element, or at random for all leaves that move. */
 void tl_check_aim(tl_checker *c, const tl_path *p);
 
