@@ -537,6 +537,27 @@ static void the_one_element_that_is_not_finite(void **unused)
     tl_free(on);
 }
 
+/* 90,000 is beyond F16; no op is at fault. */
+static tl_tensor f_steep(tl_tape *on, const tl_tensor *in, int n, void *ctx)
+{
+    tl_tensor x = tl_scale(on, in[0], 300);
+    (void)n, (void)ctx;
+    return tl_mul(on, x, x);
+}
+
+static void an_overflow_is_told(void **unused)
+{
+    (void)unused;
+    tl_tensor x = tl_cast(t, tl_data(t, ((double[]){0.5, -0.5}), TL_F64, TL_DIMS(2)), TL_F16);
+    tl_gradcheck_report r;
+    assert_int_equal(tl_gradcheck_with(t, f_steep, &x, 1, NULL, &r, .seed = 0), TL_WRONG);
+    if (r.culprit.op != NULL ||
+        strstr(r.text, "in f64 so is the whole; in F16 it is not finite, as after an overflow: "
+                       "input 0") == NULL)
+        fail_msg("%s", r.text);
+    tl_error_clear(t);
+}
+
 /* Memory that ends during the search leaves the verdict, or is what is said. */
 static void a_search_without_memory(void **unused)
 {
@@ -567,6 +588,7 @@ const struct CMUnitTest tl_tests_culprit[] = {
     TEST(a_right_gradient_costs_no_search),
     TEST(hidden_state_is_told_apart),
     TEST(the_second_derivative_that_is_wrong),
+    TEST(an_overflow_is_told),
     TEST(a_search_without_memory),
     TEST(the_one_element_that_is_not_finite),
     TEST(the_worst_elements_are_told_worst_first),

@@ -312,7 +312,8 @@ static bool judge(tl_checker *c, tl_path path)
     const bool finite = isfinite(num.value) && isfinite(d.g[1]) && isfinite(d.g[0]);
     tl_verdict v = TL_RIGHT;
     const bool fine64 = isfinite(d.g[0]) && over[0] <= 1;
-    d.why = "and in f64 so is the whole; in %s it is off by more than roundings";
+    d.why = finite ? "and in f64 so is the whole; in %s it is off by more than roundings"
+                   : "and in f64 so is the whole; in %s it is not finite, as after an overflow";
     if (!finite) {
         v = TL_WRONG;
     } else if (fabs(num.bend) > large && fabs(num.bend) > units_of_1(c, num.smallest)) {
@@ -457,7 +458,7 @@ static tl_status step_aside(tl_checker *c, bool back)
 
 void tl_check_beside(tl_checker *c)
 {
-    const tl_checker at_x0 = *c;
+    tl_checker at_x0 = *c;
     tl_shadow_leaf *l = c->worst_leaf < 0 ? NULL : &c->s.leaf[c->worst_leaf];
     tl_gradcheck_report r = {.verdict = TL_RIGHT};
     c->r = &r;
@@ -468,9 +469,8 @@ void tl_check_beside(tl_checker *c)
     const bool right = c->s.err.status == TL_OK && r.verdict != TL_WRONG;
     forgive(c);
     step_aside(c, true);
-    const tl_err err = c->s.err; /* that there was no memory */
+    at_x0.s.err = c->s.err; /* that there was no memory */
     *c = at_x0;
-    c->s.err = err;
     if (right) {
         c->r->verdict = TL_KINK;
         c->in_f64 = false;
