@@ -327,6 +327,147 @@ def test_operators_take_numbers_and_tensors_and_no_arrays():
     assert (i + 2**53).numpy().tolist() == [2**53 + 1, 2**53 + 2]
 
 
+def test_indices_are_numpys():
+    t = tally.Tape(tally.Model(seed=1))
+    a, k = rng.normal(size=(3, 4, 5)), np.arange(24).reshape(4, 6)
+    x, i = t.data(a), t.data(k)
+    one = np.s_
+    for index in one[0], one[-1], one[1:], one[:, -2:], one[..., 0], one[0, 1, 2], one[:, None], \
+            one[..., None, 1:4:2], one[None, 0, ..., -1], one[()], one[5:], one[:, [2, -1, 2]], \
+            one[[0, 2]], one[np.array([[0, 1], [2, -3]])], one[..., [1]], one[[]]:
+        y = x[index]
+        assert y.shape == a[index].shape and (y.numpy() == a[index]).all(), index
+    assert (i[1:, 2].numpy() == k[1:, 2]).all() and (i[[3, 0]].numpy() == k[[3, 0]]).all()
+    ids = np.array([[1, 0], [2, 2]])
+    assert (x[t.data(ids)].numpy() == a[ids]).all() and (x[t.data(2)].numpy() == a[2]).all()
+    assert (x[:, t.data(ids)].numpy() == a[:, ids]).all()
+    assert len(x) == 3 and len([x[n] for n in range(len(x))]) == 3
+    fails(TypeError, ["not iterable"], iter, x)
+    fails(TypeError, ["not iterable"], lambda: 1 in x)
+    assert (x[0].T.numpy() == a[0].T).all() and (x.mT.numpy() == a.swapaxes(1, 2)).all()
+    assert x[0, 0].T.shape == (5,) and i.tolist() == k.tolist()
+    fails(ValueError, ["mT"], getattr, x, "T")
+    fails(tally.Error, ["4", "3"], lambda: x[4])
+    fails(tally.Error, ["-4", "3"], lambda: x[[-4]])
+    fails(tally.Error, ["step"], lambda: x[::-1])
+    for index in one[0, 0, 0, 0], one[..., ...], one[0, [1, 2]], one[[0], [1]]:
+        fails(IndexError, [], lambda: x[index])
+    for index in x > 0, [True, False, True], x:
+        fails(TypeError, ["masked_fill"], lambda: x[index])
+    for index in True, 1.5, "a":
+        fails(TypeError, ["index" if index is True else "whole number"], lambda: x[index])
+    fails(TypeError, ["0 dims"], len, x[0, 0, 0])
+    with t.under(tally.STRICT):  # rows of a table by the samples' ids, as an embedding
+        w = t.param("w", "F64", (4, 2))
+        y = w[t.data([[3, 1], [3, 3]])].square().sum() + w[t.data([2, 3])].sum()
+        assert t.explain_invariance(y) == ""
+    y.backward()
+    assert t.grad(w).numpy().shape == (4, 2)
+    dx, = t.gradients(w.square().sum(), w)
+    assert (dx.numpy() == 2 * w.numpy()).all()
+    half = t.compile(lambda t, x: x[..., -1, :] * 2 + x[:, [0]][:, 0])
+    assert (half(t.data(a)).numpy() == a[:, -1] * 2 + a[:, 0]).all()
+
+
+def test_numbers_stand_for_operands_and_sizes_for_shapes():
+    t = tally.Tape()
+    a, k, b = rng.normal(size=(2, 6)), np.arange(-3, 4), np.array([True, False])
+    x, i, c = t.data(a), t.data(k), t.data(b)
+    for y, n in [(x.maximum(0), np.maximum(a, 0)), (tally.minimum(x, 0.5), np.minimum(a, 0.5)),
+                 (t.sub(1, x), 1 - a), (x.add(2), a + 2), (x.lt(0), a < 0), (i // 2, k // 2),
+                 (i % 3, k % 3), (7 % (i + 4), 7 % (k + 4)), (t.where(x > 0, x, 0), (a > 0) * a),
+                 (t.where(x > 0, 0.0, x), (a <= 0) * a), (tally.where(i > 0, i, -1), np.where(
+                     k > 0, k, -1)), ((x > 0).where(x, 0), (a > 0) * a), (abs(x), abs(a)), (+x, a),
+                 (~c, ~b), (c & ~c, b & ~b),
+                 (c | ~c, b | ~b), (x.reshape(3, 4), a.reshape(3, 4)), (x.permute(1, 0), a.T),
+                 (x.reshape(-1), a.ravel()), (t.data([1.0]).expand(2, 3), np.ones((2, 3)))]:
+        assert y.shape == n.shape and (y.numpy() == n).all()
+    assert [p.shape for p in x.split(4, 1)] == [(2, 4), (2, 2)]
+    assert [p.shape for p in t.chunk(x, 3, -1)] == [(2, 2)] * 3
+    assert [p.shape for p in x.chunk(2, dim=1)] == [p.shape for p in x.split([3, 3], 1)]
+    left, right = x.split_sizes([1, 5], 1)
+    assert (left.numpy() == a[:, :1]).all() and (right.numpy() == a[:, 1:]).all()
+    for f in (lambda: x.split(0, 1)), (lambda: x.chunk(2, 5)), (lambda: x.split_sizes([1], 1)):
+        fails(tally.Error, [], f)
+    for f in (lambda: x & x), (lambda: ~i), (lambda: c & True):
+        fails(TypeError, ["BOOL"], f)
+    fails(tally.Error, ["0.5"], t.where, i > 0, i, 0.5)
+    fails(TypeError, ["a Tensor is wanted"], t.where, x > 0, x, "0")
+    big = t.compile(lambda t, i: i + 2**60)
+    assert big(i).numpy().tolist() == [int(n) + 2**60 for n in k]
+    assert int(t.data(2.5)) == 2 and "%s %s" % (format(t.data(2.5), ".2f"), t.data(3)) == \
+        "2.50 Tensor(3)"
+    for f in tally.exp, lambda x: tally.concat(x, 0):
+        fails(TypeError, ["a Tensor is wanted"], f, [])
+    fails(TypeError, ["t.data"], tally.Tensor, [1.0])
+
+
+def test_what_was_meant_is_done_or_named():
+    m = tally.Model(seed=1)
+    t = tally.Tape(m)
+    x = t.data(rng.normal(size=(2, 3, 4)))
+    assert t.gru("r", x, 5, both=True).shape == (2, 3, 10)
+    assert (t.lstm("s", x, 5).numpy() == t.recurrent("s", x, 5, tally.LSTM, shared=True).numpy()
+            ).all()
+    assert m.freeze("r") == 8 and m._named("r.bias_hh_l0").frozen
+    m.freeze("r", False)
+    assert not m._named("r.bias_hh_l0").frozen
+    assert [n for n, a in m.items() if a.shape == (20, 4)] == ["s.weight_ih_l0"]
+    assert m.get("none") is None and len(list(m.values())) == len(m)
+    opt = m.sgd(lr=1)
+    fails(AttributeError, ["lr_set"], setattr, opt, "lr", 0.5)
+    opt.lr_set(0.5)
+    assert opt.lr() == 0.5
+    fails(TypeError, ["schedule", "kind", "total"], m.sgd, lr=1, schedule=tally.COSINE)
+    fails(TypeError, ["a list of keys"], m.checkpoint_load, opt, "none", "epoch")
+    threads = tally.threads()
+    tally.threads_set(1)
+    assert tally.threads() == 1
+    tally.threads_set(threads)
+    t.reset()
+    e = fails(tally.Error, ["before the tape was reset"], lambda: x + 1)
+    assert "usable" not in str(e)
+
+
+def test_what_is_printed_changes_nothing_and_an_error_says_that_gradients_are_gone():
+    def train(look):
+        m = tally.Model(seed=1)
+        t = tally.Tape(m)
+        opt, c = m.sgd(lr=1), t.compile(lambda t, x: [x + 1, look(x)][0])
+        for k in 1, 2:
+            x = t.data(np.full((2, 3), float(k)))
+            h = t.linear("l", x, 2)
+            h.square().sum().backward()
+            look(h)
+            c(t.data([float(k)]))
+            t.reset()
+            look(h)
+            look(tally.Tensor(t))
+        opt.step(t)
+        return m.sha256()
+
+    seen = []
+    assert train(lambda x: None) == train(lambda x: seen.append(repr(x)))
+    assert "compiled function" in seen[0] and "(2, 2)" in seen[0] and len(set(seen)) == 4, seen
+    t = tally.Tape(tally.Model(seed=1))
+    x = t.data(np.ones((2, 3)))
+    assert "dropped" not in str(fails(tally.Error, ["matmul"], lambda: x @ x))
+    loss = lambda: t.linear("l", x, 2, shared=True).sum()
+    loss().backward()
+    fails(tally.Error, ["matmul", "gradients of this batch are dropped"], lambda: x @ x)
+    opt = t.model.sgd(lr=1)
+    loss().backward()
+    fails(tally.Error, ["step: matmul", "grad_clear()"], opt.step, t)
+    t.grad_clear()
+    loss().backward()
+    opt.step(t)
+    loss().backward()
+    fails(tally.Error, ["one element"], x.item)  # what only reads drops nothing
+    opt.step(t)
+    fails(tally.Error, ["one element"], bool, x)
+    assert repr(t.data(np.zeros((0, 2)))).startswith("Tensor([]")
+
+
 def test_names_of_what_tapes_and_models_both_have_are_those_of_c():
     m = tally.Model()
     t = tally.Tape(m)

@@ -1,4 +1,5 @@
 """Objects, values and calls: what tally exports."""
+import collections.abc
 import contextlib
 import ctypes as C
 import functools
@@ -52,10 +53,14 @@ class _Object:
 
     def _check(self):
         if lib.tl_failed(self._p):
-            error = Error(lib.tl_error_status(self._p), message(lib.tl_error(self._p)))
+            status, text = lib.tl_error_status(self._p), message(lib.tl_error(self._p))
+            held = isinstance(self, Tape) and lib.tl_accumulating_count(self._p)
             if self._p:
                 lib.tl_error_clear(self._p)
-            raise error
+            if held and not lib.tl_accumulating_count(self._p):
+                text += "; the gradients of this batch are dropped: grad_clear() begins it anew"
+                self._dropped = text
+            raise Error(status, text)
 
     def __reduce_ex__(self, protocol):  # a copy would free what it does not own
         raise TypeError("%s owns memory of C: it is neither copied nor pickled"
@@ -76,6 +81,12 @@ class Model(_Object):
         return [decoded(lib.tl_model_at(self._p, i).name) for i in range(self.count())]
 
     keys = names
+    items, values, get = (getattr(collections.abc.Mapping, f) for f in ("items", "values", "get"))
+
+    def freeze(self, prefix, frozen=True):
+        """Freezes the parameters whose names begin with prefix (False: trains them again); returns
+        how many there are."""
+        return _freeze(self, prefix, frozen)
 
     def __iter__(self):
         return iter(self.names())
@@ -114,9 +125,28 @@ class Model(_Object):
 class Opt(_Object):
     """An optimizer, made by model.sgd, .adam or .adamw(lr=...)."""
 
+    def step(self, tape=None):
+        """Updates the parameters with the tape's gradients; not with what is left of a batch."""
+        if getattr(tape, "_dropped", None):
+            raise Error(face.constants["TL_EUSAGE"], "step: " + tape._dropped)
+        _step(self, tape)
+
+    def __setattr__(self, name, value):
+        if callable(getattr(Opt, name, None)):  # opt.lr = 0.1 would change no rate
+            raise AttributeError("%s is a method; lr_set(rate) sets the rate" % name)
+        object.__setattr__(self, name, value)
+
 
 class Tape(_Object):
     """A tape over a model, or over none."""
+    _dropped = None  # the error that dropped what micro-batches before it had added
+
+    def grad_clear(self):
+        """Drops all gradients; after an error that has dropped those of a batch, begins it anew."""
+        self._dropped = None
+        lib.tl_grad_clear(self._p)
+        self._check()
+
     kept = None  # of a trace: what its graph may borrow of the calls made here
 
     def __init__(self, model=None):
@@ -193,8 +223,9 @@ class Tape(_Object):
 
     def gradients(self, y, xs, cotangent=None):
         """The gradients of y by each of xs, recorded so that they can be differentiated again."""
+        xs = [xs] if isinstance(xs, Tensor) else list(xs)
         dx = [Tensor(self) for _ in xs]
-        self.gradients_(y, list(xs), cotangent, dx)
+        self.gradients_(y, xs, cotangent, dx)
         return dx
 
 
@@ -205,13 +236,15 @@ class Tensor:
     __hash__ = object.__hash__
 
     def __init__(self, tape, c=None):
+        if not isinstance(tape, Tape):
+            raise TypeError("Tensor(t) is of a tape, not of %r: t.data(a) makes one of a" % (tape,))
         self.tape, self.c = tape, c if c is not None else _T["tl_tensor"]()
 
     def _array(self):
         a = _T["tl_array"]()
         if not lib.tl_array_of(self.tape._p, self.c, C.byref(a)):
             if self.c.owner:
-                self.tape.usable(self, "reading")  # says what is the matter
+                self.item()  # says what is the matter
             raise ValueError("a tensor that no call has filled")
         return a
 
@@ -233,8 +266,86 @@ class Tensor:
         """The value of one element: an int of I64, else a float."""
         return self.tape.item(self)
 
+    def tolist(self):
+        return self.numpy().tolist()
+
     def __float__(self):
         return float(self.item())
+
+    def __int__(self):
+        return int(self.item())
+
+    def __format__(self, spec):
+        return format(self.item(), spec) if spec else str(self)
+
+    @property
+    def T(self):
+        """The transpose of two dims; mT is that of the last two of more."""
+        if self.ndim > 2:
+            raise ValueError("T of %d dims: mT swaps the last two, permute any" % self.ndim)
+        return self.mT if self.ndim == 2 else self
+
+    mT = property(lambda self: self.transpose(-2, -1))
+
+    def __len__(self):
+        if not self.shape:
+            raise TypeError("a tensor of 0 dims has no length")
+        return self.shape[0]
+
+    __iter__ = None  # v, i = x.topk(2, 1) would take two rows apart
+
+    def __getitem__(self, index):
+        """x[0], x[:, -2:], x[..., None]: numpy's, as views. A tensor of I64, a list or an array of
+        whole numbers takes these of its dim; it may stand beside slices alone."""
+        index = index if isinstance(index, tuple) else (index,)
+        rest = [i for i, one in enumerate(index) if one is Ellipsis] or [len(index)]
+        full = self.ndim - sum(one is not None and one is not Ellipsis for one in index)
+        if full < 0 or len(rest) > 1:
+            raise IndexError("too many indices for %d dims, or more than one ..." % self.ndim)
+        index = index[:rest[0]] + (slice(None),) * full + index[rest[0] + 1:]
+        many = [isinstance(one, (Tensor, list, np.ndarray)) for one in index]
+        if any(many) and sum(not isinstance(one, slice) for one in index) > 1:
+            raise IndexError("ids may stand beside slices alone: index in two steps")
+        y, dim = self, 0
+        for one, ids in zip(index, many):
+            if one is None:
+                y = y.reshape(y.shape[:dim] + (1,) + y.shape[dim:])
+            elif ids:
+                y = y._taken(dim, one)
+            elif isinstance(one, slice):
+                if one != slice(None):
+                    y = y.slice(dim, *(other if given is None else given for given, other in (
+                        (one.start, 0), (one.stop, 2**63 - 1), (one.step, 1))))
+            elif isinstance(one, (bool, np.bool_)):
+                raise TypeError("%r is no index" % (one,))
+            else:
+                y = y.select(dim, one)
+                continue
+            dim += 1
+        return y
+
+    def _taken(self, dim, ids):
+        """Slices by number along a dim: of dim 0 as rows of a table, so that samples stay apart."""
+        if not isinstance(ids, Tensor):
+            a = listed(ids)
+            if a.dtype.kind in "iu":
+                a = np.where((a < 0) & (a >= -self.shape[dim]), a + self.shape[dim], a)
+            ids = self.tape.constant(a if a.size else a.astype(np.int64))
+        if ids.dtype != EXPORTS["I64"]:
+            raise TypeError("ids of I64 are wanted as an index; for a mask use where, masked_fill "
+                            "or a product: the shape of a selection would depend on values")
+        shape = self.shape
+        if dim == 0 and self.dtype not in (EXPORTS["I64"], EXPORTS["BOOL"]):
+            y = self.reshape([shape[0], int(np.prod(shape[1:]))]).embedding(ids)
+        else:
+            y = self.index_select(dim, ids.reshape([int(np.prod(ids.shape))]))
+        return y.reshape(shape[:dim] + ids.shape + shape[dim + 1:])
+
+    def _number(self, x):
+        """A number as a tensor of this one's dtype."""
+        if self.dtype == EXPORTS["I64"] and _is_large(x):  # no double holds it
+            return self.tape.constant(np.int64(x))
+        return self.tape.scalar(self.dtype, x)
 
     def __bool__(self):
         return self.item() != 0
@@ -246,10 +357,14 @@ class Tensor:
         return g if g.c.owner else None
 
     def __repr__(self):
-        try:
-            return "Tensor(%s)" % np.array2string(self.numpy(), prefix="Tensor(")
-        except (Error, ValueError) as e:
-            return "Tensor(%s)" % e
+        a = _T["tl_array"]()  # a call that fails would drop the batch's gradients
+        if not lib.tl_array_of(self.tape._p, self.c, C.byref(a)):
+            return "Tensor(%s)" % ("from before the tape was reset" if self.c.owner else
+                                   "that no call has filled")
+        if not a.data and 0 not in a.dim[:a.ndim]:
+            return "Tensor(of shape %r: its contents are freed, changed, or yet to come in a " \
+                "compiled function)" % (tuple(a.dim[:a.ndim]),)
+        return "Tensor(%s)" % np.array2string(self.numpy(), prefix="Tensor(")
 
     def _with(self, name, other, swapped=False):
         if not isinstance(other, Tensor):
@@ -261,8 +376,8 @@ class Tensor:
                     raise TypeError("a real number is wanted, not %r" % (other,))
                 return NotImplemented
             kind, wide = self.dtype, EXPORTS["F32"]
-            if kind == EXPORTS["I64"] and _is_large(other):  # no double holds it
-                other = self.tape.data(np.int64(other))
+            if kind == EXPORTS["I64"] and _is_large(other):
+                other = self._number(other)
             elif kind in (EXPORTS["I64"], EXPORTS["BOOL"]) and not _is_whole(other):
                 raise TypeError("%r would be cut: cast the tensor to a float dtype" % (other,))
             elif name != "matmul" and not _holds(kind, other):
@@ -275,14 +390,34 @@ class Tensor:
     def __neg__(self):
         return self.tape.neg(self)
 
+    def __pos__(self):
+        return self
+
+    def __abs__(self):
+        return self.tape.abs(self)
+
+    def __invert__(self):
+        return self.tape.logical_not(self._bools())
+
+    def __and__(self, other):
+        return self.tape.logical_and(self._bools(), Tensor._bools(other))
+
+    def __or__(self, other):
+        return self.tape.logical_or(self._bools(), Tensor._bools(other))
+
+    def _bools(self):
+        if not isinstance(self, Tensor) or self.dtype != EXPORTS["BOOL"]:
+            raise TypeError("&, | and ~ take tensors of BOOL; logical_and, ... other dtypes, too")
+        return self
+
     def __pow__(self, c):
         return self.tape.pow(self, c)
 
 
 for _name in "eq", "ne", "lt", "le", "gt", "ge":
     setattr(Tensor, "__%s__" % _name, lambda a, b, op=_name: a._with(op, b))
-for _name, _op in {"add": "add", "sub": "sub", "mul": "mul", "truediv": "div", "matmul": "matmul"
-                   }.items():
+for _name, _op in {"add": "add", "sub": "sub", "mul": "mul", "truediv": "div", "matmul": "matmul",
+                   "floordiv": "floor_divide", "mod": "remainder"}.items():
     setattr(Tensor, "__%s__" % _name, lambda a, b, op=_op: a._with(op, b))
     setattr(Tensor, "__r%s__" % _name, lambda a, b, op=_op: a._with(op, b, True))
 
@@ -311,8 +446,11 @@ _DTYPES = {"dtype", "as"}  # fields
 def _struct(ctype, value):
     if isinstance(value, ctype):
         return value
+    if not isinstance(value, collections.abc.Mapping):
+        fields = ", ".join(name for name, *_ in ctype._fields_)
+        raise TypeError("a dict of %s is wanted, not %r" % (fields, value))
     out = ctype()
-    _fill(out, **dict(value))
+    _fill(out, **value)
     return out
 
 
@@ -490,6 +628,8 @@ def _call(f, tape, args, kwargs):
         elif name in ("n", "n_in", "n_out") and before is not None and not given:
             value = len(before)
         elif given or args:
+            if kind == "tl_shape" and len(args) > 1 and f.params[-1][0] == name and not given:
+                args = [args]  # reshape(2, 3)
             python = kwargs.pop(name) if given else args.pop(0)
             try:
                 value = _intern(python, path_of) if name in _PATHS and python is not None else \
@@ -605,10 +745,76 @@ def _bind():
 
 def _free(name, f):
     def function(x, *args, **kwargs):
-        first = x[0] if isinstance(x, (list, tuple)) else x
+        many = x if isinstance(x, (list, tuple)) else (x, *args)
+        first = next((one for one in many if isinstance(one, Tensor)), None)
+        if first is None:
+            raise TypeError("%s: a Tensor is wanted, not %r" % (name, x))
         return getattr(first.tape, name)(x, *args, **kwargs)
     function.__name__, function.__doc__ = name, _doc(f)
     return function
 
 
+def _operands(name):
+    """An op whose last two operands may be a tensor and a number."""
+    c = getattr(Tape, name)
+
+    def method(self, *args, **kwargs):
+        tape, args = _taped(self, args)
+        if len(args) > 1 and not kwargs:
+            *cond, a, b = args
+            if isinstance(a, Tensor) and _is_real(b):
+                return c(tape, *cond, a, a._number(b)) if cond else a._with(name, b)
+            if isinstance(b, Tensor) and _is_real(a):
+                return c(tape, *cond, b._number(a), b) if cond else b._with(name, a, True)
+        return c(tape, *args, **kwargs)
+    return functools.wraps(c)(method)
+
+
+def _taped(self, args):
+    return (self, args) if isinstance(self, Tape) else (self.tape, (self, *args))
+
+
+def _pieces(name, count):
+    """An op that sets out to pieces of x: where out is left out, a list of them."""
+    c = getattr(Tape, name)
+
+    def method(self, *args, **kwargs):
+        tape, args = _taped(self, args)
+        if len(args) == 2 and set(kwargs) == {"dim"}:
+            args += (kwargs.pop("dim"),)
+        if len(args) != 3 or kwargs:
+            return c(tape, *args, **kwargs)
+        x, by, dim = args
+        if name == "split" and isinstance(by, (list, tuple)):
+            return tape.split_sizes(x, by, dim)
+        sizes = dict(enumerate(x.shape))
+        size = sizes.get(dim if dim >= 0 else dim + len(sizes), 0)
+        out = [Tensor(tape) for _ in range(max(count(size, by), 0))]
+        c(tape, *args, out)  # says what is the matter with them
+        return out
+    return functools.wraps(c)(method)
+
+
+def _recurrent(cell):
+    def method(self, name, x, hidden, **options):
+        return self.recurrent(name, x, hidden, cell, **options)
+    method.__doc__ = Tape.recurrent.__doc__
+    return method
+
+
+_freeze = _method(face.functions["tl_model_freeze"])
+_step = _method(face.functions["tl_step_at"])
 _bind()
+for _name in ("add", "sub", "mul", "div", "maximum", "minimum", "floor_divide", "remainder", "eq",
+              "ne", "lt", "le", "gt", "ge", "where"):
+    setattr(Tape, _name, _operands(_name))
+    setattr(Tensor, _name, getattr(Tape, _name))
+for _name, _count in {"split": lambda size, by: -(-size // by) if by > 0 else 0,
+                      "chunk": lambda size, by: by,
+                      "split_sizes": lambda size, by: len(by)}.items():
+    setattr(Tape, _name, _pieces(_name, _count))
+    setattr(Tensor, _name, getattr(Tape, _name))
+for _name, _cell in {"lstm": "LSTM", "gru": "GRU", "rnn": "RNN_TANH"}.items():
+    setattr(Tape, _name, _recurrent(EXPORTS[_cell]))
+for _name in "threads", "threads_set":
+    EXPORTS[_name] = getattr(lib, "tl_" + _name)

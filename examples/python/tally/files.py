@@ -25,6 +25,8 @@ def _checkpoints(owner, tail):
              (_T["tl_note"] * max(len(listed), 1))(*listed), len(listed))
 
     def read(self, name, head, keys):
+        if isinstance(keys, str):
+            raise TypeError("a list of keys is wanted, not %r" % keys)
         size = face.constants["TL_NOTE_MAX"]
         values = C.create_string_buffer(size * max(len(keys), 1))
         model = self if owner is Model or name != "notes" else self.model
