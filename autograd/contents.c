@@ -107,7 +107,14 @@ tl_value *tl_readable(tl_at at, tl_tensor x, const char *who)
     return v;
 }
 
-double tl_item_at(tl_at at, tl_tensor x)
+/* After a call that only reads: an error of it makes no gradient lack anything. */
+static void has_read(tl_tape *t, bool failed_before)
+{
+    if (!failed_before && tl_failed(t))
+        t->only_read = true;
+}
+
+static double item(tl_at at, tl_tensor x)
 {
     tl_value *v = tl_readable(at, x, "tl_item");
     if (v == NULL)
@@ -121,7 +128,15 @@ double tl_item_at(tl_at at, tl_tensor x)
     return tl_array_get(&v->a, 0);
 }
 
-tl_status tl_keep_at(tl_at at, tl_tensor x, void *out, tl_c_data c, size_t bytes)
+double tl_item_at(tl_at at, tl_tensor x)
+{
+    const bool failed = tl_failed(at.tape);
+    const double value = item(at, x);
+    has_read(at.tape, failed);
+    return value;
+}
+
+static tl_status keep(tl_at at, tl_tensor x, void *out, tl_c_data c, size_t bytes)
 {
     tl_value *v = tl_readable(at, x, "tl_keep");
     if (v == NULL)
@@ -140,6 +155,14 @@ tl_status tl_keep_at(tl_at at, tl_tensor x, void *out, tl_c_data c, size_t bytes
     tl_array dst = tl_array_make(v->a.dtype, &s, out);
     tl_array_copy(&dst, &v->a);
     return TL_OK;
+}
+
+tl_status tl_keep_at(tl_at at, tl_tensor x, void *out, tl_c_data c, size_t bytes)
+{
+    const bool failed = tl_failed(at.tape);
+    const tl_status s = keep(at, x, out, c, bytes);
+    has_read(at.tape, failed);
+    return s;
 }
 
 /* Whether x is a tensor of the model, or a view of one without repeats. */
@@ -198,7 +221,7 @@ tl_status tl_assign_at(tl_at at, tl_tensor dst, tl_tensor x)
     return tl_error_status(t);
 }
 
-tl_status tl_print_at(tl_at at, FILE *f, tl_tensor x)
+static tl_status print(tl_at at, FILE *f, tl_tensor x)
 {
     tl_tape *t = at.tape;
     tl_value *v = tl_readable(at, x, "tl_print");
@@ -211,7 +234,15 @@ tl_status tl_print_at(tl_at at, FILE *f, tl_tensor x)
     return TL_OK;
 }
 
-tl_status tl_sha256_at(tl_at at, tl_tensor x, char hex[65])
+tl_status tl_print_at(tl_at at, FILE *f, tl_tensor x)
+{
+    const bool failed = tl_failed(at.tape);
+    const tl_status s = print(at, f, x);
+    has_read(at.tape, failed);
+    return s;
+}
+
+static tl_status digest(tl_at at, tl_tensor x, char hex[65])
 {
     tl_tape *t = at.tape;
     TL_TRY(TL_NEED_AT(at, hex));
@@ -223,6 +254,14 @@ tl_status tl_sha256_at(tl_at at, tl_tensor x, char hex[65])
     TL_TRY(tl_sha256_begin(&h, &t->head.err));
     tl_hash_array(&h, &v->a);
     return tl_sha256_finish_hex(&h, hex, &t->head.err);
+}
+
+tl_status tl_sha256_at(tl_at at, tl_tensor x, char hex[65])
+{
+    const bool failed = tl_failed(at.tape);
+    const tl_status s = digest(at, x, hex);
+    has_read(at.tape, failed);
+    return s;
 }
 
 bool tl_usable(tl_at at, tl_tensor x, const char *who)

@@ -127,8 +127,11 @@ void tl_error_clear(void *object)
     tl_object *o = object;
     if (!tl_lives(o) || !tl_failed(o))
         return;
-    if (o->kind == TL_KIND_TAPE && (o->err.status != TL_OK || ((tl_tape *)o)->missed))
-        tl_grad_clear(object); /* what failed may have been part of a batch */
+    tl_tape *t = o->kind == TL_KIND_TAPE ? object : NULL;
+    if (t != NULL && ((o->err.status != TL_OK && !t->only_read) || t->missed))
+        tl_grad_clear(t); /* what failed may have been part of a batch */
+    if (t != NULL)
+        t->only_read = false;
     tl_err_clear(&o->err);
     if (tl_failed(o)) /* the model; without an error, other threads may be reading it */
         tl_err_clear(&((tl_tape *)o)->model->head.err);

@@ -986,6 +986,43 @@ static void no_accumulator_is_opened_in_a_trace_or_out_of_range(void **unused)
     tl_free(c, t, m);
 }
 
+/* What only reads drops nothing when it fails: the batch goes on. After a call that is not
+ * made because of the error, or fails itself, the batch begins anew. */
+static void a_failed_read_drops_no_gradient(void **unused)
+{
+    (void)unused;
+    for (int way = 0; way < 8; way++) {
+        tl_tape *t = tl_tape_new(NULL);
+        tl_tensor x = tl_data(t, ((double[]){1, 2}), TL_F64, TL_DIMS(2));
+        tl_require_grad(t, x);
+        tl_backward(t, tl_sum(t, tl_square(t, x), TL_ALL, false));
+        double room[2];
+        char hex[65];
+        switch (way % 5) {
+        case 0: tl_item(t, x); break;
+        case 1: tl_keep(t, x, room, 8); break;
+        case 2: tl_print(t, NULL, x); break;
+        case 3: tl_sha256(t, TL_NONE, hex); break;
+        case 4: tl_matmul(t, x, tl_scalar(t, TL_F32, 1)); break;
+        }
+        assert_true(tl_failed(t));
+        if (way >= 5)
+            assert_true(tl_is_none(tl_exp(t, x)));
+        tl_error_clear(t);
+        assert_false(tl_failed(t));
+        const bool kept = !tl_is_none(tl_grad(t, x));
+        if (kept != (way < 4))
+            fail_msg("way %d: kept %d", way, kept);
+        tl_item(t, x); /* the next error is judged by itself */
+        tl_error_clear(t);
+        assert_int_equal(!tl_is_none(tl_grad(t, x)), kept);
+        tl_cast(t, x, (tl_dtype)99);
+        tl_error_clear(t);
+        assert_true(tl_is_none(tl_grad(t, x)));
+        tl_free(t);
+    }
+}
+
 const struct CMUnitTest tl_tests_accumulate[] = {
     cmocka_unit_test(rows_of_a_leaf_stay_apart),
     cmocka_unit_test(what_begins_looks_like_zero),
@@ -1006,5 +1043,6 @@ const struct CMUnitTest tl_tests_accumulate[] = {
     cmocka_unit_test(the_model_has_changed_when_that_is_told),
     cmocka_unit_test(a_trace_puts_off_all_or_nothing),
     cmocka_unit_test(no_accumulator_is_opened_in_a_trace_or_out_of_range),
+    cmocka_unit_test(a_failed_read_drops_no_gradient),
 };
 const size_t tl_tests_accumulate_count = sizeof tl_tests_accumulate / sizeof *tl_tests_accumulate;
