@@ -385,8 +385,9 @@ static bool refuse(tl_at at, tl_tensor x, const tl_value *v, const char *who)
         tl_tape_fail(at, TL_ESTALE, "%s: value %u was removed from the model", who, x.index);
     else if (v == NULL)
         tl_tape_fail(at, TL_ESTALE,
-                     "%s: value %u belongs to another tape or model (owner %u; this tape is %u)",
-                     who, x.index, x.owner, t->values.owner);
+                     "%s: value %u belongs to another tape or model (owner %u; this tape is %u)%s",
+                     who, x.index, x.owner, t->values.owner,
+                     t->recorder == NULL ? "" : "; give it to the traced function as an input");
     else if (v->consumed)
         tl_tape_fail(at, TL_ESTALE,
                      "%s: value %u was changed in place; use the handle that call returned", who,

@@ -702,6 +702,22 @@ static void a_total_is_named_by_what_meets_it(void **unused)
     tl_tensor one = tl_sum(t, h, TL_DIMS(1), true);
     explain(loss_of(tl_mul(t, one, tl_transpose(t, one, 0, 1))));
     names("mixes samples: they lie along different axes", "mul", line + 5);
+    const int next = __LINE__ + 2;
+    explain(
+        tl_add(t, tl_sum(t, h, TL_ALL, false), tl_sum(t, tl_abs(t, weight("v")), TL_ALL, false)));
+    names("a penalty on parameters is a tl_backward of its own", "add", next);
+}
+
+/* Rows of a table by numbers of the samples. */
+static void a_lookup_names_its_mend(void **unused)
+{
+    (void)unused;
+    tl_tensor ids = tl_data(t, ((int64_t[]){1, 0}), TL_I64, TL_DIMS(2));
+    const int line = __LINE__ + 1;
+    explain(loss_of(tl_index_select(t, weight("w"), 0, ids)));
+    names("tl_embedding keeps samples apart", "index_select's gather", line);
+    explain(loss_of(tl_embedding(t, weight("w"), ids)));
+    assert_string_equal(text, "");
 }
 
 static void what_is_strict_can_be_checked(void **unused)
@@ -823,6 +839,7 @@ const struct CMUnitTest tl_tests_explain[] = {
     TEST(what_a_graph_has_mixed_is_said),
     TEST(whichever_output_mixes_is_named),
     TEST(a_total_is_named_by_what_meets_it),
+    TEST(a_lookup_names_its_mend),
     TEST(the_first_inputs_are_described),
     TEST(direct_uses_by_folding_ops_are_none),
     TEST(a_llama_has_none),

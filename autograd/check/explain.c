@@ -110,7 +110,9 @@ static bool blames(tl_tape *t, const tl_node *n, char why[TL_MESSAGE_MAX])
     report s = {why, TL_MESSAGE_MAX, 0, 0};
     tl_batch b = TL_FREE; /* TL_MIXED if any output is, else as output 0 is */
     int weights = 0, totals = 0;
-    bool beside = false; /* an input is per sample */
+    bool beside = false;            /* an input is per sample, */
+    bool rows = false, ids = false; /* one of floats is, and one of numbers; */
+    bool fixed = false;             /* one is free of the batch and takes a gradient */
     int64_t samples = -1;
     *why = 0;
     for (int j = n->n_out; j-- > 0;) {
@@ -125,6 +127,9 @@ static bool blames(tl_tape *t, const tl_node *n, char why[TL_MESSAGE_MAX])
             samples = v->samples;
         totals += v != NULL && v->batch == TL_TOTAL;
         beside |= v != NULL && v->batch >= 0;
+        fixed |= v != NULL && v->batch == TL_FREE && v->needs_grad;
+        if (v != NULL && v->batch >= 0)
+            *(tl_dtype_is_float(v->a.dtype) ? &rows : &ids) = true;
     }
     const bool draws = op->traits & TL_RANDOM && b >= 0;
     if (y == NULL || (!draws && (!n->needs_grad || op->traits & TL_NONDIFF)))
@@ -143,7 +148,14 @@ static bool blames(tl_tape *t, const tl_node *n, char why[TL_MESSAGE_MAX])
         else
             line(&s, "%s:",
                  totals > 0 && beside ? "mixes samples with a total, which is a sum over them"
+                 : totals > 0 && fixed
+                     ? "uses a total, which is a sum over samples, beside what each micro-batch "
+                       "would add again (a penalty on parameters is a tl_backward of its own, in "
+                       "the last micro-batch)"
                  : totals > 0 ? "uses a total, which is a sum over samples, other than linearly"
+                 : ids && !rows && fixed
+                     ? "looks up by numbers of the samples what is free of the batch (tl_embedding "
+                       "keeps samples apart)"
                  : op->traits & TL_POINTWISE
                      ? "mixes samples: they lie along different axes of its inputs"
                      : "mixes samples, or counts them (for a mean, give the count of the whole "
