@@ -419,6 +419,7 @@ def test_what_was_meant_is_done_or_named():
     opt.lr_set(0.5)
     assert opt.lr() == 0.5
     fails(TypeError, ["schedule", "kind", "total"], m.sgd, lr=1, schedule=tally.COSINE)
+    fails(TypeError, ["linear", "keywords", "no_bias"], t.linear, "n", x, 2, False)
     fails(TypeError, ["a list of keys"], m.checkpoint_load, opt, "none", "epoch")
     threads = tally.threads()
     tally.threads_set(1)

@@ -613,6 +613,9 @@ def _call(f, tape, args, kwargs):
             if args and isinstance(args[0], (dict, ctype)):
                 value = _struct(ctype, args.pop(0))
             else:
+                if args and isinstance(args[0], (bool, np.bool_)):
+                    raise TypeError("%s: options are keywords; the first is %s, which %r would set"
+                                    % (_short(f.name), ctype._fields_[0][0], args[0]))
                 if args:  # as C's macros: what follows goes to the first field
                     fields[ctype._fields_[0][0]] = args.pop(0)
                 value = _struct(ctype, fields)
