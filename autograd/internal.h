@@ -112,8 +112,8 @@ void tl_value_give_back(tl_value *v);
 
 /* ---- object.c: errors ---- */
 
-/* The tape's status, for a call that gradients may come from. On an error they lack that call from
- * then on, and tl_error_clear drops them. */
+/* The tape's status, for a call that would add to gradients. On an error, gradients lack that call
+ * from then on, and tl_error_clear drops them. */
 static inline tl_status tl_may_add(tl_tape *t)
 {
     const tl_status s = tl_error_status(t);
