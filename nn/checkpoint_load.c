@@ -363,6 +363,7 @@ static tl_status load(tl_model *m, tl_tape *t, tl_opt *opt, const char *path,
         opt->lr_set = l.lr > 0;
         opt->o.lr = opt->lr_set ? l.lr : opt->lr_made;
         opt->bytes = tl_opt_cut_of(m, 0).all;
+        opt->moved = false; /* all parts are there */
         opt->pow1 = power(opt->o.beta1, l.steps);
         opt->pow2 = power(opt->o.beta2, l.steps);
     }

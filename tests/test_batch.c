@@ -109,6 +109,9 @@ static void ops_hand_it_on(void **unused)
     IS(tl_div(t, total, tl_fill(t, TL_F32, TL_SCALAR, 3)), TL_TOTAL);
     IS(tl_div(t, tl_fill(t, TL_F32, TL_SCALAR, 3), total), TL_MIXED);
     IS(tl_exp(t, total), TL_MIXED);
+    tl_tensor none = tl_fill(t, TL_F32, TL_SCALAR, 0), yes = tl_ge(t, none, none);
+    IS(tl_where(t, yes, total, total), TL_TOTAL); /* whichever side it takes */
+    IS(tl_where(t, tl_ge(t, total, none), total, total), TL_MIXED);
     IS(tl_mul(t, total, tl_param(t, m, "s", TL_F32, TL_SCALAR, TL_INIT_ONES, 0)), TL_MIXED);
     IS(tl_mean(t, x, TL_ALL, false), TL_MIXED);
     IS(tl_mean(t, x, TL_DIMS(1), false), 0);

@@ -235,11 +235,36 @@ static void out_of_memory(void **unused)
     end(&b);
 }
 
+/* An optimizer of a part whose model has grown updates again once a checkpoint of all is there. */
+static void a_whole_checkpoint_ends_a_refusal(void **unused)
+{
+    (void)unused;
+    run a = begin(), b = {.m = tl_model_new(.seed = 4)};
+    micro(&a, 1);
+    assert_int_equal(tl_step(a.o, a.t), TL_OK);
+    assert_int_equal(tl_checkpoint_save(a.m, a.o, path, NULL, 0), TL_OK);
+    b.t = tl_tape_new(b.m);
+    b.o = tl_adamw_new(b.m, .lr = 0.1, .part = 0, .parts = 2);
+    tl_tensor w = tl_param(b.t, b.m, "w", TL_F32, TL_DIMS(2, 2), TL_INIT_NORMAL, 1);
+    assert_int_equal(tl_backward(b.t, tl_sum(b.t, w, TL_ALL, false)), TL_OK);
+    assert_int_equal(tl_step(b.o, b.t), TL_OK);
+    tl_tape_reset(b.t);
+    micro(&b, 1);
+    assert_int_equal(tl_step(b.o, b.t), TL_EUSAGE);
+    assert_non_null(strstr(tl_error(b.t), "parameters have been added to a model"));
+    tl_error_clear(b.t);
+    assert_int_equal(tl_checkpoint_load(b.m, b.o, path, NULL, NULL, 0), TL_OK);
+    micro(&b, 1);
+    assert_int_equal(tl_step(b.o, b.t), TL_OK);
+    end(&a);
+    end(&b);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, make_dir, remove_dir)
-const struct CMUnitTest tl_tests_checkpoint_step[] = {TEST(gradients_come_back),
-                                                      TEST(what_waits_in_a_value_needs_its_use),
-                                                      TEST(to_the_wrong_place),
-                                                      TEST(gradients_that_lie),
-                                                      TEST(out_of_memory)};
+const struct CMUnitTest tl_tests_checkpoint_step[] = {
+    TEST(gradients_come_back), TEST(what_waits_in_a_value_needs_its_use),
+    TEST(to_the_wrong_place),  TEST(gradients_that_lie),
+    TEST(out_of_memory),       TEST(a_whole_checkpoint_ends_a_refusal),
+};
 const size_t tl_tests_checkpoint_step_count = sizeof tl_tests_checkpoint_step /
                                               sizeof tl_tests_checkpoint_step[0];

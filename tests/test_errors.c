@@ -461,6 +461,8 @@ static void indices_and_targets(void **unused)
     REFUSES(ESHAPE, "bce_with_logits", "logits [2, 3] for targets [2, 4]",
             tl_bce_with_logits(t, a23, a24, TL_MEAN));
     REFUSES(ESHAPE, "logsumexp", "dim 2 does not exist", tl_logsumexp(t, a23, TL_DIMS(2), false));
+    REFUSES(ESHAPE, "rms_norm_dims", "0 dims to normalize, x has 2",
+            tl_rms_norm_dims(t, a23, 0, 0));
     REFUSES(ESHAPE, "rms_norm_dims", "3 dims to normalize, x has 2",
             tl_rms_norm_dims(t, a23, 3, 0));
     REFUSES(ESHAPE, "cross_entropy", "weight has shape [4] for 3 classes",

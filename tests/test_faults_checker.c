@@ -444,6 +444,99 @@ static void a_small_gradient_is_wrong_by_a_factor(void **unused)
             }
 }
 
+/* A small number times x^2: the factor is that to the gradient in f64 at the same point. */
+static tl_status small_square_forward(tl_call *c)
+{
+    const small_attrs *a = c->attrs;
+    for (int64_t i = 0; i < tl_array_count(c->in[0]); i++)
+        put(&c->out[0], i, a->by * get(c->in[0], i) * get(c->in[0], i));
+    return TL_OK;
+}
+
+static void small_square_vjp(tl_vjp *g)
+{
+    const small_attrs *a = g->attrs;
+    const bool own = tl_dtype_of(g->t, g->dy[0]) == TL_F32;
+    const double factor = own ? a->factor : 1;
+    g->dx[0] = tl_scale(g->t, tl_mul(g->t, g->dy[0], g->in[0]), 2 * a->by * factor);
+}
+
+static tl_tensor f_small_square(tl_tape *on, const tl_tensor *in, int n, void *ctx)
+{
+    static const tl_op op = {.name = "user_small_square",
+                             .n_in = 1,
+                             .n_out = 1,
+                             .attr = small_schema,
+                             .attr_size = sizeof(small_attrs),
+                             .shape = like_first,
+                             .forward = small_square_forward,
+                             .vjp = small_square_vjp,
+                             .saves_in = 1};
+    return tl_apply1(TL_AT(on), &op, ctx, in, n);
+}
+
+static void a_small_gradient_that_turns_is_wrong_by_a_factor(void **unused)
+{
+    static const double factor[] = {1, 2, -1, 1.5, 0.9};
+    (void)unused;
+    for (int k = 0; k < 5; k++) {
+        small_attrs a = {1e-9, factor[k]};
+        tl_gradcheck_report r;
+        tl_tensor x = noise_leaf(t, "x", TL_F32, TL_DIMS(2, 3));
+        tl_gradcheck_with(t, f_small_square, &x, 1, &a, &r, .seed = 0);
+        if (r.verdict != (k == 0 ? TL_RIGHT : TL_WRONG))
+            fail_msg("factor %g: %s", a.factor, r.text);
+        tl_error_clear(t);
+    }
+}
+
+/* y = x^2 / 2, whose gradient goes through numbers so much larger than x that its roundings, which
+ * jump from point to point, are beyond those of x; or is off by a factor as well. */
+static tl_status half_square_forward(tl_call *c)
+{
+    for (int64_t i = 0; i < tl_array_count(c->in[0]); i++)
+        put(&c->out[0], i, get(c->in[0], i) * get(c->in[0], i) / 2);
+    return TL_OK;
+}
+
+static void half_square_vjp(tl_vjp *g)
+{
+    const factor_attrs *a = g->attrs;
+    const bool here = tl_dtype_of(g->t, g->dy[0]) == (tl_dtype)a->dtype;
+    tl_tensor x = tl_shift(g->t, tl_shift(g->t, g->in[0], 3e4), -3e4);
+    g->dx[0] = tl_scale(g->t, tl_mul(g->t, g->dy[0], x), here ? a->factor : 1);
+}
+
+static tl_tensor f_half_square(tl_tape *on, const tl_tensor *in, int n, void *ctx)
+{
+    static const tl_op op = {.name = "user_half_square",
+                             .n_in = 1,
+                             .n_out = 1,
+                             .attr = factor_schema,
+                             .attr_size = sizeof(factor_attrs),
+                             .shape = like_first,
+                             .forward = half_square_forward,
+                             .vjp = half_square_vjp,
+                             .saves_in = 1};
+    return tl_apply1(TL_AT(on), &op, ctx, in, n);
+}
+
+static void roundings_within_a_gradient_are_not_wrong(void **unused)
+{
+    static const double factor[] = {1, -1, 0, 2};
+    (void)unused;
+    for (int k = 0; k < 4; k++)
+        for (int all = 0; all < 2; all++) {
+            factor_attrs a = {TL_F32, factor[k]};
+            tl_gradcheck_report r;
+            tl_tensor x = noise_leaf(t, "x", TL_F32, TL_DIMS(3, 4));
+            tl_gradcheck_with(t, f_half_square, &x, 1, &a, &r, .all = all);
+            if (r.verdict != (k == 0 ? TL_PRECISION_LIMITED : TL_WRONG))
+                fail_msg("factor %g: %s", a.factor, r.text);
+            tl_error_clear(t);
+        }
+}
+
 /* Takes its operands for floats, whatever they are. */
 static tl_status floats_alone(tl_call *c)
 {
@@ -668,6 +761,8 @@ const struct CMUnitTest tl_tests_faults_checker[] = {
     TEST(lost_digits_are_not_a_wrong_gradient),
     TEST(roundings_that_are_alike_everywhere_are_not_wrong),
     TEST(a_small_gradient_is_wrong_by_a_factor),
+    TEST(a_small_gradient_that_turns_is_wrong_by_a_factor),
+    TEST(roundings_within_a_gradient_are_not_wrong),
     TEST(doubles_taken_for_floats_are_suspected),
     TEST(what_jumps_or_turns_excuses_nothing),
     TEST(a_softmax_bug_does_not_hide_behind_a_cotangent_of_ones),

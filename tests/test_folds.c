@@ -409,12 +409,37 @@ static void a_use_behind_many_views(void **unused)
     }
 }
 
+/* So many uses that their gradients by one sample do not fit into what is stacked for a call. */
+static void uses_beyond_the_room_of_a_call(void **unused)
+{
+    enum { LARGE = 4096, USES = 100 };
+    static float x[2][LARGE];
+    (void)unused;
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tape *t = tl_tape_new(m);
+    tl_tensor w = tl_param(t, m, "w", TL_F32, TL_DIMS(LARGE), TL_INIT_ONES, 1), sum = TL_NONE;
+    for (int i = 0; i < LARGE; i++)
+        x[0][i] = (float)(i % 7), x[1][i] = (float)(i % 3);
+    for (int u = 0; u < USES; u++) {
+        tl_tensor in = tl_data(t, x, TL_F32, TL_DIMS(2, LARGE));
+        tl_tensor y = tl_sum(t, tl_mul(t, in, w), TL_DIMS(1), false);
+        sum = u == 0 ? y : tl_add(t, sum, y);
+    }
+    assert_int_equal(tl_backward(t, tl_sum(t, sum, TL_ALL, false)), TL_OK);
+    tl_array g;
+    assert_true(tl_array_of(t, tl_grad(t, w), &g));
+    for (int i = 0; i < LARGE; i++)
+        assert_true(((const float *)g.data)[i] == (float)(USES * (i % 7 + i % 3)));
+    tl_free(t, m);
+}
+
 const struct CMUnitTest tl_tests_folds[] = {
     cmocka_unit_test(the_fold_is_the_one_stated),
     cmocka_unit_test(a_use_behind_many_views),
     cmocka_unit_test(a_large_sum_over_rows_is_the_one_stated),
     cmocka_unit_test(views_in_common_fold_by_sample),
     cmocka_unit_test(uses_of_any_shape_fold_by_sample),
+    cmocka_unit_test(uses_beyond_the_room_of_a_call),
     cmocka_unit_test(a_recurrent_weight_has_one_accumulator),
 };
 const size_t tl_tests_folds_count = sizeof tl_tests_folds / sizeof *tl_tests_folds;

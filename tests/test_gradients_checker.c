@@ -77,6 +77,8 @@ static void the_identity_is_right(void **unused)
     if (tl_gradgradcheck_with(t, f_shift, &x, 1, NULL, &r, .seed = 0) !=
         TL_RIGHT) /* its gradient is the cotangent as it came */
         fail_msg("shift: %s", r.text);
+    if (tl_gradgradcheck_with(t, f_same, &x, 1, NULL, &r, .seed = 0) != TL_RIGHT)
+        fail_msg("identity, second: %s", r.text);
 }
 
 static void second_derivatives_by_check(void **unused)
@@ -152,6 +154,24 @@ static void a_wrong_second_derivative_is_caught(void **unused)
     if (r.verdict != TL_WRONG)
         fail_msg("%s: %s", tl_verdict_name(r.verdict), r.text);
     assert_true(tl_failed(t));
+}
+
+/* A leaf that is repeated gets its gradient by that op. */
+FUNCTION(f_repeated, tl_sin(on, tl_expand(on, in[0], TL_DIMS(4, 3))))
+
+static void the_op_that_repeats_a_leaf_is_named(void **unused)
+{
+    tl_mutation factor = {&tl_op_expand, 0, TL_MUTATE_FACTOR, 0, 0};
+    tl_gradcheck_report r;
+    tl_tensor x = random_leaf(TL_F64, TL_DIMS(1, 3));
+    (void)unused;
+    assert_int_equal(tl_gradcheck_with(t, f_repeated, &x, 1, NULL, &r, .seed = 0), TL_RIGHT);
+    tl_observe(t, &tl_mutator, &factor);
+    tl_gradcheck_with(t, f_repeated, &x, 1, NULL, &r, .seed = 0);
+    tl_observe_end(t, &tl_mutator);
+    if (r.verdict != TL_WRONG || r.culprit.op == NULL || strcmp(r.culprit.op, "expand") != 0)
+        fail_msg("%s", r.text);
+    tl_error_clear(t);
 }
 
 /* By one of two inputs, whichever that is: what is right by the other does not hide it. */
@@ -360,6 +380,22 @@ static tl_tensor f_changes(tl_tape *on, const tl_tensor *in, int n, void *ctx)
     return y;
 }
 
+/* Beside the inputs another operand, another place of the same one, one more of them. */
+static tl_tensor beside(tl_tape *on, const tl_tensor *in, int way)
+{
+    tl_array a;
+    const bool here = tl_array_of(on, in[0], &a) && *(const double *)a.data == 0.5;
+    tl_tensor y = tl_sin(on, in[0]), z = tl_cos(on, in[0]);
+    if (way == 0)
+        return tl_add(on, tl_mul(on, y, here ? z : in[0]), z);
+    if (way == 1)
+        return tl_sub(on, tl_div(on, z, y), here ? y : z);
+    return tl_concat(on, (tl_tensor[]){y, z, y}, here ? 2 : 3, 0);
+}
+FUNCTION(f_other_operand, beside(on, in, 0))
+FUNCTION(f_other_output, beside(on, in, 1))
+FUNCTION(f_more_operands, beside(on, in, 2))
+
 static tl_tensor f_nothing(tl_tape *on, const tl_tensor *in, int n, void *ctx)
 {
     (void)on, (void)in, (void)n, (void)ctx;
@@ -397,6 +433,9 @@ static void each_kind_of_bad_function_has_its_message(void **unused)
         {f_host_attribute, "through the host, where no gradient goes: beside these inputs scale"},
         {f_one_more, "branches"},
         {f_one_less, "branches"},
+        {f_other_operand, "branches"},
+        {f_other_output, "branches"},
+        {f_more_operands, "branches"},
         {f_host_twice, "through the host, where no gradient goes: beside these inputs scale"},
         {f_host_data, "through the host, where no gradient goes: beside these inputs mul"},
     };
@@ -1034,6 +1073,7 @@ const struct CMUnitTest tl_tests_gradients_checker[] = {
     TEST(second_derivatives_by_check),
     TEST(second_derivatives_by_what_is_used),
     TEST(a_wrong_second_derivative_is_caught),
+    TEST(the_op_that_repeats_a_leaf_is_named),
     TEST(a_wrong_second_derivative_is_caught_by_each_input),
     TEST(a_vjp_that_loses_bits_is_caught),
     TEST(a_kink_shows_both_sides),

@@ -418,6 +418,58 @@ static void gradients_that_wait_are_optional(void **state)
     tl_free(g, t, m);
 }
 
+static void weighs_by_constant(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out,
+                               void *ctx)
+{
+    (void)n_in, (void)n_out, (void)ctx;
+    tl_tensor w = tl_mul(t, parameter(t), in[1]);
+    out[0] = tl_sum(t, tl_mul(t, in[0], w), TL_ALL, false);
+    tl_backward(t, out[0]);
+}
+
+/* Weights that are made of a constant are those of that constant: another one of the same contents
+ * passes, one of others does not. */
+static void a_constant_in_a_weight_is_no_other(void **state)
+{
+    static const float half[4] = {0.5f, 0.5f, 1, 2}, same[4] = {0.5f, 0.5f, 1, 2},
+                       other[4] = {0.5f, 0.5f, 1, 3};
+    (void)state;
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tape *t = tl_tape_new(m);
+    tl_tensor out, in[2] = {four(t, 1), tl_constant(t, half, TL_F32, TL_DIMS(4))};
+    tl_graph *g = tl_trace(t, weighs_by_constant, in, 2, 1, NULL);
+    assert_non_null(g);
+    for (int k = 0; k < 3; k++) {
+        tl_tape_reset(t);
+        in[0] = four(t, 1);
+        in[1] = tl_constant(t, k == 0 ? half : k == 1 ? same : other, TL_F32, TL_DIMS(4));
+        const tl_status s = tl_graph_run(g, in, 2, &out, 1);
+        if (k == 2)
+            assert_failed(t, TL_EUSAGE, "or is another constant, of which weights are made");
+        else if (s != TL_OK)
+            fail_msg("%d: %s", k, tl_error(t));
+    }
+    tl_grad_clear(t);
+    tl_free(g, t, m);
+}
+
+/* What a graph is traced with must be there. */
+static void an_input_that_is_gone_traces_no_graph(void **state)
+{
+    (void)state;
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tape *t = tl_tape_new(m);
+    tl_tensor in[2] = {four(t, 1), four(t, 2)};
+    tl_tape_reset(t);
+    in[0] = four(t, 1);
+    assert_null(tl_trace(t, reads_its_own, in, 2, 1, NULL));
+    assert_failed(t, TL_ESTALE, "before the tape was reset");
+    in[1] = TL_NONE;
+    assert_null(tl_trace(t, reads_its_own, in, 2, 1, NULL));
+    assert_failed(t, TL_ESTALE, "given no tensor");
+    tl_free(t, m);
+}
+
 /* ---- environment, and the end ---- */
 
 static void train(tl_model *m, bool compiled, double *norm)
@@ -802,6 +854,8 @@ const struct CMUnitTest tl_tests_graph_edges[] = {
     cmocka_unit_test(what_is_not_changed_may_be_an_input),
     cmocka_unit_test(outputs_stay_what_they_were),
     cmocka_unit_test(what_a_program_changes_begins_anew_at_each_run),
+    cmocka_unit_test(a_constant_in_a_weight_is_no_other),
+    cmocka_unit_test(an_input_that_is_gone_traces_no_graph),
     cmocka_unit_test(one_tensor_may_be_two_inputs),
     cmocka_unit_test(inputs_that_the_graph_changes_are_refused),
     cmocka_unit_test(a_tensor_of_the_model_is_no_input_to_change),

@@ -676,6 +676,100 @@ static void ranks_of_other_programs_are_refused(void **unused)
     }
 }
 
+/* Rank 1 of three has no samples and runs nothing; *ctx: rank 2 runs another program than rank 0.
+ */
+static void train_around(void *ctx, tl_link link, char out[GROUPED_HASH])
+{
+    grouped_rank r = {.m = tl_model_new(.seed = 1)};
+    tl_tape *t = r.t = tl_tape_new(r.m);
+    r.opt = tl_sgd_new(r.m, .lr = 0.1);
+    tl_group *g = tl_group_new(t, link);
+    tl_tensor w = tl_param(t, r.m, "w", TL_F32, TL_DIMS(3, 3), TL_INIT_NORMAL, 1);
+    tl_group_begin(g, (tl_group_part){link.rank == 0 ? 0 : 2, link.rank == 1 ? 0 : 2, 4});
+    tl_tensor x = tl_data(t, ((float[6]){1, 2, 3, 4, 5, 6}), TL_F32, TL_DIMS(2, 3));
+    x = tl_matmul(t, x, w);
+    if (*(const bool *)ctx && link.rank == 2)
+        x = tl_sin(t, x);
+    if (link.rank != 1)
+        tl_group_backward(g, t, tl_sum(t, tl_square(t, x), TL_ALL, false));
+    tl_group_fold(g);
+    tl_tape_reset(t);
+    tl_group_share(g);
+    tl_step(r.opt, t);
+    tl_group_free(g);
+    grouped_end(&r, out);
+}
+
+static void programs_meet_across_a_rank_that_runs_nothing(void **unused)
+{
+    static ring g;
+    (void)unused;
+    for (int k = 0; k < 2; k++) {
+        bool other = k == 1;
+        train_all(&g, 3, train_around, &other);
+        for (int i = 0; i < 3; i++)
+            if (other ? strstr(g.r[i].out, "rank 2 runs another program than rank 1") == NULL
+                      : strlen(g.r[i].out) != 64 || strcmp(g.r[i].out, g.r[0].out) != 0)
+                fail_msg("%d, rank %d: %s", k, i, g.r[i].out);
+    }
+}
+
+/* ---- totals ---- */
+
+/* Two totals, and a sum that each rank keeps for itself. */
+static void train_totals(void *ctx, tl_link link, char out[GROUPED_HASH])
+{
+    grouped_rank r = {.m = tl_model_new(.seed = 1)};
+    tl_tape *t = r.t = tl_tape_new(r.m);
+    r.opt = tl_sgd_new(r.m, .lr = 0.1);
+    tl_group *g = tl_group_new(t, link);
+    tl_tensor total[3], w = tl_param(t, r.m, "w", TL_F32, TL_SCALAR, TL_INIT_ONES, 1);
+    int64_t rows = 0;
+    (void)ctx;
+    for (int k = 0; k < 3; k++)
+        total[k] = tl_data(r.m, (double[]){0}, TL_F64, TL_SCALAR);
+    for (int k = 0; k < 2; k++)
+        tl_group_total(g, total[k]);
+    for (int step = 0; step < 2; step++) {
+        const tl_group_part part = tl_group_take(g, 7);
+        float x[7] = {0}, one[7] = {1, 1, 1, 1, 1, 1, 1};
+        for (int64_t i = 0; i < part.n; i++)
+            x[i] = 1 / (float)(part.first + i + 1 + 10 * step);
+        rows += part.n;
+        tl_tensor y = tl_mul(t, tl_data(t, x, TL_F32, TL_DIMS(part.n)), w);
+        tl_sum_to(t, tl_data(t, one, TL_F32, TL_DIMS(part.n)), TL_SCALAR, total[2]);
+        tl_sum_to(t, tl_detach(t, tl_square(t, y)), TL_SCALAR, total[1]);
+        tl_sum_to(t, tl_detach(t, y), TL_SCALAR, total[0]);
+        tl_group_backward(g, t, tl_sum(t, tl_square(t, y), TL_ALL, false));
+        tl_group_fold(g);
+        tl_tape_reset(t);
+        tl_group_share(g);
+        tl_step(r.opt, t);
+        tl_tape_reset(t);
+    }
+    const double a = tl_item(t, total[0]), b = tl_item(t, total[1]);
+    const bool own = tl_item(t, total[2]) == (double)rows;
+    tl_group_free(g);
+    grouped_end(&r, out);
+    if (strlen(out) == 64)
+        snprintf(out + 64, GROUPED_HASH - 64, " %a %a%s", a, b, own ? "" : " and not its own");
+}
+
+static void what_is_no_total_stays_with_its_rank(void **unused)
+{
+    static ring g;
+    char want[GROUPED_HASH];
+    (void)unused;
+    train_totals(NULL, grouped_alone(), want);
+    assert_true(strlen(want) > 64 && strstr(want, "own") == NULL);
+    for (int size = 2; size <= 3; size++) {
+        train_all(&g, size, train_totals, NULL);
+        for (int i = 0; i < size; i++)
+            if (strcmp(g.r[i].out, want) != 0)
+                fail_msg("rank %d of %d: %s for %s", i, size, g.r[i].out, want);
+    }
+}
+
 /* ---- where ranks part ---- */
 
 static char logs[RING_MOST][1024];
@@ -1026,6 +1120,8 @@ const struct CMUnitTest tl_tests_group[] = {
     cmocka_unit_test(calls_between_backward_and_fold_are_refused),
     cmocka_unit_test(what_would_part_ranks_is_refused),
     cmocka_unit_test(ranks_of_other_programs_are_refused),
+    cmocka_unit_test(programs_meet_across_a_rank_that_runs_nothing),
+    cmocka_unit_test(what_is_no_total_stays_with_its_rank),
     cmocka_unit_test_setup_teardown(logs_of_updates_tell_where_a_rank_parts, logged_begin,
                                     logged_end),
     cmocka_unit_test(what_strays_is_named),

@@ -324,6 +324,7 @@ static void steps_twice(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *ou
     for (int i = 0; i < 2; i++) {
         out[0] = total(t, tl_mul(t, in[0], ones(t, p->s.m, "p")));
         tl_backward(t, out[0]);
+        tl_host(t, TL_AFTER, announce, p);
         tl_step(p->o, t);
     }
 }
@@ -342,9 +343,39 @@ static void a_part_that_is_over_is_over(void **unused)
     p.s.left = 2;
     assert_int_equal(tl_run(c, &x, 1, &out), TL_EIO);
     assert_int_equal(tl_opt_steps(p.o), 1);
+    assert_int_equal(p.announced, 1);
     assert_true(tl_opt_grad_norm(p.o) > 1 && tl_opt_grad_norm(p.o) < 2);
     tl_error(t);
     tl_free(c, p.o, t, p.s.m);
+}
+
+static tl_status fail_at_update(void *ctx, tl_tape *t, const tl_seen *seen)
+{
+    int *left = ctx;
+    if (seen->phase & TL_PHASE_UPDATE && strcmp(seen->call->op->name, "sgd") == 0 && --*left == 0)
+        return tl_tape_fail(TL_AT(t), TL_EIO, "the disk is full");
+    return TL_OK;
+}
+
+/* So is the work on the host that belongs to it: it finds a tape that has not failed. */
+static void the_hooks_of_a_part_that_is_over_follow(void **unused)
+{
+    static const tl_observer observer = {.ran = fail_at_update};
+    (void)unused;
+    for (int left = 1; left <= 2; left++) {
+        int n = left;
+        stepping p = {.s = {tl_model_new(.seed = 1), 0}};
+        tl_tape *t = tl_tape_new(p.s.m);
+        p.o = tl_sgd_new(p.s.m, .lr = 1);
+        tl_observe(t, &observer, &n);
+        tl_tensor x = pair(t, 1), out;
+        tl_compiled *c = tl_compile(t, steps_twice, 1, &p);
+        assert_int_equal(tl_run(c, &x, 1, &out), TL_EIO);
+        assert_int_equal(p.announced, left - 1);
+        assert_int_equal(tl_opt_steps(p.o), left - 1);
+        expect_failure(t, TL_EIO, "the disk is full");
+        tl_free(c, p.o, t, p.s.m);
+    }
 }
 
 /* Work of the program's own that fails behind an update leaves the optimizer where it is: the run
@@ -622,6 +653,7 @@ const struct CMUnitTest tl_tests_half_way[] = {
     cmocka_unit_test(a_cleared_error_costs_what_it_kept_away),
     cmocka_unit_test(a_compiled_step_is_whole),
     cmocka_unit_test(a_part_that_is_over_is_over),
+    cmocka_unit_test(the_hooks_of_a_part_that_is_over_follow),
     cmocka_unit_test(half_a_step_stays_an_error),
     cmocka_unit_test(what_is_detached_may_be_thawed),
     cmocka_unit_test(freezing_while_it_is_traced),

@@ -568,6 +568,40 @@ static void max_loss(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, 
     out[0] = tl_detach(t, y);
 }
 
+/* The name that a program has given an input of its graph is that of a called one's. */
+static void the_name_of_an_input_is_logged(void **unused)
+{
+    static const float x[6] = {1, 2, 3, -1, 0.5f, 2};
+    (void)unused;
+    for (int compile = 0; compile < 2; compile++) {
+        tl_model *m = tl_model_new(.seed = 1);
+        tl_tape *t = tl_tape_new(m);
+        tl_opt *o = tl_sgd_new(m, .lr = 0.05);
+        tl_compiled *c = tl_compile(t, max_loss, 1, m);
+        tl_log_file *f;
+        tl_err err = {.status = TL_OK};
+        int named = 0;
+        assert_int_equal(tl_log_open(t, logged_file("named")), TL_OK);
+        tl_tensor in = tl_data(t, x, TL_F32, TL_DIMS(2, 3)), out;
+        tl_log_name(t, in, "the batch");
+        if (compile)
+            tl_run(c, &in, 1, &out);
+        else
+            max_loss(t, &in, 1, &out, 1, m);
+        assert_int_equal(tl_step(o, t), TL_OK);
+        assert_int_equal(tl_log_close(t), TL_OK);
+        assert_int_equal(tl_log_read(&f, logged_file("named"), &err), TL_OK);
+        const tl_logged_step *s = tl_log_step_at(f, 0);
+        for (int i = 0; i < s->n; i++)
+            named += s->result[i].def->name != NULL &&
+                     strcmp(s->result[i].def->name, "the batch") == 0;
+        if (named == 0)
+            fail_msg("%s: no result has the name", compile ? "compiled" : "called");
+        tl_log_file_close(f);
+        tl_free(c, o, t, m);
+    }
+}
+
 /* A step whose micro-batches are run and called in turns: what a graph fuses lacks parts, and is
  * not taken for the whole. */
 static void parts_that_a_graph_has_fused(void **unused)
@@ -824,6 +858,7 @@ const struct CMUnitTest tl_tests_log[] = {
     cmocka_unit_test_setup_teardown(one_run_has_one_log, logged_begin, logged_end),
     cmocka_unit_test_setup_teardown(a_graph_logs_what_the_called_program_does, logged_begin,
                                     logged_end),
+    cmocka_unit_test_setup_teardown(the_name_of_an_input_is_logged, logged_begin, logged_end),
     cmocka_unit_test_setup_teardown(parts_that_a_graph_has_fused, logged_begin, logged_end),
     cmocka_unit_test_setup_teardown(an_update_is_called_after_a_graph, logged_begin, logged_end),
     cmocka_unit_test_setup_teardown(a_graph_leaves_out_little, logged_begin, logged_end),

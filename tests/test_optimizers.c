@@ -339,6 +339,24 @@ static void schedules_against_naive_formulas(void **unused)
                 }
 }
 
+/* The cosine falls from the rate to its least, half way at the middle. */
+static void the_cosine_schedule_is_half_a_period(void **unused)
+{
+    const tl_schedule s = {.kind = TL_COSINE, .warmup = 4, .total = 24, .min_ratio = 0.05};
+    const double lr = 3e-3, low = lr * 0.05;
+    (void)unused;
+    for (int64_t step = 0; step < 4; step++)
+        assert_true(tl_schedule_lr(&s, lr, step) == lr * (double)(step + 1) / 4);
+    assert_true(tl_schedule_lr(&s, lr, 4) == lr);
+    for (int64_t step = 4; step < 24; step++) {
+        const double want = low + (lr - low) * (1 + cos(acos(-1) * (double)(step - 4) / 20)) / 2;
+        if (!(fabs(tl_schedule_lr(&s, lr, step) - want) < 1e-15 * lr))
+            fail_msg("step %d: %.17g, not %.17g", (int)step, tl_schedule_lr(&s, lr, step), want);
+    }
+    assert_true(fabs(tl_schedule_lr(&s, lr, 24) - low) < 1e-15 * lr);
+    assert_true(tl_schedule_lr(&s, lr, INT64_MAX) == tl_schedule_lr(&s, lr, 24));
+}
+
 static void refuses(tl_opt *o, const char *words)
 {
     tl_tape *t = tl_tape_new(NULL);
@@ -583,6 +601,22 @@ static void no_step_where_updates_may_stop(void **unused)
     tl_free(o, t, m);
 }
 
+/* The whole of the state is one part: a model may grow, as without parts. */
+static void one_part_of_one_takes_what_is_made_later(void **unused)
+{
+    (void)unused;
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tape *t = tl_tape_new(m);
+    tl_opt *o = tl_adamw_new(m, .lr = 0.1, .parts = 1);
+    for (int i = 0; i < 3; i++) {
+        tl_tensor y = tl_param(t, m, i == 0 ? "a" : "b", TL_F32, TL_SCALAR, TL_INIT_ONES, 1);
+        if (tl_backward(t, tl_square(t, y), .partial = true) != TL_OK || tl_step(o, t) != TL_OK)
+            fail_msg("step %d: %s", i, tl_error(t));
+        tl_tape_reset(t);
+    }
+    tl_free(o, t, m);
+}
+
 const struct CMUnitTest tl_tests_optimizers[] = {
     cmocka_unit_test(no_step_where_updates_may_stop),
     cmocka_unit_test(groups_that_overlap),
@@ -590,6 +624,8 @@ const struct CMUnitTest tl_tests_optimizers[] = {
     cmocka_unit_test(each_optimizer_has_its_own_state),
     cmocka_unit_test(decays_as_pytorch),
     cmocka_unit_test(schedules_against_naive_formulas),
+    cmocka_unit_test(the_cosine_schedule_is_half_a_period),
+    cmocka_unit_test(one_part_of_one_takes_what_is_made_later),
     cmocka_unit_test(numbers_that_make_no_sense_are_refused),
     cmocka_unit_test(numbers_at_the_edge),
     cmocka_unit_test(a_rate_that_is_set),

@@ -5,6 +5,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <fenv.h>
 #include <float.h>
 #include <math.h>
 #include <stdlib.h>
@@ -149,6 +150,24 @@ static void test_tables_refuse(void **unused)
     assert_int_not_equal(tl_rotary_table(0, 2, 4, 0, TL_ROTARY_HALF, a, b), TL_OK);
 }
 
+/* The caller's rounding mode changes no bit of a table, and stays in force. */
+static void a_table_leaves_the_rounding_mode(void **unused)
+{
+    float a[2][8], b[2][8];
+    volatile float one = 1, tiny = 0x1p-30f, after[2];
+    (void)unused;
+    for (int i = 0; i < 2; i++) {
+        fesetround(i ? FE_UPWARD : FE_TONEAREST);
+        const tl_status s = tl_rotary_table(3, 2, 4, 10000, TL_ROTARY_HALF, a[i], b[i]);
+        after[i] = one + tiny;
+        fesetround(FE_TONEAREST);
+        assert_int_equal(s, TL_OK);
+    }
+    assert_true(after[0] == 1 && after[1] > 1);
+    assert_memory_equal(a[1], a[0], sizeof a[0]);
+    assert_memory_equal(b[1], b[0], sizeof b[0]);
+}
+
 /* Each value of a half-width table where its pair's two elements are; widened tables are the full
  * ones. */
 static void test_widened_tables_are_the_full_ones(void **unused)
@@ -195,8 +214,11 @@ static void test_scaling_in_f64_and_of_all_waves(void **unused)
 }
 
 const struct CMUnitTest tl_tests_rotary_table[] = {
-    cmocka_unit_test(test_scaling_in_f64_and_of_all_waves),  cmocka_unit_test(test_rope_table),
-    cmocka_unit_test(test_scaling_has_three_regions),        cmocka_unit_test(test_tables_refuse),
+    cmocka_unit_test(test_scaling_in_f64_and_of_all_waves),
+    cmocka_unit_test(test_rope_table),
+    cmocka_unit_test(test_scaling_has_three_regions),
+    cmocka_unit_test(test_tables_refuse),
+    cmocka_unit_test(a_table_leaves_the_rounding_mode),
     cmocka_unit_test(test_widened_tables_are_the_full_ones),
 };
 const size_t tl_tests_rotary_table_count = sizeof tl_tests_rotary_table /

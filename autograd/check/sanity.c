@@ -1,6 +1,6 @@
 /* sanity.c: before gradients are compared, checks that f is a function. Run twice it must give the
- * same bits (all NaNs are one), with inputs a little off it must do the same ops with the same
- * constants, and it must leave its inputs alone. */
+ * same bits (all NaNs are one), with inputs a little off it must do the same ops on the same
+ * operands and constants, and it must leave its inputs alone. */
 #include <math.h>
 
 #include "autograd/check/shadow.h"
@@ -22,9 +22,36 @@ static const tl_array *constant(const tl_tape *t, tl_tensor x, const tl_tensor *
                : &v->a;
 }
 
-/* The second run, on b, did the same ops as the first. *by: the first of them with other attributes
- * or constants, which must have come from the inputs by way of the host; NULL: none. False also
- * without memory, an error of a tape. */
+/* The place of each node of t in an order of n; NULL, with an error, without memory. */
+static const uint32_t *places(tl_tape *t, const uint32_t *order, uint32_t n)
+{
+    uint32_t *at = tl_tape_scratch(t, (size_t)(t->n_nodes + 1) * sizeof *at);
+    for (uint32_t i = 0; at != NULL && i < n; i++)
+        at[order[i]] = i;
+    return at;
+}
+
+/* Operand u of the first run and v of the second, on b, come from the same place: output of a node,
+ * by pa and pb, input, tensor of the model, or something else that the function made. */
+static bool same_operand(const tl_shadow *s, const tl_tape *b, tl_tensor u, tl_tensor v, int n,
+                         const uint32_t *pa, const uint32_t *pb)
+{
+    const tl_value *x = tl_peek(s->rec, u), *y = tl_peek(b, v);
+    const bool own = u.owner == s->rec->values.owner;
+    if (x == NULL || y == NULL || own != (v.owner == b->values.owner))
+        return x == y;
+    if (!own || x->node < 0 || y->node < 0) {
+        for (int i = 0; i < n; i++)
+            if (tl_same_handle(u, s->copies[i]) != tl_same_handle(v, s->copies[n + i]))
+                return false;
+        return own ? x->node == y->node : tl_same_handle(u, v);
+    }
+    return pa[x->node] == pb[y->node] && x->out == y->out;
+}
+
+/* The second run, on b, did the same ops as the first, with the same operands. *by: the first of
+ * them with other attributes or constants, which must have come from the inputs by way of the host;
+ * NULL: none. False also without memory, an error of a tape. */
 static bool same_ops(const tl_shadow *s, tl_tape *b, tl_tensor yb, int n, const tl_node **by)
 {
     uint32_t *oa, *ob, na, nb;
@@ -32,14 +59,22 @@ static bool same_ops(const tl_shadow *s, tl_tape *b, tl_tensor yb, int n, const 
     if (tl_canonical_order(a, s->y, TL_TO_ALL, &oa, &na) != TL_OK ||
         tl_canonical_order(b, yb, TL_TO_ALL, &ob, &nb) != TL_OK || na != nb)
         return false;
-    for (uint32_t i = 0; i < na; i++)
-        if (a->node[oa[i]].op != b->node[ob[i]].op)
+    const uint32_t *pa = places(a, oa, na), *pb = places(b, ob, nb);
+    if (pa == NULL || pb == NULL)
+        return false;
+    for (uint32_t i = 0; i < na; i++) {
+        const tl_node *x = &a->node[oa[i]], *y = &b->node[ob[i]];
+        if (x->op != y->op || x->n_in != y->n_in)
             return false;
+        for (int k = 0; k < x->n_in; k++)
+            if (!same_operand(s, b, x->in[k], y->in[k], n, pa, pb))
+                return false;
+    }
     for (uint32_t i = na; i-- > 0;) {
         const tl_node *x = &a->node[oa[i]], *y = &b->node[ob[i]];
         bool other = x->op->attr != NULL && !(x->op->traits & TL_RANDOM) &&
                      !tl_attrs_agree(x->op, x->attrs, y->attrs, 0, NULL);
-        for (int k = 0; k < x->n_in && k < y->n_in && !other; k++) {
+        for (int k = 0; k < x->n_in && !other; k++) {
             const tl_array *u = constant(a, x->in[k], s->copies, n),
                            *v = constant(b, y->in[k], s->copies + n, n);
             other = u != NULL && v != NULL && tl_arrays_differ(u, v) >= 0;

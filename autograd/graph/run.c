@@ -164,14 +164,21 @@ static tl_status check(tl_graph *g, tl_at at, const tl_tensor *in, int n_in, int
 static void end_early(tl_graph *g, uint32_t at)
 {
     tl_err *err = &g->user->head.err, saved = *err;
+    tl_err *of_model = g->user->model == NULL ? NULL : &g->user->model->head.err, model = {0};
     int end = tl_traced_of(g->t)->part;
     for (uint32_t i = at; i < g->n_steps; i++)
         if (tl_node_part(g->t, g->step[i]->node) < end)
             end = tl_node_part(g->t, g->step[i]->node);
     tl_err_clear(err);
+    if (of_model != NULL && of_model->status != TL_OK) { /* else other threads may be reading it */
+        model = *of_model;
+        tl_err_clear(of_model);
+    }
     read_watches(g, end);
     call_hooks(g, TL_AFTER, end);
     *err = saved;
+    if (model.status != TL_OK)
+        *of_model = model;
 }
 
 static tl_status run(tl_graph *g, tl_at place, const tl_tensor *in, tl_tensor *out, int n_out)
