@@ -330,8 +330,6 @@ void tl_apply(tl_at at, const tl_op *op, const void *attrs, const tl_tensor *in,
     const bool failed = tl_failed(t);
     making k = {.at = failed ? at : tl_place(at)};
     if (failed || tl_op_check(at, op, attrs, in, n_in, out) != TL_OK) {
-        if (tl_lives(t))
-            t->missed |= t->only_read;
         for (int i = 0; i < n_out; i++)
             out[i] = TL_NONE;
         return;

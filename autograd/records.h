@@ -211,7 +211,7 @@ struct tl_tape {
     tl_key_map grad_at; /* leaf -> the last record with that owner and index */
     uint32_t thaws;     /* of the model, when recording began */
     bool late;          /* a leaf marked since then may have been used before */
-    bool missed;        /* an error of the model or of a read has kept a call from this batch */
+    bool missed;        /* an error has kept a backward from this batch */
     bool only_read;     /* the tape's error is of a call that only reads */
     const char *inside; /* the op whose call is under way */
     int first_grad; /* records before it belong to gradients that a trace has already consumed */

@@ -32,9 +32,9 @@ void tl_tape_limit(tl_tape *t, int steps);
 bool tl_failed(const void *object);
 const char *tl_error(const void *object);
 tl_status tl_error_status(const void *object);
-/* Clears the error, if any; for a tape, its model's too. If it was the tape's (and not of tl_item,
- * tl_keep, tl_print or tl_sha256 with no op refused since) or kept a backward from the batch, drops
- * all gradients, which may lack what failed, unless in a backward: the batch begins anew. A call
+/* Clears the error, if any; for a tape, its model's too. If it was the tape's, and not of a call
+ * that only reads (tl_item, tl_keep, tl_print, tl_sha256), or kept a backward from the batch, drops
+ * all gradients (they may lack what failed) unless in a backward: the batch begins anew. A call
  * that reports to a model (tl_data, tl_save, ...) first clears an error that tl_error has read; if
  * nobody has, the call returns it and does nothing else. */
 void tl_error_clear(void *object);
