@@ -110,7 +110,7 @@ tl_value *tl_readable(tl_at at, tl_tensor x, const char *who)
 /* After a call that only reads: an error of it makes no gradient lack anything. */
 static void has_read(tl_tape *t, bool failed_before)
 {
-    if (!failed_before && tl_failed(t))
+    if (!failed_before && t->head.err.status != TL_OK)
         t->only_read = true;
 }
 

@@ -16,10 +16,9 @@ static bool apart(tl_tape *t, const char *who)
 
 int tl_mode_push(tl_tape *t, unsigned mode)
 {
-    if (!tl_lives(t) || !apart(t, "tl_mode_push"))
-        return tl_lives(t) ? t->now.mode_depth : 0;
     const int depth = tl_mode_open(t, mode);
-    if (t->now.mode_depth == depth || mode != TL_INVARIANT || t->now.choice == NULL)
+    const bool opened = tl_lives(t) && t->now.mode_depth > depth;
+    if (!opened || mode != TL_INVARIANT || t->now.choice == NULL)
         return depth;
     if (!tl_choice_open(tl_nowhere(t), NULL, TL_ANY_DTYPE, "invariant"))
         tl_mode_pop(t, depth);
@@ -33,6 +32,8 @@ int tl_mode_open(tl_tape *t, unsigned mode)
     if (!tl_lives(t))
         return 0;
     int depth = t->now.mode_depth;
+    if (!apart(t, "tl_mode_push"))
+        return depth;
     if (depth == TL_MODE_DEPTH) {
         tl_fail(&t->head.err, TL_EUSAGE,
                 "tl_mode_push: %d scopes are open: is a tl_mode_pop missing?", depth);

@@ -591,6 +591,7 @@ static void strays(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int m
     case 4: tl_gradients(s->outer, x, &x, 1, x, &dx); break;
     case 5: tl_mode_push(s->outer, TL_FAST); break;
     case 6: tl_update_begin(s->outer); break;
+    case 7: tl_kernel_push(s->outer, NULL, TL_ANY_DTYPE, "fast"); break;
     }
 }
 
@@ -598,7 +599,7 @@ static void strays(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int m
 static void a_program_keeps_to_its_own_tape(void **state)
 {
     (void)state;
-    for (int use = 0; use < 7; use++)
+    for (int use = 0; use < 8; use++)
         for (int runs = 0; runs < 2; runs++) {
             tl_tape *t = tl_tape_new(NULL);
             tl_tensor x = four(t, 1), y[3];
