@@ -89,6 +89,59 @@ static void files_are_read_as_what_they_say(void **unused)
     tl_arrays_close(f);
 }
 
+/* Whole numbers of 1 to 8 bytes in both byte orders, aligned as numpy aligns them, and every type
+ * of an IDX file. */
+static void whole_numbers_of_every_size_are_read(void **unused)
+{
+    static const struct {
+        int type, size;
+        int64_t second;
+    } idx[] = {{8, 1, 200}, {9, 1, -2}, {11, 2, -300}, {12, 4, -70000}, {14, 8, -2}};
+    (void)unused;
+    for (int i = 0; i < 16; i++) {
+        const int size = 1 << (i & 3), big = i >> 2 & 1, is_signed = i >> 3 & 1;
+        const int64_t want[] = {1, is_signed ? -2 : (INT64_C(1) << (8 * size - 2)) + 1, 100};
+        unsigned char b[128 + 3 * 8] = "\x93NUMPY\1\0\x76";
+        memset(b + 10, ' ', 118);
+        int n = snprintf((char *)b + 10, 100,
+                         "{'descr': '%c%c%d', 'fortran_order': False, 'shape': (3,), }",
+                         big ? '>' : '<', is_signed ? 'i' : 'u', size);
+        b[10 + n] = ' ';
+        for (int j = 0; j < 3 * size; j++)
+            b[128 + j] = (unsigned char)((uint64_t)want[j / size] >>
+                                         8 * (big ? size - 1 - j % size : j % size));
+        tl_arrays *f;
+        tl_err err = {.status = TL_OK};
+        if (tl_arrays_open_memory(&f, b, 128 + 3 * (size_t)size, "it", &err,
+                                  (tl_arrays_options){0}) != TL_OK)
+            fail_msg("%s", err.message);
+        tl_array a = tl_arrays_at(f, 0);
+        assert_int_equal(a.dtype, TL_I64);
+        for (int j = 0; j < 3; j++)
+            if (((const int64_t *)a.data)[j] != want[j])
+                fail_msg("%.60s: element %d", (const char *)b + 10, j);
+        tl_arrays_close(f);
+    }
+    for (size_t i = 0; i < sizeof idx / sizeof *idx; i++) {
+        unsigned char b[8 + 2 * 8] = {0, 0, (unsigned char)idx[i].type, 1, 0, 0, 0, 2};
+        const int size = idx[i].size;
+        if (idx[i].type == 14) /* -2.0 */
+            b[16] = 0xc0;
+        else
+            for (int j = 0; j < size; j++)
+                b[8 + size + j] = (unsigned char)((uint64_t)idx[i].second >> 8 * (size - 1 - j));
+        tl_arrays *f;
+        tl_err err = {.status = TL_OK};
+        if (tl_arrays_open_memory(&f, b, 8 + 2 * (size_t)size, "it", &err,
+                                  (tl_arrays_options){0}) != TL_OK)
+            fail_msg("%s", err.message);
+        tl_array a = tl_arrays_at(f, 0);
+        assert_int_equal(a.dtype, idx[i].type == 14 ? TL_F64 : TL_I64);
+        assert_true(tl_array_get(&a, 0) == 0 && tl_array_get(&a, 1) == (double)idx[i].second);
+        tl_arrays_close(f);
+    }
+}
+
 static void members_of_an_archive(void **unused)
 {
     (void)unused;
@@ -339,6 +392,8 @@ static void bad_tables(void **unused)
     refuses_text("5.1,NA\n1,2\n", "row 1, column 2: 'NA' is not a number (names have no numbers");
     refuses_text("1,2\n\n3,4\n", "row 2 has fewer");
     refuses_text("1\n0x10\n", "row 2, column 1: '0x10' is not a number");
+    refuses_text("1\n0x1\n", "row 2, column 1: '0x1' is not a number");
+    refuses_text("1\nnan(1)\n", "row 2, column 1: 'nan(1)' is not a number");
     refuses_text("1\n1e\n", "'1e' is not a number");
     refuses_text("1\n1 2\n", "'1 2' is not a number");
     refuses_text("1,2\r3,4\n", "byte 3, in row 1, is a CR without LF");
@@ -734,6 +789,7 @@ const struct CMUnitTest tl_tests_arrays[] = {
     cmocka_unit_test(lies_about_deflated_members),
     cmocka_unit_test(deflated_members_spoilt_or_without_memory),
     cmocka_unit_test(files_are_read_as_what_they_say),
+    cmocka_unit_test(whole_numbers_of_every_size_are_read),
     cmocka_unit_test(members_of_an_archive),
     cmocka_unit_test_teardown(a_table_is_read_alike_where_sums_round_up, as_before),
     cmocka_unit_test_teardown(a_table_is_read_alike_where_a_comma_is_the_decimal_point, as_before),

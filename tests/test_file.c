@@ -753,6 +753,33 @@ static void no_memory_leaves_the_old_file(void **state)
     }
 }
 
+/* A program without standard input gets descriptor 0 for its first file. */
+static void files_may_have_descriptor_0(void **state)
+{
+    fixture *f = *state;
+    char *data = NULL;
+    size_t n = 0;
+    tl_writer *w;
+    const int in = dup(0); /* -1: this program has none */
+    close(0);
+    const tl_status read = tl_file_read(f->target, 100, &data, &n, NULL);
+    tl_status written = tl_writer_begin(&w, f->target, NULL);
+    written = written != TL_OK ? written : tl_writer_append(w, "new", 3, NULL);
+    written = written != TL_OK ? written : tl_writer_commit(w, NULL);
+    const bool closed = fcntl(0, F_GETFD) < 0;
+    if (in >= 0) {
+        dup2(in, 0);
+        close(in);
+    }
+    assert_int_equal(read, TL_OK);
+    assert_true(n == 3 && memcmp(data, "old", 3) == 0);
+    tl_free_raw(data);
+    assert_int_equal(written, TL_OK);
+    assert_true(closed);
+    expect_content(f->target, "new");
+    assert_int_equal(temp_dir_count(&f->dir), 1);
+}
+
 /* What is read from memory ends where that does. */
 static void memory_ends_as_a_file_does(void **unused)
 {
@@ -783,6 +810,7 @@ const struct CMUnitTest tl_tests_file[] = {
     TEST(what_could_not_be_replaced_is_refused_at_once),
     TEST(what_cannot_be_renamed_is_kept),
     TEST(names_do_not_run_out),
+    TEST(files_may_have_descriptor_0),
     TEST(a_kill_anywhere_leaves_a_whole_file),
     TEST(a_writer_at_work_is_left_alone),
     TEST(writers_that_meet_anywhere),

@@ -238,6 +238,21 @@ static void backward_through_a_gradient(void **unused)
     IS(tl_grad(t, x), 36 * 8, 36 * 27);
 }
 
+/* Where x is a constant, second derivatives go through the cotangent of the norm alone. */
+static void norms_of_a_constant_have_second_derivatives(void **unused)
+{
+    (void)unused;
+    for (int i = 0; i < 2; i++) {
+        tl_tensor w = LEAF(2, 3), gamma = LEAF(1, 1), dgamma, dw;
+        tl_tensor x = tl_data(t, ((double[]){1, -1}), TL_F64, TL_DIMS(2));
+        tl_tensor y = i ? tl_layer_norm(t, x, gamma, TL_NONE, 3) : tl_rms_norm(t, x, gamma, 3);
+        tl_gradients(t, sum(tl_mul(t, y, w)), &gamma, 1, TL_NONE, &dgamma); /* w*h, h = x/2 */
+        IS(dgamma, 1, -1.5);
+        tl_gradients(t, sum(tl_square(t, dgamma)), &w, 1, TL_NONE, &dw); /* 2*w*h^2 */
+        IS(dw, 1, 1.5);
+    }
+}
+
 /* ---- Hessian-vector product of a small MLP ---- */
 
 enum { IN = 3, HIDDEN = 5, BATCH = 4, PARAMS = HIDDEN * IN + HIDDEN + 2 * HIDDEN + 2 };
@@ -322,6 +337,7 @@ const struct CMUnitTest tl_tests_gradients[] = {
     TEST(derivatives_of_a_sine),
     TEST(mixed_derivatives_agree),
     TEST(backward_through_a_gradient),
+    TEST(norms_of_a_constant_have_second_derivatives),
     TEST(hessian_vector_product_of_an_mlp),
 };
 const size_t tl_tests_gradients_count = sizeof tl_tests_gradients / sizeof tl_tests_gradients[0];

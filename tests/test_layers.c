@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <fenv.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -47,6 +48,27 @@ static void stir(tl_tape *t, tl_model *m, const char *name, double by)
 {
     tl_tensor p = tl_model_find(m, name);
     tl_assign(t, p, tl_shift(t, tl_scale(t, p, 0.5), by));
+}
+
+/* First weights do not depend on how the caller rounds, and how it rounds stays. */
+static void first_weights_are_alike_however_the_caller_rounds(void **unused)
+{
+    float w[2][H * W];
+    volatile double one = 1, sum;
+    (void)unused;
+    for (int i = 0; i < 2; i++) {
+        tl_model *m = tl_model_new(.seed = 3);
+        tl_tape *t = tl_tape_new(m);
+        tl_tensor x = image(t);
+        fesetround(i == 1 ? FE_UPWARD : FE_TONEAREST);
+        tl_linear(t, m, "l", x, H);
+        sum = one + 1e-30;
+        fesetround(FE_TONEAREST);
+        assert_int_equal(sum > 1, i == 1); /* it rounds as before */
+        values(t, tl_model_find(m, "l.weight"), w[i], H * W);
+        tl_free(t, m);
+    }
+    assert_memory_equal(w[0], w[1], sizeof w[0]);
 }
 
 /* ---- convolutions ---- */
@@ -171,6 +193,9 @@ static void group_norm_is_its_formula(void **unused)
     }
     tl_group_norm(t, m, "n", image(t), 3);
     assert_non_null(strstr(tl_error(t), "'n': 4 channels cannot be in 3 groups"));
+    tl_error_clear(t);
+    tl_group_norm(t, m, "n", image(t), 0);
+    assert_non_null(strstr(tl_error(t), "'n': 4 channels cannot be in 0 groups"));
     tl_free(t, m);
 }
 
@@ -509,6 +534,7 @@ static void options_that_make_no_sense_are_refused(void **unused)
 const struct CMUnitTest tl_tests_layers[] = {
     cmocka_unit_test(numbers_that_make_no_sense_are_refused),
     cmocka_unit_test(options_that_make_no_sense_are_refused),
+    cmocka_unit_test(first_weights_are_alike_however_the_caller_rounds),
     cmocka_unit_test(convolutions_are_their_sums),
     cmocka_unit_test(batch_norm_is_its_formula),
     cmocka_unit_test(group_norm_is_its_formula),

@@ -154,6 +154,50 @@ static void folders_come_back_with_every_bit(void **unused)
     }
 }
 
+/* Files of other programs hold masks and angles, too, which follow from the config. */
+static void masks_and_angles_in_a_file_are_left_out(void **unused)
+{
+    static double logits[B * S * VOCAB];
+    static const char *const beside[2][3] = {{"model.layers.0.self_attn.rotary_emb.inv_freq",
+                                              "lm_head.bias"},
+                                             {"transformer.h.0.attn.bias",
+                                              "transformer.h.1.attn.masked_bias", "lm_head.bias"}};
+    static float numbers[4];
+    char folder[1024], path[1056];
+    (void)unused;
+    for (int k = 0; k < 2; k++) {
+        tl_decoder_config c = small(k ? TL_FAMILY_GPT2 : TL_FAMILY_LLAMA, 0, TL_F32), back;
+        tl_model *m = tl_model_new(.seed = 3);
+        logits_of(m, &c, logits);
+        FINE(m, tl_hf_save(m, temp_dir_file(folder, &dir, k ? "masks" : "angles"), &c));
+        snprintf(path, sizeof path, "%s/model.safetensors", folder);
+        for (int more = 1; more <= 2 + k; more++) { /* the last one is no such tensor */
+            tl_st_file *f;
+            tl_st_entry e[64];
+            FINE(m, tl_hf_save(m, folder, &c));
+            assert_int_equal(tl_st_open(&f, path, NULL), TL_OK);
+            int n = tl_st_count(f);
+            assert_true(n < 60);
+            for (int i = 0; i < n; i++)
+                e[i] = tl_st_at(f, i);
+            for (int i = 0; i < more; i++)
+                e[n++] = (tl_st_entry){beside[k][i],
+                                       tl_array_make(TL_F32, &TL_DIMS(1, 2, 2), numbers)};
+            assert_int_equal(tl_st_write(path, e, n, NULL, 0, NULL), TL_OK);
+            tl_st_close(f);
+            tl_model *other = tl_model_new(.seed = 4);
+            tl_status s = tl_hf_load(other, folder, &back);
+            assert_int_equal(s, more < 2 + k ? TL_OK : TL_ENAME);
+            if (s == TL_OK)
+                same_hash(m, other);
+            else
+                assert_non_null(strstr(tl_error(other), "'lm_head.bias' is another"));
+            tl_free(other);
+        }
+        tl_free(m);
+    }
+}
+
 static void interleaved_pairs_are_saved_as_halves(void **unused)
 {
     static double want[B * S * VOCAB], got[B * S * VOCAB];
@@ -1063,6 +1107,7 @@ static void numbers_are_rounded_as_anywhere(void **unused)
 {
     static double logits[B * S * VOCAB];
     char folder[1024], hash[4][65];
+    volatile double one = 1, sum;
     (void)unused;
     for (int k = 0; k < 2; k++) { /* as it is there, and transposed */
         tl_decoder_config c = small(k ? TL_FAMILY_GPT2 : TL_FAMILY_LLAMA, 1, TL_F64), back;
@@ -1074,7 +1119,9 @@ static void numbers_are_rounded_as_anywhere(void **unused)
             m = tl_model_new(.seed = 4);
             fesetround(i % 2 ? FE_UPWARD : FE_TONEAREST);
             FINE(m, tl_hf_load(m, folder, &back, .dtype = i < 2 ? TL_F32 : TL_BF16));
+            sum = one + 1e-30;
             fesetround(FE_TONEAREST);
+            assert_int_equal(sum > 1, i % 2);
             assert_int_equal(tl_model_sha256(m, hash[i]), TL_OK);
             tl_free(m);
         }
@@ -1606,6 +1653,7 @@ static void tokens_are_those_of_tokenizers(void **unused)
 #define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
 const struct CMUnitTest tl_tests_models[] = {
     TEST(folders_come_back_with_every_bit),
+    TEST(masks_and_angles_in_a_file_are_left_out),
     TEST(interleaved_pairs_are_saved_as_halves),
     TEST(dtypes_may_differ_in_a_folder),
     TEST(checkpoints_of_llmc_come_back),

@@ -297,6 +297,31 @@ static void pieces_are_the_whole(void **unused)
         }
 }
 
+/* What comes in is whole: the first layer's states are as without dropout, the second's are not. */
+static void dropout_is_between_layers_alone(void **unused)
+{
+    (void)unused;
+    for (int k = 0; k < CELLS; k++) {
+        double x[B * S * IN], h[2][LAYERS][B * HIDDEN];
+        for (int i = 0; i < B * S * IN; i++)
+            x[i] = number(i);
+        for (int way = 0; way < 2; way++) {
+            tl_model *m = tl_model_new(.seed = 4);
+            tl_tape *t = tl_tape_new(m);
+            tl_tensor last;
+            run(t, m, (cell)k, samples(t, TL_F64, x, B, S, IN),
+                (tl_recurrent_options){.layers = LAYERS,
+                                       .last_h = &last,
+                                       .dropout = way == 0 ? 0 : 0.5,
+                                       .sample = tl_scalar(t, TL_I64, 5)});
+            keep(t, last, h[way], sizeof h[way]);
+            tl_free(t, m);
+        }
+        assert_memory_equal(h[0][0], h[1][0], sizeof h[0][0]);
+        assert_memory_not_equal(h[0][1], h[1][1], sizeof h[0][1]);
+    }
+}
+
 typedef struct {
     cell k;
     bool second;
@@ -567,6 +592,7 @@ const struct CMUnitTest tl_tests_recurrent[] = {
     cmocka_unit_test(they_are_their_formulas),
     cmocka_unit_test(samples_are_as_alone),
     cmocka_unit_test(pieces_are_the_whole),
+    cmocka_unit_test(dropout_is_between_layers_alone),
     cmocka_unit_test(they_compile),
     cmocka_unit_test(gradients_are_right),
     cmocka_unit_test(what_does_not_fit_is_said),
