@@ -205,15 +205,6 @@ static void a_pattern_may_be_given_twice(void)
     assert_true(tl_replacement_enable(r.name, false));
 }
 
-/* The first registration of a program, too, finds the library's own there. */
-static void names_of_the_library_are_taken_at_once(void **state)
-{
-    tl_replacement r = rule_doubled;
-    (void)state;
-    r.name = "add_rms_norm";
-    refused(r, TL_ENAME, "the name is taken");
-}
-
 static void bad_input_to_registration_is_a_clear_error(void **state)
 {
     (void)state;
@@ -472,7 +463,6 @@ static void threads_register_at_the_same_time(void **state)
 }
 
 const struct CMUnitTest tl_tests_pattern_registration[] = {
-    cmocka_unit_test(names_of_the_library_are_taken_at_once), /* before any other */
     cmocka_unit_test(a_claim_holds_at_other_sizes),
     cmocka_unit_test(a_search_may_make_what_it_does_not_use),
     cmocka_unit_test(bad_input_to_registration_is_a_clear_error),
