@@ -107,11 +107,13 @@ tl_value *tl_readable(tl_at at, tl_tensor x, const char *who)
     return v;
 }
 
-/* After a call that only reads: an error of it makes no gradient lack anything. */
-static void has_read(tl_tape *t, bool failed_before)
+/* After a call that only reads, whose status is s: an error of it makes no gradient lack anything.
+ */
+static tl_status has_read(tl_tape *t, bool failed_before, tl_status s)
 {
     if (!failed_before && t->head.err.status != TL_OK)
         t->only_read = true;
+    return s;
 }
 
 static double item(tl_at at, tl_tensor x)
@@ -132,7 +134,7 @@ double tl_item_at(tl_at at, tl_tensor x)
 {
     const bool failed = tl_failed(at.tape);
     const double value = item(at, x);
-    has_read(at.tape, failed);
+    has_read(at.tape, failed, TL_OK);
     return value;
 }
 
@@ -160,9 +162,7 @@ static tl_status keep(tl_at at, tl_tensor x, void *out, tl_c_data c, size_t byte
 tl_status tl_keep_at(tl_at at, tl_tensor x, void *out, tl_c_data c, size_t bytes)
 {
     const bool failed = tl_failed(at.tape);
-    const tl_status s = keep(at, x, out, c, bytes);
-    has_read(at.tape, failed);
-    return s;
+    return has_read(at.tape, failed, keep(at, x, out, c, bytes));
 }
 
 /* Whether x is a tensor of the model, or a view of one without repeats. */
@@ -237,9 +237,7 @@ static tl_status print(tl_at at, FILE *f, tl_tensor x)
 tl_status tl_print_at(tl_at at, FILE *f, tl_tensor x)
 {
     const bool failed = tl_failed(at.tape);
-    const tl_status s = print(at, f, x);
-    has_read(at.tape, failed);
-    return s;
+    return has_read(at.tape, failed, print(at, f, x));
 }
 
 static tl_status digest(tl_at at, tl_tensor x, char hex[65])
@@ -259,9 +257,7 @@ static tl_status digest(tl_at at, tl_tensor x, char hex[65])
 tl_status tl_sha256_at(tl_at at, tl_tensor x, char hex[65])
 {
     const bool failed = tl_failed(at.tape);
-    const tl_status s = digest(at, x, hex);
-    has_read(at.tape, failed);
-    return s;
+    return has_read(at.tape, failed, digest(at, x, hex));
 }
 
 bool tl_usable(tl_at at, tl_tensor x, const char *who)

@@ -269,8 +269,8 @@ static void a_gradient_wrong_at_the_point_alone_is_wrong(void **unused)
     }
 }
 
-/* Ops that give one of several slopes each may give none together: at 0, x
- * as relu(x) - relu(-x); the square of |x|; sorted squares. */
+/* Ops that give one of several slopes each may give none together: at 0, x as relu(x) - relu(-x),
+ * the square of |x|, sorted squares. */
 FUNCTION(f_both_sides, tl_sub(on, tl_relu(on, in[0]), tl_relu(on, tl_neg(on, in[0]))))
 FUNCTION(f_even, tl_square(on, tl_abs(on, in[0])))
 FUNCTION(f_sorted, tl_sort(on, tl_square(on, in[0]), 0, false, NULL))

@@ -110,8 +110,7 @@ static bool blames(tl_tape *t, const tl_node *n, char why[TL_MESSAGE_MAX])
     report s = {why, TL_MESSAGE_MAX, 0, 0};
     tl_batch b = TL_FREE; /* TL_MIXED if any output is, else as output 0 is */
     int weights = 0, totals = 0;
-    bool beside = false;            /* an input is per sample, */
-    bool rows = false, ids = false; /* one of floats is, and one of numbers; */
+    bool rows = false, ids = false; /* an input of floats is per sample, one of numbers is */
     bool fixed = false;             /* one is free of the batch and takes a gradient */
     int64_t samples = -1;
     *why = 0;
@@ -126,7 +125,6 @@ static bool blames(tl_tape *t, const tl_node *n, char why[TL_MESSAGE_MAX])
         if (v != NULL && v->samples > samples)
             samples = v->samples;
         totals += v != NULL && v->batch == TL_TOTAL;
-        beside |= v != NULL && v->batch >= 0;
         fixed |= v != NULL && v->batch == TL_FREE && v->needs_grad;
         if (v != NULL && v->batch >= 0)
             *(tl_dtype_is_float(v->a.dtype) ? &rows : &ids) = true;
@@ -147,7 +145,8 @@ static bool blames(tl_tape *t, const tl_node *n, char why[TL_MESSAGE_MAX])
             line(&s, "states no rule for the batch:");
         else
             line(&s, "%s:",
-                 totals > 0 && beside ? "mixes samples with a total, which is a sum over them"
+                 totals > 0 && (rows || ids)
+                     ? "mixes samples with a total, which is a sum over them"
                  : totals > 0 && fixed
                      ? "uses a total, which is a sum over samples, beside what each micro-batch "
                        "would add again (a penalty on parameters is a tl_backward of its own, in "
