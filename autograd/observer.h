@@ -3,9 +3,9 @@
  * An observer is a constant struct of callbacks, attached to a tape with a context. It is told what
  * happens there, on the thread that uses the tape; NULL callbacks are skipped. Several are told in
  * the order in which they were attached. They may read anything (arrays borrow the tape's memory
- * until the callback returns), must not attach or detach observers, and change nothing except where
- * a callback says so: watched or not, a program has the same bits. A run of a graph calls only
- * runs, ran, put_off, update_begins and cleared. examples/profile.c is a complete one. */
+ * until the callback returns) and change nothing except where a callback says so: watched or not, a
+ * program has the same bits. A run of a graph calls only runs, ran, put_off, update_begins and
+ * cleared. examples/profile.c is a complete one. */
 #ifndef TL_OBSERVER_H
 #define TL_OBSERVER_H
 

@@ -293,9 +293,10 @@ double tl_opt_grad_norm(const tl_opt *o); /* of the last update, unclipped; NaN 
  *
  * A checkpoint is one safetensors file, written whole or not at all: parameters (not which are
  * frozen), buffers (with the optimizer's state), steps made, a rate that was set, the model's seed,
- * and notes. opt may be NULL; several save a file each, and do not step before each has loaded its
- * own (TL_EUSAGE). Errors go to m or t. Loading needs the program's parameters and buffers, from a
- * forward call; TL_ENAME: the file lacks a buffer that was written. A failure changes nothing. */
+ * and notes. What options opt had it does not say: give the same. opt may be NULL; several save a
+ * file each, and do not step before each has loaded its own (TL_EUSAGE). Errors go to m or t.
+ * Loading needs the program's parameters and buffers, from a forward call; TL_ENAME: the file lacks
+ * a buffer that was written. A failure changes nothing. */
 typedef struct {
     const char *key, *value; /* no key begins with "tally." */
 } tl_note;

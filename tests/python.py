@@ -234,7 +234,7 @@ def test_errors_are_exceptions_with_the_place_and_the_tape_goes_on():
     fails(TypeError, ["dim is missing", "tl_softmax_at"], x.softmax)
     fails(TypeError, ["a Tensor is wanted, not 3"], lambda: t.matmul(x, 3))
     fails(TypeError, ["complex"], t.data, np.zeros(2, complex))
-    fails(TypeError, ["uint16 bits"], t.data, np.zeros(2, np.float32), tally.BF16)
+    fails(TypeError, ["bits in uint16"], t.data, np.zeros(2, np.int32), tally.BF16)
     fails(ValueError, ["9 dims"], x.reshape, [1] * 9)
     line = sys._getframe().f_lineno + 1
     fails(tally.Error, ["lr is 0", "python.py:%d)" % line], lambda: tally.Model().sgd())
@@ -559,12 +559,50 @@ def test_arrays_of_any_order_are_taken_right_and_what_would_be_cut_is_refused():
     model = t.model
     t.buffer("half", tally.BF16, (2,))
     t.buffer("one", tally.F32, ())
-    fails(TypeError, ["uint16 bits"], model.__setitem__, "half", [1.5, 2.5])
+    fails(TypeError, ["bits in uint16"], model.__setitem__, "half", [1, 2])
+    model["half"] = [1.5, 2.5]
+    assert list(model["half"]) == [0x3fc0, 0x4020]
     model["half"] = np.uint16([0x3f80, 0x4000])
     assert list(model["half"]) == [0x3f80, 0x4000]
     model["one"] = 3.0
     assert model["one"] == 3
     fails(ValueError, [str(2**63)], model.__setitem__, "one", 2**63)
+
+
+def test_floats_are_rounded_to_bf16_once():
+    t = tally.Tape()
+    tie = (np.arange(0x80, 0x7f80, 37) << 16 | 0x8000).astype(np.uint32).view(np.float32)
+    near = tie.astype(np.float64) * (1 + np.array([[-2.0**-50], [0], [2.0**-50]]))
+    edges = [0.0, -0.0, 1e-45, -1e-40, 1e-300, -1e-50, 3.4e38, 3.39e38, -3.5e38, 1e300, np.inf,
+             -np.inf, np.nan]
+    for a in near, np.array(edges), tie, rng.normal(size=(7, 3)), np.float16(edges[:4]), \
+            np.array(edges).astype(">f8"), rng.normal(size=(4, 6))[::2, ::-1], np.float64(0.1):
+        x = t.data(a, tally.BF16)
+        want = t.cast(t.data(a), tally.BF16).numpy()
+        assert x.shape == a.shape and x.numpy().tobytes() == want.tobytes()
+    assert t.data([[0.1, 2]], "BF16").numpy().tolist() == [[0.10009765625, 2]]
+
+
+def test_dims_have_the_names_of_others_too():
+    t = tally.Tape()
+    a = rng.normal(size=(2, 1, 3))
+    x = t.data(a)
+    for y in x.sum(dim=2, keepdim=True), x.sum(axis=-1, keepdims=True), x.sum((2,), True), \
+            x.sum(dims=2, keepdim=True):
+        assert y.shape == (2, 1, 1)
+    assert x.argmax(dim=0).shape == (1, 3) and x.softmax(axis=1).numpy().tolist() == [[[1] * 3]] * 2
+    fails(TypeError, ["sum does not take"], x.sum, dim=0, axis=1)
+    fails(TypeError, ["softmax", "keepdim"], x.softmax, dim=1, keepdim=True)
+    assert x.unsqueeze(-1).shape == (2, 1, 3, 1) and x.unsqueeze(0).shape == (1, 2, 1, 3)
+    assert x.unsqueeze(1).squeeze(2).shape == (2, 1, 3) == x.unsqueeze(-4).squeeze(-4).shape
+    fails(ValueError, ["dim 2", "(2, 1, 3)"], x.squeeze, 2)
+    for dim in 4, -5:
+        fails(IndexError, [], x.unsqueeze, dim)
+        fails(IndexError, [], x.squeeze, dim)
+    assert (x.flatten(1).numpy() == a.reshape(2, 3)).all() and x.flatten().shape == (6,)
+    assert x.flatten(0, 1).shape == (2, 3) and x.sum().flatten().shape == (1,)
+    assert t.data(np.ones((0, 2, 3))).flatten(1).shape == (0, 6)
+    fails(ValueError, ["dim 2", "dim 1"], x.flatten, 2, 1)
 
 
 def test_ten_thousand_tapes_leave_nothing_behind():

@@ -83,14 +83,27 @@ def fitting(a, dtype):
     if dtype not in NUMPY:
         raise TypeError("no dtype of Tally's has the number %d" % dtype)
     to = NUMPY[dtype]
+    if dtype == BF16 and a.dtype.kind == "f":
+        return _bf16(a)
     if dtype == BF16 and a.dtype.newbyteorder("=") != np.uint16:
-        raise TypeError("BF16 is given as uint16 bits, not as %s; or cast a tensor of F32 to it"
-                        % a.dtype)
+        raise TypeError("BF16 is given as floats, or as its bits in uint16, not as %s" % a.dtype)
     if a.dtype.kind not in "fiub" or to.kind in "ib" and a.dtype.kind not in "iub":
         raise TypeError("an array of %s is not taken as %s: convert it with astype" % (a.dtype, to))
     if to.kind == "i" and a.dtype.kind == "u" and a.size and int(a.max()) > 2**63 - 1:
         raise ValueError("%d is too large for I64" % a.max())
     return np.ascontiguousarray(a, to).reshape(a.shape)
+
+
+def _bf16(a):
+    """Floats rounded once, to nearest even, as bits. Rounded to odd first, a double's second
+    rounding is as good as its only one (Boldo and Melquiond 2008)."""
+    shape, a = a.shape, np.ascontiguousarray(a, np.float64).ravel()
+    with np.errstate(all="ignore"):
+        single = a.astype(np.float32)
+    back = single.astype(np.float64)
+    bits = (single.view(np.uint32) - (abs(back) > abs(a))) | (back != a)
+    bits = (bits + 0x7fff + (bits >> 16 & 1)) >> 16
+    return np.where(np.isnan(a), 0x7fc0, bits).astype(np.uint16).reshape(shape)
 
 
 def listed(value):

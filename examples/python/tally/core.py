@@ -171,8 +171,8 @@ class Tape(_Object):
         return Tensor(self, c)
 
     def data(self, array, dtype=None):
-        """A tensor with a copy of an array, in its own dtype (ints become I64) or in that one. BF16
-        is given as uint16 bits."""
+        """A tensor with a copy of an array, in its own dtype (ints become I64) or in that one. Of
+        BF16, floats are rounded and uint16 are its bits."""
         a, dtype = numbers(array, dtype)
         return self._tensor(lib.tl_data_tape_at(self._p, a.ctypes.data, _UNKNOWN, dtype,
                                                 shape_of(a.shape), *_place()))
@@ -257,7 +257,8 @@ class Tensor:
         a = self._array()
         out = np.empty(tuple(a.dim[:a.ndim]), NUMPY[a.dtype])
         self.tape.keep(self, C.c_void_p(out.ctypes.data), {}, out.nbytes)
-        return (out.astype(np.uint32) << 16).view(np.float32) if a.dtype == BF16 else out
+        return out if a.dtype != BF16 else (
+            out.astype(np.uint32).ravel() << 16).view(np.float32).reshape(out.shape)
 
     def __array__(self, dtype=None, copy=None):
         return self.numpy() if dtype is None else self.numpy().astype(dtype)
@@ -287,6 +288,28 @@ class Tensor:
 
     mT = property(lambda self: self.transpose(-2, -1))
 
+    def unsqueeze(self, dim):
+        """A view with a dim of 1 more, number dim of the result."""
+        shape = list(self.shape)
+        shape.insert(range(len(shape) + 1)[dim], 1)
+        return self.reshape(shape)
+
+    def squeeze(self, dim):
+        """A view without dim, which is of 1: which others are may depend on the batch."""
+        shape = list(self.shape)
+        if shape.pop(dim) != 1:
+            raise ValueError("squeeze: dim %d of %r is not 1" % (dim, self.shape))
+        return self.reshape(shape)
+
+    def flatten(self, start=0, end=-1):
+        """Dims start to end as one."""
+        shape = self.shape or (1,)
+        first, last = (range(len(shape))[i] for i in (start, end))
+        if first > last:
+            raise ValueError("flatten: dim %d comes after dim %d" % (first, last))
+        return self.reshape([*shape[:first], int(np.prod(shape[first:last + 1])),
+                             *shape[last + 1:]])
+
     def __len__(self):
         if not self.shape:
             raise TypeError("a tensor of 0 dims has no length")
@@ -309,7 +332,7 @@ class Tensor:
         y, dim = self, 0
         for one, ids in zip(index, many):
             if one is None:
-                y = y.reshape(y.shape[:dim] + (1,) + y.shape[dim:])
+                y = y.unsqueeze(dim)
             elif ids:
                 y = y._taken(dim, one)
             elif isinstance(one, slice):
@@ -580,6 +603,7 @@ def _c(ctype, value, keep):
 
 
 _PATHS = {"path", "folder"}  # parameters that are files
+_ALSO = {"dim": ("dims",), "axis": ("dim", "dims"), "keepdim": ("keepdims",)}  # others' names
 
 
 def _is_options(ctype, kind):
@@ -597,6 +621,10 @@ def _call(f, tape, args, kwargs):
     """Calls f for an object of Python; tape stands for a place or a tape, model for a model."""
     args, values, keep, hexes, lists = list(args), [], [], [], []
     before, n, rooms = None, 0, {}
+    for also in _ALSO.keys() & kwargs.keys():
+        ours = [p[0] for p in f.params if p[0] in _ALSO[also] and p[0] not in kwargs]
+        if ours and also not in {p[0] for p in f.params}:
+            kwargs[ours[0]] = kwargs.pop(also)
     for name, ctype, kind in f.params:
         given = name in kwargs
         if kind in ("tl_at", "tl_tape *"):
