@@ -133,7 +133,7 @@
  *
  * Randomness. Draws as in dropout, of one dim or more; with sample numbers, axis 0 holds samples.
  *   uniform(dtype, shape, stream) normal(dtype, shape, stream)  in [0, 1), rounded; mean 0, var 1
- *   bernoulli(p, stream)              1 with probability p, else 0; of p's shape and dtype.
+ *   bernoulli(p, stream)              1 with probability p, else 0 (in padding 1, if p > 0); as p
  *                                     TL_EDOMAIN if p is outside [0, 1], unless it is traced
  *   permutation(n, stream)            0 .. n-1 in random order, i64 (n); with sample (b): (b, n) */
 #ifndef TL_OPS_H
