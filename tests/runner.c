@@ -50,7 +50,7 @@
     X(culprit) X(rotary_table) X(rotary_halves) X(in_place) X(half_products) X(includes)          \
     X(elementary) X(faults_rows) X(faults_norm) X(faults_rotary) X(faults_checker)                \
     X(gradients_checker) X(bends) X(curve) X(gpt2) X(layers) X(recurrent) X(accumulate)           \
-    X(splits) X(group) X(shard)                                                                   \
+    X(splits) X(group) X(shard) X(handed_on)                                                      \
     X(registry) X(reference) X(invariance) X(rotary) X(walk) X(graph_ops) X(readme) X(golden)     \
     X(kernels) X(kernels_backward) X(kernels_promise) X(train_text) X(pattern) X(pattern_places)  \
     X(pattern_rules) X(pattern_registration) X(patterns_shipped) X(patterns_written)              \
