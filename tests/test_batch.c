@@ -98,6 +98,11 @@ static void ops_hand_it_on(void **unused)
     tl_tensor one = zeros(TL_DIMS(1, 1, 6));
     tl_batch_axis(t, one, 1);
     IS(tl_reshape(t, one, TL_DIMS(1, 1, 2, 3)), 1); /* of two dims of 1 the place of the old */
+    tl_tensor third = zeros(TL_DIMS(1, 1, 1, 6));
+    tl_batch_axis(t, third, 2);
+    IS(tl_reshape(t, zeros(TL_DIMS(1, 6)), TL_DIMS(1, 1, 6)), 0);
+    IS(tl_permute(t, x, TL_DIMS(1, 2, -3)), 2);
+    IS(tl_reshape(t, third, TL_DIMS(1, 1, 6)), 1); /* where a dim of 1 before it went */
     IS(tl_sum(t, x, TL_DIMS(1, 2), false), 0);
     IS(tl_sum(t, turned, TL_DIMS(0), false), 0);
     IS(tl_sum(t, turned, TL_DIMS(0), true), 1);
@@ -126,6 +131,17 @@ static void ops_hand_it_on(void **unused)
     IS(tl_rms_norm(t, tl_permute(t, x, TL_DIMS(1, 2, 0)), TL_NONE, 1e-5), TL_MIXED);
     IS(tl_matmul(t, tl_transpose(t, zeros(TL_DIMS(6, 3)), 0, 1), zeros(TL_DIMS(6, 2))), TL_TOTAL);
     IS(tl_matmul(t, axis1, zeros(TL_DIMS(6, 3))), TL_MIXED);
+    IS(tl_pad(t, x, 1, 1, 2, 0), 0);
+    IS(tl_pad(t, x, 0, 1, 0, 0), TL_MIXED);
+    IS(tl_slice_grad(t, x, 6, 0, 0, 1), 0);
+    IS(tl_slice_grad(t, x, 7, 0, 1, 1), TL_MIXED);
+    IS(tl_slice_grad(t, x, 7, 1, 0, 2), 0);
+    tl_tensor ids = tl_zeros(t, TL_I64, TL_DIMS(6, 2, 5)),
+              table = tl_expand(t, tl_fill(t, TL_F32, TL_DIMS(4, 5), 1), TL_DIMS(6, 4, 5));
+    IS(tl_gather(t, x, ids, 1), 0);
+    IS(tl_gather(t, table, ids, 1), 0);
+    IS(tl_gather(t, x, tl_fill(t, TL_I64, TL_DIMS(3, 2, 5), 0), 1), TL_MIXED); /* of half of them */
+    IS(tl_gather(t, x, ids, 0), TL_MIXED);
     assert_false(tl_failed(t));
 }
 

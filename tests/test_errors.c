@@ -148,6 +148,8 @@ static void views(void **unused)
             tl_reshape(t, a23, TL_DIMS(L(1) << 40, L(1) << 40)));
     REFUSES(ESHAPE, "reshape", "[4294967296, 4294967296]",
             tl_reshape(t, empty, TL_DIMS(L(1) << 32, L(1) << 32)));
+    REFUSES(ESHAPE, "reshape", "[2617318, 7047956753329]: that overflows", /* to 6 */
+            tl_reshape(t, a23, TL_DIMS(2617318, L(7047956753329))));
     REFUSES(ESHAPE, "reshape", "9 dims", tl_reshape(t, a23, ((tl_shape){9, {1}})));
     REFUSES(ESHAPE, "permute", "1 dims listed for a tensor of 2", tl_permute(t, a23, TL_DIMS(0)));
     REFUSES(ESHAPE, "permute", "dim 1 is listed twice", tl_permute(t, a23, TL_DIMS(1, -1)));
@@ -163,6 +165,7 @@ static void views(void **unused)
     REFUSES(EDOMAIN, "floor_divide", "element 0 of the divisor is 0", tl_floor_divide(t, i23, i23));
     REFUSES(EDOMAIN, "remainder", "element 0 of the divisor is 0", tl_remainder(t, i23, i23));
     REFUSES(EDOMAIN, "arange", "from 0 to 3 by 0", tl_arange(t, TL_F32, 0, 3, 0));
+    REFUSES(EDOMAIN, "arange", "from 3 to 0 by 0; the step must", tl_arange(t, TL_F32, 3, 0, 0));
     REFUSES(EDOMAIN, "arange", "from 0.5 by 1; I64 needs", tl_arange(t, TL_I64, 0.5, 3, 1));
     REFUSES(EDOMAIN, "arange", "from 0 by 0.5; I64 needs", tl_arange(t, TL_I64, 0, 3, 0.5));
     REFUSES(EDOMAIN, "arange", "by nan", tl_arange(t, TL_F32, 0, 3, (double)NAN));
@@ -231,6 +234,10 @@ static void views(void **unused)
     REFUSES(EINDEX, "slice_grad", "by 0", tl_slice_grad(t, a23, 3, 1, 0, 0));
     REFUSES(EINDEX, "slice_grad", "from -1", tl_slice_grad(t, a23, 5, 1, -1, 1));
     REFUSES(EINDEX, "slice_grad", "9223372036854775807", tl_slice_grad(t, a23, 5, 1, 1, FAR));
+    REFUSES(EINDEX, "slice_grad", "1 elements from 3 by 2 do not fit in size 3",
+            tl_slice_grad(t, a21, 3, 1, 3, 2));
+    REFUSES(EINDEX, "slice_grad", "0 elements from -1", tl_slice_grad(t, empty, 5, 0, -1, 1));
+    REFUSES(EINDEX, "slice_grad", "in size -1", tl_slice_grad(t, empty, -1, 0, 0, 1));
 }
 
 /* What is made of other ops is named first, and then the op that refuses. */
@@ -289,6 +296,12 @@ static void extremes_that_are_right(void **unused)
     assert_int_equal(tl_shape_of(t, x).dim[0], 1);
     assert_int_equal(tl_shape_of(t, tl_slice(t, a23, 1, 3, 3, FAR)).dim[1], 0);
     assert_int_equal(tl_shape_of(t, tl_reshape(t, empty, TL_DIMS(-1, 3))).dim[0], 0);
+    assert_int_equal(tl_shape_of(t, tl_slice(t, a23, 1, 2, 1, 1)).dim[1], 0);
+    assert_int_equal(tl_shape_of(t, tl_arange(t, TL_F32, 5, 2, 1)).dim[0], 0);
+    assert_int_equal(tl_shape_of(t, tl_diagonal(t, a23, INT64_MIN, 0, 1)).dim[0], 0);
+    assert_int_equal(tl_shape_of(t, tl_diagonal(t, a23, FAR, 0, 1)).dim[0], 0);
+    tl_tensor all = tl_tril(t, a23, FAR), kept = tl_triu(t, a23, INT64_MIN);
+    assert_true(tl_shape_of(t, all).dim[1] == 3 && tl_shape_of(t, kept).dim[1] == 3);
     assert_true(
         isnan(tl_item(t, tl_mean(t, empty, TL_ALL, false)))); /* 0/0, as the contract has it */
     assert_true(tl_item(t, tl_sum(t, empty, TL_ALL, false)) == 0);
@@ -392,6 +405,31 @@ static void products(void **unused)
     REFUSES(ESHAPE, "attention", "k [1, 0, 2, 6]", tl_attention(t, x4, k0, k0));
     REFUSES(ESHAPE, "attention", "v [1, 3, 2, 6]", tl_attention(t, x4, x4, k3));
     REFUSES(EDTYPE, "attention", "I64", tl_attention(t, i4, i4, i4));
+    tl_tensor narrow = tl_zeros(t, TL_F32, TL_DIMS(1, 4, 2, 5)),
+              pair = tl_zeros(t, TL_F32, TL_DIMS(2, 4, 2, 6)),
+              flat = tl_zeros(t, TL_F32, TL_DIMS(1, 4, 2));
+    before = tl_memory_stats(t);
+    REFUSES(ESHAPE, "attention", "q [1, 4, 2, 6], k [1, 4, 2, 5]",
+            tl_attention(t, x4, narrow, narrow));
+    REFUSES(ESHAPE, "attention", "q [1, 4, 2, 6], k [2, 4, 2, 6]", tl_attention(t, x4, pair, pair));
+    REFUSES(ESHAPE, "attention", "q [1, 4, 2], k [1, 4, 2, 6]", tl_attention(t, flat, x4, x4));
+    REFUSES(ESHAPE, "attention", "k [1, 4, 2], v [1, 4, 2]", tl_attention(t, x4, flat, flat));
+    REFUSES(ESHAPE, "attention", "q [1, 4, 2], k [1, 4, 2, 6]",
+            tl_attention(t, flat, x4, x4, .softcap = 1));
+    tl_tensor lse = x4, b3 = tl_zeros(t, TL_BOOL, TL_DIMS(3));
+    before = tl_memory_stats(t);
+    REFUSES(ESHAPE, "attention", "the mask is [3], which does not broadcast to [1, 4, 2, 2] (b,",
+            tl_attention(t, x4, x4, x4, .mask = b3, .lse = &lse));
+    assert_true(tl_is_none(lse));
+    REFUSES(ESHAPE, "attention", "the bias is [3], which does not broadcast to [1, 4, 2, 2] (b,",
+            tl_attention(t, x4, x4, x4, .bias = v3));
+    lse = x4;
+    REFUSES(ESHAPE, "attention", "q [2, 3]", tl_attention(t, a23, a23, a23, .lse = &lse));
+    assert_true(tl_is_none(lse));
+    REFUSES(EDTYPE, "causal_mask", "one I64 for each sample",
+            tl_causal_mask(t, 2, 2, .key_start = v1));
+    REFUSES(ESHAPE, "causal_mask", "one I64 for each sample",
+            tl_causal_mask(t, 2, 2, .key_end = i4));
     REFUSES(EDTYPE, "attention", "key_start is F32", tl_attention(t, x4, x4, x4, .key_start = v1));
     REFUSES(ESHAPE, "attention", "key_end has shape [2]; one number for each of the 1 samples",
             tl_attention(t, x4, x4, x4, .key_end = two));
@@ -403,7 +441,6 @@ static void products(void **unused)
             tl_attention(t, x4, x4, x4, .key_start = minus));
     REFUSES(ESHAPE, "causal_mask", "one I64 for each sample",
             tl_causal_mask(t, 2, 2, .key_start = two, .key_end = three));
-    tl_tensor lse;
     REFUSES(EUSAGE, "causal_mask", ".mask is attention's", tl_causal_mask(t, 2, 2, .mask = b23));
     REFUSES(EUSAGE, "causal_mask", ".bias is attention's", tl_causal_mask(t, 2, 2, .bias = a23));
     REFUSES(EUSAGE, "causal_mask", ".softcap is", tl_causal_mask(t, 2, 2, .softcap = 2));
@@ -444,6 +481,18 @@ static void indices_and_targets(void **unused)
     REFUSES(ESHAPE, "one_hot", "2 classes for ids of 8 dims", tl_one_hot(t, deep, 2, TL_F32));
     REFUSES(EINDEX, "scatter_add_dim", "id 0 at position 0; dim 0 has size 0",
             tl_scatter_add_dim(t, v3, ids, 0, TL_DIMS(0)));
+    REFUSES(EDTYPE, "scatter_add_dim", "values I64, ids I64; a float and I64",
+            tl_scatter_add_dim(t, ids, ids, 0, TL_DIMS(3)));
+    REFUSES(ESHAPE, "scatter_add_dim", "dim 0 has size -1",
+            tl_scatter_add_dim(t, v3, ids, 0, TL_DIMS(-1)));
+    REFUSES(ESHAPE, "scatter_add_dim", "dy has shape [4], ids [3]",
+            tl_scatter_add_dim(t, v4, ids, 0, TL_DIMS(3)));
+    REFUSES(EDTYPE, "gather", "values F32, ids F32", tl_gather(t, v3, v3, 0));
+    REFUSES(ESHAPE, "gather", "ids have shape [3] for values of [2, 3] along dim 0",
+            tl_gather(t, a23, ids, 0));
+    REFUSES(EINDEX, "one_hot", "id -100 at position 1", tl_one_hot(t, classes, 3, TL_F32));
+    REFUSES(EDTYPE, "one_hot", "a dtype for the result", tl_one_hot(t, ids, 3, (tl_dtype)42));
+    REFUSES(ESHAPE, "one_hot", "-1 classes for ids of 1 dims", tl_one_hot(t, ids, -1, TL_F32));
     NAMED("index_select", "id 2 at position 1; dim 0 has size 2", tl_index_select(t, wide, 0, ids));
     before = tl_memory_stats(t);
     tl_tensor low = tl_data(t, ((int64_t[]){0, 1}), TL_I64, TL_DIMS(2));
@@ -493,6 +542,15 @@ static void indices_and_targets(void **unused)
             tl_nll(t, a23, classes, TL_MEAN, .ignore_index = -1));
     REFUSES(EUSAGE, "cross_entropy", "a count divides a mean (TL_MEAN); the reduction is 2",
             tl_cross_entropy(t, a23, classes, TL_SUM, .count = scalar));
+    REFUSES(EUSAGE, "cross_entropy", "a count divides a mean (TL_MEAN); the reduction is 3",
+            tl_cross_entropy(t, a23, classes, TL_EACH, .count = scalar));
+    REFUSES(ESHAPE, "nll", "targets [2, 3] for rows [2]", tl_nll(t, a23, i23, TL_EACH));
+    REFUSES(ESHAPE, "nll", "one number has no classes", tl_nll(t, scalar, classes, TL_SUM));
+    REFUSES(EDTYPE, "nll", "classes of I64; floats", tl_nll(t, i23, classes, TL_SUM));
+    REFUSES(EUSAGE, "nll", "losses of each row have no total",
+            tl_nll(t, a23, classes, TL_EACH, .total = scalar));
+    REFUSES(EDOMAIN, "bce_with_logits", "reduction 7",
+            tl_bce_with_logits(t, a23, a23, (tl_reduction)7));
     REFUSES(ESHAPE, "cross_entropy", "logits [2, 3] for targets [3]",
             tl_cross_entropy(t, a23, ids, TL_MEAN));
     REFUSES(ESHAPE, "cross_entropy", "[]", tl_cross_entropy(t, scalar, ids, TL_MEAN));
@@ -502,6 +560,137 @@ static void indices_and_targets(void **unused)
     REFUSES(EDTYPE, "cross_entropy", "the count is [] F32; one F64 is needed",
             tl_cross_entropy(t, a23, classes, TL_MEAN, .count = scalar));
     REFUSES(EDTYPE, "cross_entropy", "total", tl_cross_entropy(t, a23, many, TL_MEAN, .total = v3));
+}
+
+static void joins_and_splits(void **unused)
+{
+    (void)unused;
+    tl_tensor part[3] = {a23, a23, a23},
+              deep = tl_zeros(t, TL_F32, TL_DIMS(1, 1, 1, 1, 1, 1, 1, 1));
+    before = tl_memory_stats(t);
+    REFUSES(ESHAPE, "stack", "0 tensors of 0 dims along a new dim 0", tl_stack(t, NULL, 0, 0));
+    REFUSES(ESHAPE, "stack", "along a new dim -4", tl_stack(t, part, 3, -4));
+    REFUSES(ESHAPE, "stack", "along a new dim 3", tl_stack(t, part, 3, 3));
+    REFUSES(ESHAPE, "stack", "1 tensors of 8 dims", tl_stack(t, &deep, 1, 0));
+    NAMED("stack", "input 1 has shape [3, 2], input 0 [2, 3]", /* of as many elements */
+          tl_stack(t, ((tl_tensor[]){a23, a32}), 2, 0));
+    REFUSES(ESHAPE, "split", "dim 1 of size 3 in pieces of 2 gives 2 of them, not 3",
+            (tl_split(t, a23, 2, 1, part, 3), TL_NONE));
+    assert_true(tl_is_none(part[0]) && tl_is_none(part[1]) && tl_is_none(part[2]));
+    REFUSES(ESHAPE, "chunk", "dim 1 of size 3 in pieces of 1 gives 3 of them, not 4",
+            (tl_chunk(t, a23, 4, 1, ((tl_tensor[4]){a23})), TL_NONE));
+    REFUSES(ESHAPE, "chunk", "dim -3 does not exist in 2 dims",
+            (tl_chunk(t, a23, 3, -3, part), TL_NONE));
+    REFUSES(ESHAPE, "split_sizes", "size 1 is 2; 1 of dim 1's 3 are left",
+            (tl_split_sizes(t, a23, ((int64_t[]){2, 2}), 2, 1, part), TL_NONE));
+}
+
+/* Windows: of convolutions and pools. */
+static void windows(void **unused)
+{
+    (void)unused;
+    tl_tensor odd = tl_zeros(t, TL_F32, TL_DIMS(1, 3, 2, 2)),
+              tall = tl_zeros(t, TL_F32, TL_DIMS(2, 2, 3, 2)),
+              none = tl_zeros(t, TL_F32, TL_DIMS(2, 2, 0, 2)),
+              thin = tl_zeros(t, TL_F32, TL_DIMS(2, 1, 2, 2)),
+              whole = tl_zeros(t, TL_I64, TL_DIMS(2, 2, 2, 2)),
+              wide = tl_zeros(t, TL_F64, TL_DIMS(2, 2, 2, 2)),
+              large = tl_zeros(t, TL_F32, TL_DIMS(2, 2, 6, 6)),
+              line = tl_zeros(t, TL_F32, TL_DIMS(2, 2, 2)),
+              dot = tl_zeros(t, TL_F32, TL_DIMS(1, 1, 1, 1));
+    const int64_t far = L(1) << 30;
+    before = tl_memory_stats(t);
+    NAMED("conv2d", "x is I64, w F32", tl_conv2d(t, whole, image));
+    NAMED("conv2d", "x is F32, w I64", tl_conv2d(t, image, whole));
+    NAMED("conv2d", "x is F64, w F32", tl_conv2d(t, wide, image));
+    REFUSES(ESHAPE, "conv2d", "with .groups = -1", tl_conv2d(t, image, thin, .groups = -1));
+    REFUSES(ESHAPE, "conv2d", "(o, c/groups, ...)", tl_conv2d(t, odd, thin, .groups = 2));
+    REFUSES(EDOMAIN, "conv2d", "a kernel of 3 with stride 1", tl_conv2d(t, image, tall));
+    REFUSES(EDOMAIN, "conv2d", "a kernel of 0 with stride 1", tl_conv2d(t, image, none));
+    REFUSES(EDOMAIN, "conv2d", "finds no place in 2: none can be below 0",
+            tl_conv2d(t, image, image, .stride = {-1}));
+    REFUSES(EDOMAIN, "conv2d", "finds no place in 6: none can be below 0",
+            tl_conv2d(t, large, image, .padding = {1, -1}));
+    REFUSES(EDOMAIN, "conv2d", "finds no place in 2: none can be below 0",
+            tl_conv2d(t, image, image, .dilation = {-1}));
+    REFUSES(EDOMAIN, "conv2d", "over 2: all must be below 2^30",
+            tl_conv2d(t, image, image, .stride = {far}));
+    REFUSES(EDOMAIN, "conv2d", "over 2: all must be below 2^30",
+            tl_conv2d(t, image, image, .dilation = {far}));
+    REFUSES(EUSAGE, "conv1d", "a second .stride (2)", tl_conv1d(t, line, line, .stride = {1, 2}));
+    NAMED("conv2d", "the bias has shape [2, 1]; (2) is needed",
+          tl_conv2d(t, image, image, .bias = a21));
+    NAMED("max_pool2d", "x is I64", tl_max_pool2d(t, whole, .kernel = {2, 2}));
+    REFUSES(EDOMAIN, "max_pool2d", ".kernel must be given",
+            tl_max_pool2d(t, image, .kernel = {0, 2}));
+    REFUSES(EUSAGE, "max_pool1d", ".padding (1) or .dilation (0)",
+            tl_max_pool1d(t, line, .kernel = {2}, .padding = {0, 1}));
+    REFUSES(EUSAGE, "avg_pool1d", ".padding (0) or .dilation (1)",
+            tl_avg_pool1d(t, line, .kernel = {2}, .dilation = {0, 1}));
+    REFUSES(EDOMAIN, "avg_pool2d", ".padding -1, .dilation 0; none can be below 0",
+            tl_avg_pool2d(t, image, .kernel = {2, 2}, .padding = {-1}));
+    REFUSES(EDOMAIN, "max_pool2d", ".padding 0, .dilation -1; none can be below 0",
+            tl_max_pool2d(t, image, .kernel = {2, 2}, .dilation = {-1}));
+    REFUSES(EDOMAIN, "max_pool2d", "dilation 2 and padding 1 find no element in 1", /* beside it */
+            tl_max_pool2d(t, dot, .kernel = {2, 2}, .dilation = {2, 2}, .padding = {1, 1}));
+    REFUSES(EDOMAIN, "max_pool2d", "stride 1099511627776, dilation 1",
+            tl_max_pool2d(t, image, .kernel = {2, 2}, .stride = {L(1) << 40}));
+    REFUSES(EDOMAIN, "max_pool2d", "padding 4611686018427387904 find no element in 2",
+            tl_max_pool2d(t, image, .kernel = {2, 2}, .padding = {L(1) << 62}));
+    REFUSES(EDOMAIN, "max_pool2d", "dilation 9223372036854775807 and padding 0 find no element",
+            tl_max_pool2d(t, image, .kernel = {2, 2}, .dilation = {FAR}));
+    REFUSES(EDOMAIN, "pad", "0 before and -1 after dim 1", tl_pad(t, a23, 1, 0, -1, 0));
+    REFUSES(ESHAPE, "pad", "dim 2 does not exist in [2, 3]", tl_pad(t, a23, 2, 0, 1, 0));
+    REFUSES(ESHAPE, "pad", "dim 0 does not exist in []", tl_pad(t, scalar, 0, 0, 1, 0));
+}
+
+/* Rotations and recurrent layers. */
+static void rotations_and_steps(void **unused)
+{
+    (void)unused;
+    tl_tensor r2 = tl_zeros(t, TL_F32, TL_DIMS(2)), i4 = tl_zeros(t, TL_I64, TL_DIMS(2, 4)),
+              g = tl_zeros(t, TL_F32, TL_DIMS(2, 5, 4)), w = tl_zeros(t, TL_F32, TL_DIMS(4, 1)),
+              w4 = tl_zeros(t, TL_F32, TL_DIMS(4, 4)), h = tl_zeros(t, TL_F32, TL_DIMS(2, 1)),
+              i2 = tl_zeros(t, TL_I64, TL_DIMS(2)), y2;
+    tl_tensor ends = tl_data(t, ((int64_t[]){FAR, 0, 0}), TL_I64, TL_DIMS(3)),
+              minus = tl_data(t, ((int64_t[]){-1, 0, 0}), TL_I64, TL_DIMS(3));
+    before = tl_memory_stats(t);
+    REFUSES(EDTYPE, "rotary", "x is I64", tl_rotary(t, i4, i4, i4, TL_ROTARY_HALF));
+    REFUSES(ESHAPE, "rotary", "at least one dim", tl_rotary(t, scalar, v4, v4, TL_ROTARY_HALF));
+    REFUSES(ESHAPE, "rotary", "at least one dim", tl_rotary(t, a24, scalar, v4, TL_ROTARY_HALF));
+    REFUSES(ESHAPE, "rotary", "table [] does not", tl_rotary(t, a24, v4, scalar, TL_ROTARY_HALF));
+    REFUSES(ESHAPE, "rotary", "table [3, 2] does not broadcast to x [2, 4]",
+            tl_rotary(t, a24, a32, r2, TL_ROTARY_HALF));
+    REFUSES(EDTYPE, "rotary_halves", "the halves are I64 and I64",
+            tl_rotary_halves(t, i23, i23, v3, v3, false, &y2));
+    REFUSES(ESHAPE, "rotary_halves", "at least one dim is needed",
+            tl_rotary_halves(t, scalar, scalar, scalar, scalar, false, &y2));
+    REFUSES(EDTYPE, "positions", "the offsets are F32; I64", tl_positions(t, v3, 2));
+    REFUSES(ESHAPE, "positions_after", "starts of shape [3], F32, for 3 offsets",
+            tl_positions_after(t, v3, i3, 2));
+    REFUSES(EINDEX, "positions_after", "9223372036854775807 - -1 of sample 0 overflow 64 bits",
+            tl_positions_after(t, minus, ends, 1));
+    REFUSES(ESHAPE, "rotary_ids", "x [2, 2, 2, 2] with its sequence in dim 3",
+            tl_rotary_ids(t, image, r2, r2, i2, 3, TL_ROTARY_HALF));
+    REFUSES(ESHAPE, "rotary_ids", "position ids [3] for x [2, 2, 2, 2]",
+            tl_rotary_ids(t, image, r2, r2, i3, 2, TL_ROTARY_HALF));
+    REFUSES(ESHAPE, "rotary_ids", "position ids [2, 3] for x [3, 2]", /* which has no samples */
+            tl_rotary_ids(t, a32, r2, r2, i23, 0, TL_ROTARY_HALF));
+    REFUSES(ESHAPE, "rotary_offsets", "dim 4 does not exist in [2, 2, 2, 2]",
+            tl_rotary_offsets(t, image, r2, r2, i2, 4, TL_ROTARY_HALF));
+    REFUSES(EDTYPE, "cumsum", "x is I64", tl_cumsum(t, i23, 1, false));
+    REFUSES(ESHAPE, "recur", "gates have shape [2, 3]", tl_recur(t, a23, w, TL_LSTM));
+    REFUSES(ESHAPE, "recur", "gates have shape [2, 5, 4]; (b, s, 3*n)", tl_recur(t, g, w, TL_GRU));
+    REFUSES(ESHAPE, "recur", "w is F32 [2, 1]; F32 [4, 1]", tl_recur(t, g, h, TL_LSTM));
+    REFUSES(ESHAPE, "recur", "h0 is F32 [4, 1]; F32 [2, 1]", tl_recur(t, g, w, TL_LSTM, .h = w));
+    REFUSES(ESHAPE, "recur", "h0 is F32 [3]; F32 [2, 1]", tl_recur(t, g, w, TL_LSTM, .h = v3));
+    REFUSES(ESHAPE, "recur", "c0 is F32 [4, 1]; F32 [2, 1]", tl_recur(t, g, w, TL_LSTM, .c = w));
+    REFUSES(ESHAPE, "recur", "c0 is of an LSTM alone", tl_recur(t, g, w4, TL_RNN_TANH, .c = h));
+    REFUSES(ESHAPE, "recur", "bias is F32 [3]; F32 [4]", tl_recur(t, g, w, TL_LSTM, .bias = v3));
+    REFUSES(EDTYPE, "recur", "start is F32 [2]", tl_recur(t, g, w, TL_LSTM, .start = r2));
+    REFUSES(ESHAPE, "recur", "start is I64 [3]; I64 [2]", tl_recur(t, g, w, TL_LSTM, .start = i3));
+    REFUSES(ESHAPE, "recur", "end is I64 [3]; I64 [2]", tl_recur(t, g, w, TL_LSTM, .end = i3));
+    REFUSES(EDOMAIN, "recur", "is none", tl_recur(t, g, w, (tl_cell)99));
 }
 
 static void sizes_and_numbers(void **unused)
@@ -557,6 +746,14 @@ static void optimizer_ops(void **unused)
     before = tl_memory_stats(t);
     REFUSES(ESHAPE, "store", "both must be contiguous", tl_store_at(TL_AT(t), turned, a23));
     REFUSES(ESHAPE, "store", "both must be contiguous", tl_store_at(TL_AT(t), a23, turned));
+    REFUSES(ESHAPE, "store", "the tensor has shape [2, 3], x [2, 4]",
+            tl_store_at(TL_AT(t), a23, a24));
+    REFUSES(EDTYPE, "store", "F64 into F32; x has the compute type",
+            tl_store_at(TL_AT(t), a23, d23));
+    REFUSES(EDTYPE, "store", "I64 into I64", tl_store_at(TL_AT(t), i23, i23));
+    REFUSES(ESHAPE, "master", "the parameter has shape [2, 4], its master [2, 3]",
+            tl_master_at(TL_AT(t), a23, a24));
+    REFUSES(EDTYPE, "master", "a master of F16 for F16; it has", tl_master_at(TL_AT(t), h23, h23));
     const tl_sgd_attrs sgd = {.momentum = 0};
     const tl_adamw_attrs adamw = {.beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8};
     REFUSES(ESHAPE, "sgd", "input 1 has shape [3, 2], the parameter [2, 3]",
@@ -565,6 +762,12 @@ static void optimizer_ops(void **unused)
             tl_sgd_update_at(TL_AT(t), a23, a23, TL_NONE, scalar, one, sgd));
     REFUSES(EDTYPE, "sgd", "input 1 is [2, 3] F64", /* neither is converted */
             tl_sgd_update_at(TL_AT(t), a23, d23, TL_NONE, one, one, sgd));
+    REFUSES(EDTYPE, "sgd", "input 0 is [2, 3] F16",
+            tl_sgd_update_at(TL_AT(t), h23, h23, TL_NONE, one, one, sgd));
+    REFUSES(EDTYPE, "sgd", "input 1 is [2, 3] F32; contiguous",
+            tl_sgd_update_at(TL_AT(t), a23, turned, TL_NONE, one, one, sgd));
+    REFUSES(EDTYPE, "sgd", "input 4 is [2, 3] F64; contiguous",
+            tl_sgd_update_at(TL_AT(t), a23, a23, TL_NONE, one, d23, sgd));
     REFUSES(ESHAPE, "adamw", "input 3 has shape [2, 4]",
             tl_adamw_update_at(TL_AT(t), ((tl_tensor[]){a23, a23, a23, a24, one, one, one, one}),
                                adamw));
@@ -659,6 +862,7 @@ static void a_failed_model_is_the_cause(void **unused)
     assert_string_equal(tl_error(n), "");
     assert_int_equal(tl_chunk(n, tl_slice(n, x, 1, 0, 0, 1), 2, 1, part), TL_OK); /* of nothing */
     assert_true(tl_shape_of(n, part[0]).dim[1] == 0 && tl_shape_of(n, part[1]).dim[1] == 0);
+    assert_false(tl_is_none(part[0]) || tl_is_none(part[1]));
     tl_free(n, m);
 }
 
@@ -671,6 +875,9 @@ const struct CMUnitTest tl_tests_errors[] = {
     TEST(reductions_and_rows),
     TEST(products),
     TEST(indices_and_targets),
+    TEST(joins_and_splits),
+    TEST(windows),
+    TEST(rotations_and_steps),
     TEST(sizes_and_numbers),
     TEST(optimizer_ops),
     TEST(wrong_numbers_of_inputs),

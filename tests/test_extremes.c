@@ -375,6 +375,30 @@ static void integers_have_ends(void **unused)
     tl_free(t);
 }
 
+static void integers_are_sorted_to_their_ends(void **unused)
+{
+    static const int64_t x[] = {0, INT64_MIN, INT64_MAX, -1, INT64_MIN};
+    static const int64_t up[] = {1, 4, 3, 0, 2}, down[] = {2, 0, 3, 1, 4};
+    tl_tape *t = tl_tape_new(NULL);
+    tl_tensor in = tl_data(t, x, TL_I64, TL_DIMS(5)), ids;
+    int64_t got[5], from[5];
+    (void)unused;
+    for (int d = 0; d < 2; d++) {
+        const int64_t *want = d ? down : up;
+        assert_int_equal(tl_keep(t, tl_sort(t, in, 0, d, &ids), got, sizeof got), TL_OK);
+        assert_int_equal(tl_keep(t, ids, from, sizeof from), TL_OK);
+        assert_memory_equal(from, want, sizeof from);
+        for (int i = 0; i < 5; i++)
+            assert_int_equal(got[i], x[want[i]]);
+    }
+    ids = in;
+    assert_true(tl_is_none(tl_topk(t, in, 6, 0, false, &ids)) && tl_is_none(ids));
+    tl_error_clear(t);
+    assert_true(tl_is_none(tl_topk(t, in, 1, 7, false, NULL)));
+    assert_non_null(strstr(tl_error(t), "dim 7 does not exist in [5], which has 1"));
+    tl_free(t);
+}
+
 /* A diagonal as far out as numbers go leaves all of x, or nothing. */
 static void diagonals_may_be_anywhere(void **unused)
 {
@@ -567,6 +591,20 @@ static void gradients_of_ties(void **unused)
             assert_memory_equal(got, op < 2 ? half : one_side, sizeof got);
         }
     }
+    const float first[6] = {3, 0, 0, 5, 0, 0}; /* of a window */
+    for (int d = 0; d < 2; d++) {
+        const tl_dtype own = d ? TL_F64 : TL_F32;
+        tl_tensor flat = tl_zeros(t, own, TL_DIMS(1, 1, 6)),
+                  down = tl_cast(t, tl_reshape(t, tl_slice(t, g, 0, 0, 2, 1), TL_DIMS(1, 1, 2)),
+                                 own);
+        float by[6];
+        tl_require_grad(t, flat);
+        tl_tensor y = tl_max_pool1d(t, flat, .kernel = {3});
+        if (tl_gradients(t, y, &flat, 1, down, dx) != TL_OK)
+            fail_msg("%s", tl_error(t));
+        assert_int_equal(tl_keep(t, tl_cast(t, dx[0], TL_F32), by, sizeof by), TL_OK);
+        assert_memory_equal(by, first, sizeof by);
+    }
     tl_free(t);
 }
 
@@ -619,6 +657,7 @@ const struct CMUnitTest tl_tests_extremes[] = {
     cmocka_unit_test(the_least_number_is_divided),
     cmocka_unit_test(slices_stay_within),
     cmocka_unit_test(integers_have_ends),
+    cmocka_unit_test(integers_are_sorted_to_their_ends),
     cmocka_unit_test(diagonals_may_be_anywhere),
     cmocka_unit_test(any_nan_wins_in_a_window),
     cmocka_unit_test(nothing_is_one_piece),

@@ -53,6 +53,19 @@ static void known_derivatives(void **unused)
     IS(dx[0], 2, 4, 6);
 }
 
+/* Dims may be counted from the end, and are found again on the way back. */
+static void by_dims_from_the_end(void **unused)
+{
+    tl_tensor x = LEAF(1, 2, 3, 4, 5, 6), w = LEAF(2, 3, 5, 7, 11, 13), d;
+    (void)unused;
+    tl_tensor turned = tl_permute(t, tl_reshape(t, x, TL_DIMS(1, 2, 3)), TL_DIMS(-1, 0, 1));
+    tl_gradients(t, sum(tl_mul(t, turned, tl_reshape(t, w, TL_DIMS(3, 1, 2)))), &x, 1, TL_NONE, &d);
+    IS(d, 2, 5, 11, 3, 7, 13);
+    tl_tensor last = tl_select(t, tl_reshape(t, x, TL_DIMS(2, 3)), -1, -2);
+    tl_gradients(t, sum(tl_square(t, last)), &x, 1, TL_NONE, &d);
+    IS(d, 0, 4, 0, 0, 10, 0);
+}
+
 static void by_a_value_in_between(void **unused)
 {
     tl_tensor d[3];
@@ -226,6 +239,25 @@ static void mixed_derivatives_agree(void **unused)
         assert_true(fabs(element_of(t, dxy, i) - element_of(t, dyx, i)) < 1e-14);
 }
 
+/* With y_p = sum over k of w_k x_(p + 2k): thirds of a conv's derivatives take steps backwards. */
+static void third_derivatives_of_a_conv(void **unused)
+{
+    static const double u[] = {2, -1, 3, 0.5, 1}, v[] = {1.5, -2}, w[] = {3, 0.25};
+    double want[5] = {0};
+    tl_tensor x = LEAF(1, 2, -1, 4, 3), k = LEAF(3, 0.25), d;
+    (void)unused;
+    for (int p = 0; p < 3; p++)
+        for (int i = 0; i < 2; i++)
+            want[p + 2 * i] += v[i] * (w[0] * u[p] + w[1] * u[p + 2]) +
+                               w[i] * (v[0] * u[p] + v[1] * u[p + 2]);
+    tl_tensor y = tl_conv1d(t, tl_reshape(t, x, TL_DIMS(1, 1, 5)),
+                            tl_reshape(t, k, TL_DIMS(1, 1, 2)), .dilation = {2});
+    tl_gradients(t, sum(tl_scale(t, tl_square(t, y), 0.5)), &x, 1, TL_NONE, &d);
+    tl_gradients(t, sum(tl_mul(t, d, tl_data(t, u, TL_F64, TL_DIMS(5)))), &k, 1, TL_NONE, &d);
+    tl_gradients(t, sum(tl_mul(t, d, tl_data(t, v, TL_F64, TL_DIMS(2)))), &x, 1, TL_NONE, &d);
+    is(d, 5, want, "the third derivative");
+}
+
 /* backward of a gradient: the second derivative arrives in the parameters' accumulators. */
 static void backward_through_a_gradient(void **unused)
 {
@@ -325,6 +357,8 @@ static void hessian_vector_product_of_an_mlp(void **unused)
 
 const struct CMUnitTest tl_tests_gradients[] = {
     TEST(known_derivatives),
+    TEST(by_dims_from_the_end),
+    TEST(third_derivatives_of_a_conv),
     TEST(by_a_value_in_between),
     TEST(by_itself_is_the_cotangent),
     TEST(several_targets_and_the_same_one_twice),

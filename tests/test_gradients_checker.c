@@ -13,6 +13,7 @@
 
 #include <tally_extend.h>
 
+#include "autograd/check/shadow.h"
 #include "tests/support/functions.h"
 #include "tests/support/mutate.h"
 
@@ -25,6 +26,7 @@ FUNCTION(f_shift, tl_shift(on, in[0], 1))
 FUNCTION(f_product, tl_mul(on, in[0], tl_sin(on, in[1])))
 FUNCTION(f_log, tl_log(on, in[0]))
 FUNCTION(f_one_hot, tl_one_hot(on, in[0], 4, TL_F64))
+FUNCTION(f_chosen, tl_mul(on, tl_sin(on, in[0]), tl_one_hot(on, in[1], 3, TL_F32)))
 FUNCTION(f_bends, tl_square(on, tl_relu(on, in[0])))
 FUNCTION(f_integers, tl_sum(on, tl_square(on, tl_embedding(on, in[0], in[1])), TL_ALL, false))
 
@@ -65,6 +67,38 @@ static void integers_are_held(void **unused)
     if (tl_gradcheck_with(t, f_integers, in, 2, NULL, &r, .seed = 0) != TL_RIGHT)
         fail_msg("%s", r.text);
     assert_int_equal(r.leaves, 1);
+    in[0] = random_leaf(TL_F32, TL_DIMS(2, 3)); /* and made floats, of the width of others */
+    in[1] = tl_data(t, ((int64_t[]){2, 0}), TL_I64, TL_DIMS(2));
+    if (tl_gradcheck_with(t, f_chosen, in, 2, NULL, &r, .seed = 0) != TL_RIGHT)
+        fail_msg("%s", r.text);
+}
+
+/* Each of the three runs with moved roundings counts, wherever it moved a gradient furthest. */
+static void noise_is_that_of_every_roll(void **unused)
+{
+    enum { N = 60 };
+    tl_tensor x = random_leaf(TL_F32, TL_DIMS(N));
+    const tl_subject f = {TL_AT(t), f_softmax, &x, 1, NULL};
+    tl_checker c = {.who = "this test"};
+    double moved[3][N];
+    (void)unused;
+    assert_int_equal(tl_check_begin(&c, &f), TL_OK);
+    assert_int_equal(tl_check_record(&c, &f), TL_OK);
+    assert_int_equal(c.s.n, N);
+    assert_int_equal(tl_shadow_noise(&c.s, true), TL_OK);
+    for (int roll = 0; roll < 3; roll++) {
+        int furthest = 0;
+        assert_int_equal(tl_shadow_gradients(&c.s, false, roll + 1), TL_OK);
+        for (int k = 0; k < N; k++) {
+            moved[roll][k] = fabs(c.s.found[0][k] - c.s.g[0][k]);
+            if (!(c.s.noise[1][k] >= moved[roll][k]))
+                fail_msg("roll %d moves element %d by %g, its noise is %g", roll + 1, k,
+                         moved[roll][k], c.s.noise[1][k]);
+            furthest += c.s.noise[1][k] == moved[roll][k];
+        }
+        assert_true(furthest > 0);
+    }
+    tl_shadow_free(&c.s);
 }
 
 static void the_identity_is_right(void **unused)
@@ -1069,6 +1103,7 @@ const struct CMUnitTest tl_tests_gradients_checker[] = {
     TEST(all_compares_every_element),
     TEST(fast_moves_everything_once),
     TEST(integers_are_held),
+    TEST(noise_is_that_of_every_roll),
     TEST(the_identity_is_right),
     TEST(second_derivatives_by_check),
     TEST(second_derivatives_by_what_is_used),

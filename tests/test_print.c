@@ -1,5 +1,6 @@
 /* test_print.c: the text of arrays, compared whole. The expected forms are those
  * torch prints, without its "tensor(...)" around them. */
+#define _GNU_SOURCE /* fopencookie */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -42,6 +43,8 @@ static void floats_take_the_form_that_suits_all(void **state)
     FLOATS("[ 1., -2., 10.]\n[3] f64\n", 1, -2, 10);
     FLOATS("[ 0.5000, -0.2500]\n[2] f64\n", 0.5, -0.25);
     FLOATS("[1.0000e+00, 2.0000e+03]\n[2] f64\n", 1, 2000);
+    FLOATS("[   1., 1000.]\n[2] f64\n", 1, 1000);
+    FLOATS("[0.0001]\n[1] f64\n", 1e-4);
     FLOATS("[2.0000e+08]\n[1] f64\n", 2e8);
     FLOATS("[100000000.]\n[1] f64\n", 1e8);
     FLOATS("[1.0000e-05, 2.0000e-05]\n[2] f64\n", 1e-5, 2e-5);
@@ -113,6 +116,11 @@ static void long_rows_break_at_80(void **state)
                 "  1013, 1014, 1015, 1016, 1017, 1018, 1019, 1020, 1021, 1022, 1023, 1024, 1025,\n"
                 "  1026, 1027, 1028, 1029, 1030, 1031, 1032, 1033, 1034, 1035, 1036, 1037, 1038,\n"
                 "  1039]]\n[1, 40] i64\n");
+    for (int i = 0; i < 20; i++) /* as in torch, a comma and a space count with each item */
+        x[i] = 10;
+    a = tl_array_make(TL_I64, &TL_DIMS(20), x);
+    expect_text(&a, "[10, 10, 10, 10, 10, 10, 10, 10, 10, 10, 10, 10, 10, 10, 10, 10, 10, 10, 10,\n"
+                    " 10]\n[20] i64\n");
 }
 
 static void large_arrays_show_their_edges(void **state)
@@ -132,6 +140,14 @@ static void large_arrays_show_their_edges(void **state)
                     " [9700, 9701, 9702, ..., 9797, 9798, 9799],\n"
                     " [9800, 9801, 9802, ..., 9897, 9898, 9899],\n"
                     " [9900, 9901, 9902, ..., 9997, 9998, 9999]]\n[100, 100] i64\n");
+    a = tl_array_make(TL_I64, &TL_DIMS(7, 143), x); /* of seven, one is left out */
+    expect_text(&a, "[[   0,    1,    2, ...,  140,  141,  142],\n"
+                    " [ 143,  144,  145, ...,  283,  284,  285],\n"
+                    " [ 286,  287,  288, ...,  426,  427,  428],\n"
+                    " ...,\n"
+                    " [ 572,  573,  574, ...,  712,  713,  714],\n"
+                    " [ 715,  716,  717, ...,  855,  856,  857],\n"
+                    " [ 858,  859,  860, ...,  998,  999, 1000]]\n[7, 143] i64\n");
     a = tl_array_make(TL_I64, &TL_DIMS(2, 5000), x);
     expect_text(&a, "[[   0,    1,    2, ..., 4997, 4998, 4999],\n"
                     " [5000, 5001, 5002, ..., 9997, 9998, 9999]]\n[2, 5000] i64\n");
@@ -140,6 +156,47 @@ static void large_arrays_show_their_edges(void **state)
     assert_int_equal(print_text(buf, sizeof buf, &a, NULL), TL_OK);
     assert_null(strstr(buf, "..."));
     free(x);
+}
+
+static void one_element(void **state)
+{
+    static const double x[] = {0.1, 1.0 / 3, 1e300, -2};
+    static const char *const want[] = {"0.1", "0.3333333333333333", "1e+300", "-2"};
+    char buf[TL_ELEMENT_TEXT];
+    (void)state;
+    for (int i = 0; i < 4; i++)
+        assert_string_equal(tl_element_text(buf, TL_F64, &x[i]), want[i]);
+    const double none[2] = {(double)NAN, -(double)NAN};
+    const float narrow[2] = {0.1f, NAN};
+    for (int i = 0; i < 2; i++)
+        assert_string_equal(tl_element_text(buf, TL_F64, &none[i]), "nan");
+    assert_string_equal(tl_element_text(buf, TL_F32, &narrow[0]), "0.1");
+    assert_string_equal(tl_element_text(buf, TL_F32, &narrow[1]), "nan");
+    assert_string_equal(tl_element_text(buf, TL_I64, &(int64_t){INT64_MIN}),
+                        "-9223372036854775808");
+    assert_string_equal(tl_element_text(buf, TL_BOOL, &(unsigned char){1}), "1");
+}
+
+/* A file that takes all but its first bytes. */
+static ssize_t all_but_the_first(void *taken, const char *bytes, size_t n)
+{
+    (void)bytes;
+    return ++*(int *)taken == 1 ? 0 : (ssize_t)n;
+}
+
+static void a_hole_is_an_error(void **state)
+{
+    int writes = 0;
+    float f[2] = {1, 2};
+    tl_err err = {0};
+    tl_array a = tl_array_make(TL_F32, &TL_DIMS(2), f);
+    FILE *t = fopencookie(&writes, "w", (cookie_io_functions_t){.write = all_but_the_first});
+    (void)state;
+    assert_non_null(t);
+    setvbuf(t, NULL, _IONBF, 0);
+    assert_int_equal(tl_array_print(t, &a, &err), TL_EIO);
+    assert_true(writes > 1);
+    fclose(t);
 }
 
 static void files_and_errors(void **state)
@@ -184,7 +241,9 @@ const struct CMUnitTest tl_tests_print[] = {
     cmocka_unit_test(shapes),
     cmocka_unit_test(long_rows_break_at_80),
     cmocka_unit_test(large_arrays_show_their_edges),
+    cmocka_unit_test(one_element),
     cmocka_unit_test(files_and_errors),
+    cmocka_unit_test(a_hole_is_an_error),
     cmocka_unit_test(locale_does_not_show),
 };
 const size_t tl_tests_print_count = sizeof tl_tests_print / sizeof *tl_tests_print;

@@ -588,7 +588,32 @@ static void padding_before_first_states_that_are_learned(void **unused)
     }
 }
 
+/* Ranges may lie apart in memory, as every other number of a list does. */
+static void ranges_of_any_strides(void **unused)
+{
+    static const int64_t pairs[] = {0, 4, 2, 5, 1, 3}, starts[] = {0, 2, 1}, ends[] = {4, 5, 3};
+    double values[3 * S * 4], weight[4], got[2][3 * S];
+    (void)unused;
+    for (int i = 0; i < 3 * S * 4; i++)
+        values[i] = number(i);
+    for (int i = 0; i < 4; i++)
+        weight[i] = number(i + 7);
+    tl_tape *t = tl_tape_new(NULL);
+    tl_tensor g = tl_data(t, values, TL_F64, TL_DIMS(3, S, 4)),
+              w = tl_data(t, weight, TL_F64, TL_DIMS(4, 1)),
+              both = tl_data(t, pairs, TL_I64, TL_DIMS(3, 2));
+    for (int apart = 0; apart < 2; apart++) {
+        tl_tensor start = apart ? tl_select(t, both, 1, 0) : tl_data(t, starts, TL_I64, TL_DIMS(3)),
+                  end = apart ? tl_select(t, both, 1, 1) : tl_data(t, ends, TL_I64, TL_DIMS(3));
+        keep(t, tl_recur(t, g, w, TL_LSTM, .start = start, .end = end), got[apart], sizeof got[0]);
+    }
+    assert_memory_equal(got[1], got[0], sizeof got[0]);
+    assert_true(got[0][S] == 0 && got[0][S + 2] != 0); /* sample 1 begins at step 2 */
+    tl_free(t);
+}
+
 const struct CMUnitTest tl_tests_recurrent[] = {
+    cmocka_unit_test(ranges_of_any_strides),
     cmocka_unit_test(they_are_their_formulas),
     cmocka_unit_test(samples_are_as_alone),
     cmocka_unit_test(pieces_are_the_whole),

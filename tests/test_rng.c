@@ -238,11 +238,13 @@ static void dropout_keeps_a_draw_equal_to_p(void **state)
         ones[i] = 1;
     tl_model *m = tl_model_new(.seed = 3);
     tl_tape *t = tl_tape_new(m);
-    tl_tensor x = tl_data(t, ones, TL_F32, TL_DIMS(1, N));
+    tl_tensor x[2] = {tl_data(t, ones, TL_F32, TL_DIMS(1, N))};
+    x[1] = tl_cast(t, x[0], TL_F64);
     tl_rng_key key = tl_rng_stream(3, "here");
-    for (uint64_t k = 0; k < N; k++) {
-        double p = (double)tl_rng_uniform32(key, 0, k);
-        tl_keep(t, tl_dropout(t, x, p, .stream = "here"), y, sizeof y);
+    for (uint64_t k = 0; k < 2 * N; k++) {
+        double p = (double)tl_rng_uniform32(key, 0, k / 2);
+        tl_tensor kept = tl_dropout(t, x[k % 2], p, .stream = "here");
+        tl_keep(t, tl_cast(t, kept, TL_F32), y, sizeof y);
         for (uint64_t i = 0; i < N; i++)
             assert_true((y[i] != 0) == ((double)tl_rng_uniform32(key, 0, i) >= p));
     }
@@ -307,6 +309,12 @@ static void bernoulli_and_permutation(void **state)
         assert_true(order[i] >= 0 && order[i] < N && !seen[order[i]]);
         seen[order[i]] = true;
     }
+    /* In f16 a draw has the digits of f32: half of them are below what they round to. */
+    tl_tensor half = tl_cast(t, tl_data(t, u, TL_F32, TL_DIMS(1, N)), TL_F16);
+    tl_keep(t, tl_cast(t, half, TL_F32), p, sizeof p);
+    tl_keep(t, tl_cast(t, tl_bernoulli(t, half, "b"), TL_F32), y, sizeof y);
+    for (int i = 0; i < N; i++)
+        assert_true(y[i] == (u[i] < p[i] ? 1 : 0));
     assert_false(tl_failed(t));
     tl_tape *bare = tl_tape_new(NULL);
     tl_uniform(bare, TL_F32, TL_DIMS(2), "u");
@@ -319,6 +327,63 @@ static void bernoulli_and_permutation(void **state)
     assert_non_null(strstr(tl_error(t), "I64"));
     tl_error_clear(t);
     tl_free(bare, t, m);
+}
+
+static void refuses(tl_tape *t, tl_tensor got, tl_status status, const char *words)
+{
+    if (!tl_is_none(got) || tl_error_status(t) != status || strstr(tl_error(t), words) == NULL)
+        fail_msg("'%s' expected, not %s: '%s'", words, tl_status_name(tl_error_status(t)),
+                 tl_error(t));
+    tl_error_clear(t);
+}
+
+static void draws_that_make_no_sense_are_refused(void **state)
+{
+    static const int64_t below[2] = {0, -1}, end[2] = {3, 0}, beyond[2] = {0, 4};
+    static const float odd[3] = {0, NAN, 1}, above[3] = {0, 1, 1.5f};
+    (void)state;
+    tl_model *m = tl_model_new(.seed = 3);
+    tl_tape *t = tl_tape_new(m);
+    tl_tensor x = tl_fill(t, TL_F32, TL_DIMS(2, 3), 1), one = tl_fill(t, TL_F32, TL_SCALAR, 1),
+              line = tl_fill(t, TL_F32, TL_DIMS(2), 1), ids = tl_zeros(t, TL_I64, TL_DIMS(2)),
+              three = tl_zeros(t, TL_I64, TL_DIMS(3)), low = tl_data(t, below, TL_I64, TL_DIMS(2)),
+              high = tl_data(t, beyond, TL_I64, TL_DIMS(2)), y;
+#define DROPS(in, p, status, words, ...) \
+    refuses(t, tl_dropout(t, in, p, .stream = "d", __VA_ARGS__), status, words)
+    DROPS(x, (double)NAN, TL_EDOMAIN, "dropout: p is nan", .sample = ids);
+    DROPS(x, 1.5, TL_EDOMAIN, "dropout: p is 1.5", .sample = ids);
+    DROPS(x, -0.5, TL_EDOMAIN, "dropout: p is -0.5", .sample = ids);
+    DROPS(ids, 0.5, TL_EDTYPE, "dropout: x I64, sample I64", .sample = ids);
+    DROPS(x, 0.5, TL_EDTYPE, "dropout: x F32, sample F32", .sample = line);
+    DROPS(one, 0.5, TL_ESHAPE, "dropout: shape [] has no rows", .sample = ids);
+    DROPS(x, 0.5, TL_ESHAPE, "dropout: x has shape [2, 3], sample [3]", .sample = three);
+    DROPS(x, 0.5, TL_ESHAPE, "start [2], F32; I64 for each", .sample = ids, .start = line);
+    DROPS(x, 0.5, TL_ESHAPE, "start [3], I64; I64 for each", .sample = ids, .start = three);
+    DROPS(x, 0.5, TL_ESHAPE, "start [2, 3], F32", .sample = ids, .start = x);
+    DROPS(line, 0.5, TL_ESHAPE, "start [2], I64", .sample = ids, .start = ids);
+    DROPS(x, 0.5, TL_EINDEX, "row 1 starts at index -1 of 3", .sample = ids, .start = low);
+    DROPS(x, 0.5, TL_EINDEX, "row 1 starts at index 4 of 3", .sample = ids, .start = high);
+#undef DROPS
+    refuses(t, tl_dropout(t, x, 0.5), TL_EUSAGE, "dropout: no .stream is named");
+    refuses(t, tl_uniform(t, TL_F32, TL_SCALAR, "u"), TL_ESHAPE, "shape [] has no rows");
+    refuses(t, tl_uniform(t, TL_F32, TL_DIMS(-1, 2), "u"), TL_ESHAPE, "dim 0 has size -1");
+    refuses(t, tl_uniform(t, TL_F32, TL_DIMS(2, 3), "u", .sample = line), TL_EDTYPE,
+            "draw: F32 by sample numbers in F32");
+    refuses(t, tl_uniform(t, TL_F32, TL_DIMS(2, 3), "u", .sample = three), TL_ESHAPE,
+            "draw: [2, 3] for sample numbers [3]; one number");
+    refuses(t, tl_uniform(t, TL_F32, TL_DIMS(2, 3), "u", .sample = ids, .start = three), TL_ESHAPE,
+            "draw: [2, 3] for sample numbers [2] and starts");
+    refuses(t, tl_bernoulli(t, tl_data(t, odd, TL_F32, TL_DIMS(3)), "b"), TL_EDOMAIN,
+            "bernoulli: p is nan at position 1");
+    refuses(t, tl_bernoulli(t, tl_data(t, above, TL_F32, TL_DIMS(3)), "b"), TL_EDOMAIN,
+            "bernoulli: p is 1.5 at position 2");
+    float all[2][3]; /* a row may be all padding */
+    y = tl_normal(t, TL_F32, TL_DIMS(2, 3), "u", .sample = ids,
+                  .start = tl_data(t, end, TL_I64, TL_DIMS(2)));
+    assert_int_equal(tl_keep(t, y, all, sizeof all), TL_OK);
+    for (int i = 0; i < 3; i++)
+        assert_true(all[0][i] == 0 && !signbit(all[0][i]) && all[1][i] != 0);
+    tl_free(t, m);
 }
 
 /* Noise of a step's samples, inside the step: z = mean + exp(0.5 v) * normal, and its loss. */
@@ -363,6 +428,7 @@ const struct CMUnitTest tl_tests_rng[] = {
     cmocka_unit_test(dropout_keeps_a_draw_equal_to_p),
     cmocka_unit_test(draws_are_of_their_sample),
     cmocka_unit_test(bernoulli_and_permutation),
+    cmocka_unit_test(draws_that_make_no_sense_are_refused),
     cmocka_unit_test(noise_compiles),
 };
 const size_t tl_tests_rng_count = sizeof tl_tests_rng / sizeof *tl_tests_rng;

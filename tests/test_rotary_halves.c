@@ -110,10 +110,37 @@ static void test_halves_are_kept_for_tables_alone(void **unused)
     tl_case_free(2, (ref_tensor[]){v, r});
 }
 
+/* The tables' gradients are sums of products that no f16 holds, each rounded to f32 alone. */
+static void test_tables_of_halves_in_f16(void **unused)
+{
+    const float odd = 0x1.004p0f; /* 1 + 2^-10, whose square f16 rounds */
+    (void)unused;
+    for (int conjugate = 0; conjugate < 2; conjugate++) {
+        const float want[2] = {2 * odd * odd, 0};
+        tl_tape *t = tl_tape_new(NULL);
+        tl_tensor x = tl_fill(t, TL_F16, TL_DIMS(1, 1), (double)odd), y2,
+                  table[2] = {tl_data(t, &odd, TL_F32, TL_DIMS(1)),
+                              tl_data(t, &odd, TL_F32, TL_DIMS(1))};
+        tl_require_grad(t, table[0]);
+        tl_require_grad(t, table[1]);
+        tl_tensor y = tl_rotary_halves(t, x, x, table[0], table[1], conjugate, &y2);
+        tl_backward(t, tl_add(t, y, y2), .cotangent = x);
+        for (int i = 0; i < 2; i++) {
+            float got;
+            assert_int_equal(tl_keep(t, tl_grad(t, table[i]), &got, sizeof got), TL_OK);
+            if (got != want[i])
+                fail_msg("table %d: %a, not %a", i, (double)got, (double)want[i]);
+        }
+        expect_no_error(t);
+        tl_free(t);
+    }
+}
+
 const struct CMUnitTest tl_tests_rotary_halves[] = {
     cmocka_unit_test(test_halves),
     cmocka_unit_test(test_halves_refuse),
     cmocka_unit_test(test_halves_are_kept_for_tables_alone),
+    cmocka_unit_test(test_tables_of_halves_in_f16),
 };
 const size_t tl_tests_rotary_halves_count = sizeof tl_tests_rotary_halves /
                                             sizeof tl_tests_rotary_halves[0];

@@ -217,7 +217,13 @@ static void what_cannot_be_written_is_said(void **state)
     refuse(f, (tl_st_entry[]){{"x", bad}}, 1, NULL, 0, TL_ESHAPE, "9 dims");
     refuse(f, NULL, 0, (tl_st_meta[]){{"k", "1"}, {"k", "2"}}, 2, TL_ENAME, "key \"k\"");
     refuse(f, NULL, 0, (tl_st_meta[]){{"k", "\x80"}}, 1, TL_ENAME, "metadata 0: the value");
+    refuse(f, NULL, 0, (tl_st_meta[]){{"\xff", "1"}}, 1, TL_ENAME,
+           "metadata 0: the key \"\xff\" is not valid UTF-8");
+    refuse(f, NULL, 0, (tl_st_meta[]){{"k", "1"}, {NULL, "1"}}, 2, TL_ENAME,
+           "metadata 1: the key is NULL");
+    refuse(f, NULL, 0, (tl_st_meta[]){{"k", NULL}}, 1, TL_ENAME, "metadata 0: the value is NULL");
     refuse(f, NULL, -1, NULL, 0, TL_EUSAGE, "-1 tensors");
+    refuse(f, NULL, 0, NULL, -1, TL_EUSAGE, "-1 metadata");
 }
 
 static tl_status write_ones(const char *path, float value, int64_t n, tl_err *err)

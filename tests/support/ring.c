@@ -11,20 +11,36 @@
 
 struct ring_message {
     ring_message *next;
+    const void *from;
     size_t n;
     char bytes[];
 };
+
+/* What this rank has sent and may not change yet. */
+static _Thread_local ring_message *unsettled;
+
+static ring_message *copy_of(const void *bytes, size_t n)
+{
+    ring_message *m = malloc(sizeof *m + n);
+    if (m != NULL) {
+        *m = (ring_message){NULL, bytes, n};
+        memcpy(m->bytes, bytes, n);
+    }
+    return m;
+}
 
 static tl_status send(void *ctx, int to, const void *bytes, size_t n, tl_err *e)
 {
     ring_rank *r = ctx;
     ring_queue *q = &r->of->q[r->rank][to];
-    ring_message *m = malloc(sizeof *m + n);
-    if (m == NULL)
+    ring_message *m = copy_of(bytes, n), *kept = copy_of(bytes, n);
+    if (m == NULL || kept == NULL) {
+        free(m);
+        free(kept);
         return tl_fail(e, TL_ENOMEM, "no memory");
-    m->next = NULL;
-    m->n = n;
-    memcpy(m->bytes, bytes, n);
+    }
+    kept->next = unsettled;
+    unsettled = kept;
     pthread_mutex_lock(&q->lock);
     *q->last = m;
     q->last = &m->next;
@@ -51,10 +67,20 @@ static tl_status receive(void *ctx, int from, void *bytes, size_t n, tl_err *e)
     return got == n ? TL_OK : tl_fail(e, TL_EIO, "%zu bytes were sent as %zu", n, got);
 }
 
+/* Ends the sends of bytes, or all: they must be as they were when they began. */
 static tl_status settle(void *ctx, const void *bytes, tl_err *e)
 {
-    (void)ctx, (void)bytes, (void)e;
-    return TL_OK;
+    bool same = true;
+    (void)ctx;
+    for (ring_message *m, **at = &unsettled; (m = *at) != NULL;)
+        if (bytes != NULL && bytes != m->from) {
+            at = &m->next;
+        } else {
+            same &= memcmp(m->bytes, m->from, m->n) == 0;
+            *at = m->next;
+            free(m);
+        }
+    return same ? TL_OK : tl_fail(e, TL_EIO, "a message changed before it was sent");
 }
 static bool comes(void *ctx)
 {
@@ -71,6 +97,8 @@ static void *run(void *one)
 {
     ring_rank *r = one;
     r->train(r->ctx, (tl_link){r, r->rank, r->of->size, send, receive, settle, comes, end}, r->out);
+    for (ring_message *m; (m = unsettled) != NULL; free(m))
+        unsettled = m->next;
     return NULL;
 }
 
