@@ -120,6 +120,12 @@ tl_tensor tl_batch_norm_at(tl_at at, tl_model *m, const char *name, tl_tensor x,
     if (tl_mode(t) & TL_EVAL) {
         d = tl_sub(t, wide, per_channel(t, mean, &s));
         v = per_channel(t, var, &s);
+    } else if (tl_mode(t) & TL_STRICT && tl_batch_of(t, x) != TL_FREE) {
+        tl_tape_fail(TL_AT(t), TL_EUSAGE,
+                     "tl_batch_norm: TL_STRICT: the statistics of '%.100s' tie the samples of a "
+                     "batch together; tl_group_norm does not, nor do running ones (TL_EVAL)",
+                     tl_title(name));
+        return tl_leave(t, place, TL_NONE);
     } else if (n >= 2) {
         tl_tensor mu = tl_mean(t, wide, dims, true);
         d = tl_sub(t, wide, mu);

@@ -212,7 +212,7 @@ const char *tl_element_text(char buf[TL_ELEMENT_TEXT], tl_dtype d, const void *p
     const double x = tl_element_get(d, &u);
     if (isnan(x))
         snprintf(buf, TL_ELEMENT_TEXT, "nan");
-    /* The fewest digits that give the element back. */
+    /* The fewest digits that give the element back; of f16 and bf16, its float. */
     bool same = isnan(x);
     for (int digits = d == TL_F64 ? 15 : d == TL_F32 ? 6 : 3; !same && digits <= 17; digits++) {
         snprintf(buf, TL_ELEMENT_TEXT, "%.*g", digits, x);

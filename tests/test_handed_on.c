@@ -78,8 +78,8 @@ static void a_gradient_of_its_operands_form_is_handed_on(void **unused)
         tl_dtype a, b;
         bool row, cast, kept;
     } form[] = {
-        {TL_F32, TL_F32, false, false, true},  {TL_F16, TL_F16, false, false, true},
-        {TL_F32, TL_F32, true, false, false},  {TL_F16, TL_F32, false, false, false},
+        {TL_F32, TL_F32, false, false, true},   {TL_F16, TL_F16, false, false, true},
+        {TL_F32, TL_F32, true, false, false},   {TL_F16, TL_F32, false, false, false},
         {TL_BF16, TL_F32, false, false, false}, {TL_F16, TL_F16, false, true, true},
     };
     for (size_t i = 0; i < sizeof form / sizeof *form; i++) {

@@ -315,10 +315,18 @@ static void what_layers_say_of_the_batch(void **unused)
     assert_true(tl_explain_invariance(t, y, text, sizeof text) > 0);
     if (strstr(text, line) == NULL)
         fail_msg("no '%s' in:\n%s", line, text);
-    scope = tl_mode_push(t, TL_STRICT);
-    tl_batch_norm(t, m, "b", x, .shared = true);
-    assert_int_equal(tl_error_status(t), TL_EUSAGE);
-    tl_mode_pop(t, scope);
+    tl_tensor same = tl_fill(t, TL_F32, TL_DIMS(N, C, H, W), 1), data = image(t);
+    for (int i = 0; i < 3; i++) {
+        scope = tl_mode_push(t, TL_STRICT | (i == 2 ? TL_NO_GRAD : 0u));
+        if (i == 2) /* of what depends on no sample */
+            tl_batch_norm(t, m, "d", same);
+        assert_false(tl_failed(t));
+        tl_batch_norm(t, m, "b", i == 1 ? x : data, .shared = true);
+        assert_int_equal(tl_error_status(t), TL_EUSAGE);
+        assert_non_null(strstr(tl_error(t), "tl_batch_norm: TL_STRICT: the statistics of 'b' tie"));
+        tl_error_clear(t);
+        tl_mode_pop(t, scope);
+    }
     tl_free(t, m);
 }
 

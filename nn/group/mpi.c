@@ -32,8 +32,9 @@ static const tl_link of_one = {NULL, 0, 1, alone, nothing, settled, NULL, no_end
 /* Fails if mpirun has started this process as one of several. */
 static tl_status started_alone(const char *but, tl_err *e)
 {
-    static const char *const started[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"};
-    for (int i = 0; i < 2; i++) {
+    static const char *const started[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS",
+                                          "SLURM_STEP_NUM_TASKS"};
+    for (size_t i = 0; i < sizeof started / sizeof *started; i++) {
         const char *n = getenv(started[i]);
         if (n != NULL && atoi(n) > 1)
             return tl_fail(e, TL_EUSAGE, "started as one of %.20s processes (%s), but %s", n,
