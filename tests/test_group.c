@@ -432,6 +432,16 @@ static void a_group_that_cannot_be_is_an_error(void **unused)
         assert_int_equal(tl_link_mpi(&link, i == 0 ? -1 : (double)NAN, &e), TL_EDOMAIN);
         assert_non_null(strstr(e.message, i == 0 ? "timeout of -1" : "nan"));
     }
+    static const char *const started[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS",
+                                          "SLURM_STEP_NUM_TASKS"};
+    for (int i = 0; i < 8; i++) { /* a process without MPI that a launcher started as one of two */
+        tl_link link;
+        tl_err_clear(&e);
+        setenv(started[i / 2], i % 2 ? "2" : "1", 1);
+        assert_int_equal(tl_link_mpi(&link, 0, &e), i % 2 ? TL_EUSAGE : TL_OK);
+        assert_true(i % 2 == 0 || strstr(e.message, started[i / 2]) != NULL);
+        unsetenv(started[i / 2]);
+    }
     tl_model *m = tl_model_new(.seed = 1);
     const int odd[][2] = {{0, 0}, {3, 2}, {-1, 2}, {0, -1}, {0, 2}};
     const char *const says[] = {"rank 0 of 0", "rank 3 of 2", "rank -1 of 2", "rank 0 of -1",
