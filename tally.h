@@ -9,8 +9,8 @@
  *            macros, the caller's file and line: see tl_failed and tl_error. A call that fails
  *            returns its status, or else the zero handle, NULL, NaN, or what its comment says. Any
  *            call may run out of memory (TL_ENOMEM), or be given a stale handle (TL_ESTALE), sizes
- *            that do not fit (TL_ESHAPE), or NULL where something is needed (TL_EDOMAIN, TL_ENAME
- *            or TL_EUSAGE); comments list what else is to be expected.
+ *            that do not fit (TL_ESHAPE), or NULL where something is needed (TL_EDOMAIN, TL_ENAME,
+ *            TL_EUSAGE; of an object TL_ENOMEM); comments list what else is to be expected.
  *   Memory   Pointers are borrowed for the time of the call unless a comment says otherwise.
  *            Tensors, text and arrays that come from a tape last until its reset; what comes from
  *            a model lasts as long as the model.
@@ -20,7 +20,7 @@
  *            parentheses of its own: ((int64_t[]){0, 9}); g++ wants one with a name.
  *   Threads  A tape is used by one thread at a time. Several threads may each run a tape over one
  *            model, and even make its parameters together: the first to come makes each. Nothing
- *            else may use the model during tl_step, tl_write, tl_load and tl_model_freeze. */
+ *            else may use the model in tl_step, tl_model_freeze and what writes to it or loads. */
 #ifndef TALLY_H
 #define TALLY_H
 

@@ -89,7 +89,7 @@ static tl_tensor unnamed(tl_model *m, const char *who, bool zeros, const void *d
     tl_tensor x = TL_NONE;
     tl_array a;
     size_t bytes;
-    if (tl_error_renew(m) != TL_OK)
+    if (tl_error_begin(m) != TL_OK)
         return TL_NONE;
     if (tl_shape_lay(&shape, dtype, &a, &bytes, &err) == TL_OK && !zeros)
         tl_data_check(data, c, &a, &err);
@@ -414,6 +414,7 @@ static tl_freeze *freeze_put(tl_model *m, const char *prefix, bool frozen)
     f = *at;
     if (f != NULL) {
         *at = f->next;
+        f->met |= f->frozen && !frozen; /* taken back */
     } else {
         f = tl_calloc(1, sizeof *f + bytes);
         if (f == NULL) {
@@ -447,6 +448,8 @@ int tl_model_freeze(tl_model *m, const char *prefix, bool frozen)
         f->met = true;
         n++;
     }
+    for (tl_freeze *g = m->freezes; f != NULL && !frozen && g != NULL; g = g->next)
+        g->met |= g->frozen && covers(f, g->prefix); /* what met nothing is taken back */
     if (f != NULL && n == 0)
         m->settings++; /* compiled programs trace again, and their backward reports it */
     pthread_mutex_unlock(&m->lock);

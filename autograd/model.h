@@ -62,8 +62,8 @@ int64_t tl_model_parameters(tl_model *m);               /* elements of all param
 
 /* Freezes the parameters whose names begin with prefix, or trains them again, and returns how many
  * there are. A parameter made later follows the last call that covers it. A step drops the gradient
- * of one that is frozen by then. tl_backward: TL_ENAME if none has the prefix, TL_EUSAGE if one was
- * used before it was thawed. */
+ * of one that is frozen by then. tl_backward: TL_ENAME if none has the prefix (false takes it
+ * back), TL_EUSAGE if one was used before it was thawed. */
 int tl_model_freeze(tl_model *m, const char *prefix, bool frozen);
 
 /* All parameters, or those of names like "*.lora_*" (TL_ENAME: none has such a name). */

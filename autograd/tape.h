@@ -42,7 +42,7 @@ void tl_error_clear(void *object);
 /* Frees tapes, models, optimizers and graphs, in any order; skips NULLs. What another one needs
  * lives on until that is freed: a model for its tapes and optimizers, an optimizer for graphs that
  * step with it. Prints a line on stderr for an error that nobody has read or cleared, and for an
- * object freed before (unless a new one lies there). TL_EUSAGE: in a tape's own callback. */
+ * object freed before (unless a new one lies there). TL_EUSAGE: in a tape's op or observer. */
 void tl_free_objects(void *const *objects, size_t n);
 #ifdef __cplusplus
 extern "C++" template <class... T> void tl_free(T *...object)
@@ -81,8 +81,8 @@ enum {
 tl_batch tl_batch_of(tl_tape *t, tl_tensor x);
 /* Declares something else: samples along that axis, TL_FREE or TL_MIXED. x must be data, a random
  * draw, the result of an op without inputs, or a view of one of these; or what tl_expand repeats
- * along that axis; or a single sample, whose axis nothing else tells; or already so. TL_EUSAGE for
- * other values, and for one that a call has used; TL_ESHAPE: no such axis. */
+ * along that axis; or a single sample, whose axis nothing else tells. TL_EUSAGE for other values,
+ * and for one that a call has used; TL_ESHAPE: no such axis. */
 #define tl_batch_axis(owner, x, axis) tl_batch_axis_at(owner, x, axis, __FILE__, __LINE__)
 
 tl_tensor tl_data_tape_at(tl_tape *t, const void *data, tl_c_data c, tl_dtype dtype, tl_shape shape,

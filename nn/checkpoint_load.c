@@ -296,6 +296,19 @@ static void copy_all(const loading *l)
     }
 }
 
+/* Other optimizers do not go with the model any more if the file has overwritten state of theirs
+ * or, as that of one of them, the parameters of steps that they have made. */
+static void leave_behind(const loading *l)
+{
+    for (int k = 0; k < tl_model_count(l->m); k++) {
+        const tl_named x = tl_model_at(l->m, k);
+        tl_opt *other = (tl_opt *)tl_opt_state_owner(l->m, &x);
+        if (other != NULL && other != l->opt && (const void *)other != &tl_opt_elsewhere)
+            other->behind |= l->opt == NULL ? tl_st_find(l->f, x.name) >= 0
+                                            : other->steps != other->loaded;
+    }
+}
+
 static tl_status check_keys(const char *const *keys, const void *values, int n, const char *who,
                             tl_err *err)
 {
@@ -352,6 +365,7 @@ static tl_status load(tl_model *m, tl_tape *t, tl_opt *opt, const char *path,
         tl_model_rollback(m, mark);
     } else {
         copy_all(&l);
+        leave_behind(&l);
         copy_notes(l.f, keys, values, n);
         tl_model_reseed(m, l.seed);
     }
@@ -359,7 +373,8 @@ static tl_status load(tl_model *m, tl_tape *t, tl_opt *opt, const char *path,
         tl_buffer_give(m, NULL, &tl_opt_elsewhere, NULL);
     if (s == TL_OK && opt != NULL) {
         opt->found = 0; /* what it has looked up may be another's now */
-        opt->steps = l.steps;
+        opt->steps = opt->loaded = l.steps;
+        opt->behind = false;
         opt->lr_set = l.lr > 0;
         opt->o.lr = opt->lr_set ? l.lr : opt->lr_made;
         opt->bytes = tl_opt_cut_of(m, 0).all;

@@ -171,7 +171,7 @@ typedef struct {
      * of the tokens. Its own results mean nothing: let its targets be ignored. With a cache, start
      * is at most the columns so far. */
     tl_tensor start, end;
-    /* x follows the columns that the cache holds and is added to it. Needs TL_NO_GRAD. */
+    /* x goes behind its n columns; tl_llama and tl_gpt2 then move n on. Needs TL_NO_GRAD. */
     tl_kv_cache *cache;
     /* With a cache, i64 (b): x is one column, written to column at[i] of sample i, its last. */
     tl_tensor at;
@@ -286,7 +286,7 @@ tl_status tl_opt_group(tl_opt *o, const char *pattern, double lr_scale, double w
 tl_status tl_step_at(tl_opt *o, tl_at at);
 int64_t tl_opt_steps(const tl_opt *o);         /* updates made */
 double tl_opt_lr(const tl_opt *o);             /* of the next update */
-tl_status tl_opt_lr_set(tl_opt *o, double lr); /* until a checkpoint brings its own back */
+tl_status tl_opt_lr_set(tl_opt *o, double lr); /* the schedule's; a checkpoint brings its own */
 double tl_opt_grad_norm(const tl_opt *o); /* of the last update, unclipped; NaN without .clip */
 
 /* ---- checkpoints ----

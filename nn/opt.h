@@ -68,6 +68,8 @@ struct tl_opt {
     uint64_t found; /* tl_model_state when they were looked up */
     int64_t bytes;  /* bytes of all parameters, by which they are cut into parts; 0: not known */
     bool moved;     /* bytes has changed, so the parts have */
+    int64_t loaded; /* steps when it was made or loaded */
+    bool behind;    /* since its last step, a checkpoint has been loaded without it */
     bool refused;   /* when it was made: its numbers make no sense */
     bool lr_set;    /* by tl_opt_lr_set: checkpoints hold it */
     double lr_made; /* the rate before that */

@@ -30,8 +30,8 @@ static tl_status check_weight(tl_call *c, const tl_array *x, int64_t k, const ch
         return tl_call_fail(c, TL_ESHAPE, "%s has shape %s, but x ends in %s", name, TL_TEXT(w),
                             TL_TEXT_OF(&row));
     if (w->dtype != x->dtype && (w->dtype != TL_F32 || x->dtype == TL_F64))
-        return tl_call_fail(c, TL_EDTYPE, "%s is %s, x %s; %s has x's dtype or f32", name,
-                            tl_dtype_name(w->dtype), tl_dtype_name(x->dtype), name);
+        return tl_call_fail(c, TL_EDTYPE, "%s is %s, x %s; %s has x's dtype, or f32 beside f16",
+                            name, tl_dtype_name(w->dtype), tl_dtype_name(x->dtype), name);
     return TL_OK;
 }
 
@@ -107,6 +107,15 @@ tl_status tl_norm_grad_shape(tl_call *c)
     if (!tl_array_same_shape(dy, x) || (a->want_dgamma && gamma == NULL))
         return tl_call_fail(c, TL_ESHAPE,
                             "dy and x differ in shape, or dgamma is wanted without gamma");
+    for (int i = 3; i < c->n_in - 1; i++) { /* statistics of rows */
+        const tl_array *stat = c->in[i];
+        bool fits = stat->ndim == x->ndim && stat->dtype == tl_dtype_compute(x->dtype);
+        for (int k = 0; fits && k < x->ndim; k++)
+            fits = stat->dim[k] == (k < x->ndim - (int)a->k ? x->dim[k] : 1);
+        if (!fits)
+            return tl_call_fail(c, TL_ESHAPE, "input %d is %s %s for rows of x %s", i,
+                                tl_dtype_name(stat->dtype), TL_TEXT(stat), TL_TEXT(x));
+    }
     tl_shape none = TL_DIMS(0), s = a->want_dgamma ? tl_array_shape(gamma) : none;
     c->out[0] = acc != NULL ? *acc : tl_array_make(tl_dtype_compute(x->dtype), &s, NULL);
     c->out[1] = a->want_dx ? *x : tl_array_make(x->dtype, &none, NULL);

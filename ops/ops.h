@@ -52,7 +52,7 @@
  *   var(x, dims, correction, keepdims)  sum of (x - mean)^2, divided by n - correction (0 or 1)
  *   mse(a, b)                         mean of (a - b)^2 over all elements; only one may broadcast
  *   cumsum(x, dim, reverse)           running sums along a dim, from its start or (reverse) end
- *   argsort(x, dim, descending)       i64: indices by ascending x, NaN last; ties keep their order
+ *   argsort(x, dim, descending)       i64: indices by x; NaN is the largest; ties keep their order
  *   sort(x, dim, descending, ids)     x in that order; sets *ids to the indices, unless ids is NULL
  *   topk(x, k, dim, smallest, ids)    the first k in descending (smallest: ascending) order
  *   sum_to(x, shape, acc)             x summed down to a shape that broadcasts to x's, and added in
@@ -433,7 +433,7 @@ typedef struct {
     int64_t ignore_index; /* with .ignore = true, rows with this target count for nothing */
     bool ignore;
     tl_tensor count; /* 0-d f64, for micro-batches: the rows of the whole batch, a mean's divisor */
-    tl_tensor total; /* 0-d f64 of the model: the sum of losses is added to it in place */
+    tl_tensor total; /* 0-d f64 of the model, to which losses are added: the result is of its sum */
     double smoothing; /* of labels: 1 - smoothing on the target, smoothing over all classes */
     /* (classes): a factor on each class's log-probability. The mean then divides by the sum of the
      * targets' weights, unless `count` is given. */
@@ -459,8 +459,8 @@ tl_tensor tl_bce_with_logits_at(tl_at at, tl_tensor x, tl_tensor y, tl_bce_optio
 typedef struct {
     double scale; /* 0: 1/sqrt(d) */
     bool full;    /* every key is allowed; default: causal, the last query sees the last key */
-    /* i64 (b), for padding: sample i sees only keys key_start[i] <= j < key_end[i]; absent: 0, sk.
-     * A query that sees no key gives 0. */
+    /* i64 (b), 0 to sk, for padding: sample i sees only keys key_start[i] <= j < key_end[i];
+     * absent: 0, sk. A query that sees no key gives 0. */
     tl_tensor key_start, key_end;
     /* With any of the following, or if v is (b, hkv, sk, dv), all scores are kept in memory. */
     tl_tensor mask;   /* bool, broadcasts to (b, hq, sq, sk): false forbids a key allowed above */

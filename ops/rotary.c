@@ -27,7 +27,8 @@ static tl_status check_table(tl_call *c, const tl_array *x, const tl_array *r, i
         return tl_call_fail(c, TL_ESHAPE, "table %s does not broadcast to x %s", TL_TEXT(r),
                             TL_TEXT(x));
     if (r->dtype != x->dtype && !(r->dtype == TL_F32 && tl_dtype_compute(x->dtype) == TL_F32))
-        return tl_call_fail(c, TL_EDTYPE, "table is %s, x %s; tables have x's dtype or f32",
+        return tl_call_fail(c, TL_EDTYPE,
+                            "table is %s, x %s; tables have x's dtype, or f32 beside f16",
                             tl_dtype_name(r->dtype), tl_dtype_name(x->dtype));
     return TL_OK;
 }
@@ -206,6 +207,8 @@ tl_tensor tl_rotary_turned_at(tl_at at, tl_tensor x, tl_tensor r1, tl_tensor r2,
 static tl_status turn_shape(tl_call *c)
 {
     const tl_array *x = c->in[0];
+    if (!tl_dtype_is_float(x->dtype))
+        return tl_call_fail(c, TL_EDTYPE, "x is %s; floats are needed", tl_dtype_name(x->dtype));
     if (x->ndim == 0 || x->dim[x->ndim - 1] % 2 != 0)
         return tl_call_fail(c, TL_ESHAPE, "the last dim must be even");
     c->out[0] = *x;

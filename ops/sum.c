@@ -339,8 +339,11 @@ static tl_status sum_to_shape(tl_call *c)
         c->out[0].dtype = TL_F64;
     if (acc == NULL)
         return TL_OK;
-    bool same = tl_array_same_shape(acc, x);
-    if (!tl_array_same_shape(acc, &c->out[0]) || (acc->dtype != TL_F64 && !same))
+    const bool same = tl_array_same_shape(acc, x);
+    if (acc->dtype != TL_F64 && acc->dtype != TL_F32)
+        return tl_call_fail(c, TL_EDTYPE, "the accumulator is %s; F64 is needed",
+                            tl_dtype_name(acc->dtype));
+    if (!tl_array_same_shape(acc, &c->out[0]) || (acc->dtype == TL_F32 && !same))
         return tl_call_fail(c, TL_ESHAPE, "accumulator %s %s for a fold of %s to %s", TL_TEXT(acc),
                             tl_dtype_name(acc->dtype), tl_dtype_name(x->dtype),
                             TL_TEXT_OF(&a->shape));

@@ -15,7 +15,7 @@ int tl_threads(void);
 /* Where memory comes from: "jemalloc", or "aligned_alloc" where the process has none. */
 const char *tl_allocator(void);
 typedef struct {
-    size_t used, peak; /* bytes in use now, and the most since the last reset of the tape */
+    size_t used, peak; /* bytes in use now, and the most so far */
     size_t blocks;     /* in use */
     size_t mapped;     /* bytes that jemalloc holds for them; 0 without it */
     size_t asked;      /* how often no free block was at hand and a new one was allocated */

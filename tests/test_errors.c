@@ -14,7 +14,7 @@
 #include <tally_extend.h>
 
 #include "ops/optimize.h"
-#include "ops/build.h"
+#include "ops/norm.h"
 
 extern const struct CMUnitTest tl_tests_errors[];
 extern const size_t tl_tests_errors_count;
@@ -344,6 +344,7 @@ static void reductions_and_rows(void **unused)
     REFUSES(ESHAPE, "sum_to", "[1, 2, 3]", tl_sum_to(t, a23, TL_DIMS(1, 2, 3), TL_NONE));
     REFUSES(EDTYPE, "sum_to", "I64", tl_sum_to(t, i23, TL_DIMS(3), TL_NONE));
     REFUSES(ESHAPE, "sum_to", "[4] F32", tl_sum_to(t, a23, TL_DIMS(3), v4));
+    REFUSES(EDTYPE, "sum_to", "the accumulator is F16; F64", tl_sum_to(t, a23, TL_DIMS(2, 3), h23));
     REFUSES(ESHAPE, "sum_to", "accumulator [3] F32 for a fold of F32 to [3]",
             tl_sum_to(t, a23, TL_DIMS(3), v3));
     REFUSES(EDTYPE, "softmax", "I64", tl_softmax(t, i23, -1));
@@ -654,7 +655,16 @@ static void rotations_and_steps(void **unused)
               i2 = tl_zeros(t, TL_I64, TL_DIMS(2)), y2;
     tl_tensor ends = tl_data(t, ((int64_t[]){FAR, 0, 0}), TL_I64, TL_DIMS(3)),
               minus = tl_data(t, ((int64_t[]){-1, 0, 0}), TL_I64, TL_DIMS(3));
+    const tl_norm_grad_attrs row = {.k = 1, .want_dx = true};
     before = tl_memory_stats(t);
+    REFUSES(ESHAPE, "rms_norm_grad", "input 3 is F32 [2, 4] for rows of x [2, 4]",
+            tl_apply1(TL_AT(t), tl_op_find("rms_norm_grad"), &row,
+                      (tl_tensor[]){a24, a24, TL_NONE, a24, TL_NONE}, 5));
+    REFUSES(ESHAPE, "layer_norm_grad", "input 4 is F32 [2] for rows of x [2, 4]",
+            tl_apply1(TL_AT(t), tl_op_find("layer_norm_grad"), &row,
+                      (tl_tensor[]){a24, a24, TL_NONE, h, r2, TL_NONE}, 6));
+    REFUSES(EDTYPE, "rotary_turn", "x is I64; floats are needed",
+            tl_apply1(TL_AT(t), tl_op_find("rotary_turn"), ((int64_t[2]){0}), &i4, 1));
     REFUSES(EDTYPE, "rotary", "x is I64", tl_rotary(t, i4, i4, i4, TL_ROTARY_HALF));
     REFUSES(ESHAPE, "rotary", "at least one dim", tl_rotary(t, scalar, v4, v4, TL_ROTARY_HALF));
     REFUSES(ESHAPE, "rotary", "at least one dim", tl_rotary(t, a24, scalar, v4, TL_ROTARY_HALF));

@@ -634,6 +634,11 @@ static void a_freeze_of_nothing(void **unused)
         assert_int_equal(tl_opt_steps(r.o), steps);
         assert_said(r.t, TL_ENAME, "tl_model_freeze(\"m.\")", "2 parameters", "'l.bias'",
                     "test_forgotten.c", NULL);
+        tl_tape_reset(r.t); /* taken back by the same prefix, or by one that covers it */
+        tl_model_freeze(r.m, way & 1 ? "m." : "", false);
+        once(&r, compiled);
+        assert_false(tl_failed(r.t));
+        assert_int_equal(tl_opt_steps(r.o), steps + r.steps);
         end(&r);
     }
 }

@@ -773,7 +773,7 @@ static void an_operand_keeps_its_place_while_it_is_read(void **state)
 
 typedef struct {
     tl_compiled *c;
-    bool by_op, by_observer;
+    bool by_op, by_observer, by_hook[2];
     tl_status inner;
 } rerun;
 static rerun again;
@@ -810,10 +810,18 @@ static tl_status runs_ran(void *ctx, tl_tape *t, const tl_seen *s)
     return TL_OK;
 }
 
+static void runs_hook(tl_tape *t, void *asked)
+{
+    (void)t;
+    run_again(runs_on, asked);
+}
+
 /* in[0] times its sum, which waits in the slab while the op runs. */
 static void waits(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int m, void *ctx)
 {
     (void)n, (void)m, (void)ctx;
+    tl_host(t, TL_BEFORE, runs_hook, &again.by_hook[0]);
+    tl_host(t, TL_AFTER, runs_hook, &again.by_hook[1]);
     tl_tensor sum = tl_sum(t, in[0], TL_ALL, true);
     out[0] = tl_mul(t, sum, tl_apply1(TL_AT(t), &runs_op, NULL, in, 1));
 }
@@ -825,12 +833,14 @@ static void a_graph_does_not_run_inside_its_own_run(void **state)
     tl_tape *t = runs_on = tl_tape_new(NULL);
     assert_int_equal(tl_observe(t, &observer, NULL), TL_OK);
     again = (rerun){.c = tl_compile(t, waits, 1, NULL)};
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 4; i++) {
         tl_tensor x = four(t, 1), y;
         assert_int_equal(tl_run(again.c, &x, 1, &y), TL_OK);
         assert_first(t, y, 10);
         again.by_op = i == 0;
         again.by_observer = i == 1;
+        again.by_hook[0] = i == 2;
+        again.by_hook[1] = i == 3;
         again.inner = TL_OK;
         assert_int_equal(tl_run(again.c, &x, 1, &y), TL_EUSAGE);
         assert_int_equal(again.inner, TL_EUSAGE);

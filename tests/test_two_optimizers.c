@@ -254,6 +254,7 @@ static void weights_alone_leave_state(void **unused)
     keep(&r, "d.bias", after);
     keep(&fresh, "d.bias", before);
     assert_memory_equal(after, before, sizeof before);
+    steps(&r, 2, 3);
     end(&r), end(&fresh);
 }
 
@@ -296,7 +297,15 @@ static void what_was_its_own_may_be_anothers(void **unused)
     tl_free(r.o[0], r.t, r.m);
 }
 
-/* The other has begun since the file was written. */
+static void refused(run *r, int k)
+{
+    assert_int_equal(step(r, k, 0), TL_EUSAGE);
+    assert_non_null(strstr(tl_error(r->t), "a checkpoint has been loaded since step"));
+    tl_grad_clear(r->t);
+    tl_error_clear(r->t);
+}
+
+/* The other has begun since the file was written: its state stays, and it must be made anew. */
 static void a_file_from_before_the_other(void **unused)
 {
     float before[2], after[2];
@@ -309,7 +318,29 @@ static void a_file_from_before_the_other(void **unused)
     assert_int_equal(tl_checkpoint_load(r.m, r.o[0], path, NULL, NULL, 0), TL_OK);
     keep(&r, "adamw.m.g.bias", after);
     assert_memory_equal(after, before, sizeof before);
+    refused(&r, 1);
+    tl_free(r.o[1]);
+    r.o[1] = tl_adam_new(r.m, .lr = 0.01);
     steps(&r, 1, 3);
+    end(&r);
+}
+
+/* Optimizers that live are taken back as well: each by its own file, or they step no more. */
+static void a_run_that_goes_back(void **unused)
+{
+    char want[65], got[65];
+    (void)unused;
+    make_files("aa", want);
+    run r = begin(1, "aa");
+    steps(&r, 0, 6);
+    assert_int_equal(tl_checkpoint_load(r.m, r.o[0], file[0], NULL, NULL, 0), TL_OK);
+    refused(&r, 1);
+    assert_int_equal(tl_checkpoint_load(r.m, r.o[1], file[1], NULL, NULL, 0), TL_OK);
+    steps(&r, 4, 8);
+    hash(&r, got);
+    assert_string_equal(got, want);
+    assert_int_equal(tl_checkpoint_load(r.m, NULL, file[0], NULL, NULL, 0), TL_OK);
+    refused(&r, 0);
     end(&r);
 }
 
@@ -336,7 +367,7 @@ const struct CMUnitTest tl_tests_two_optimizers[] = {
     TEST(what_nobody_owns_is_not_kept),     TEST(weights_are_for_anyone),
     TEST(weights_alone_leave_state),        TEST(weights_alone_end_the_wait),
     TEST(what_was_its_own_may_be_anothers), TEST(a_file_from_before_the_other),
-    TEST(a_rate_that_the_file_lacks),
+    TEST(a_rate_that_the_file_lacks),       TEST(a_run_that_goes_back),
 };
 const size_t tl_tests_two_optimizers_count = sizeof tl_tests_two_optimizers /
                                              sizeof tl_tests_two_optimizers[0];

@@ -75,7 +75,7 @@ typedef struct {
 
 /* Checks the gradients of f by every floating input and every parameter of the tape's model that f
  * uses. in: tensors of the model or the tape, whose values stay. Any verdict but TL_RIGHT is also
- * an error on the tape (TL_ENOGRAD) with the report's text. */
+ * an error on the tape (TL_ENOGRAD, or that of a call in f) with the report's text. */
 #define tl_gradcheck(t, f, ...) /* in, n, ctx */ \
     tl_gradcheck_at(TL_AT(t), f, __VA_ARGS__, TL_MAKE(tl_gradcheck_options){0}, NULL)
 #define tl_gradcheck_with(t, f, in, n, ctx, report, ...) \

@@ -8,7 +8,7 @@
  *   - reading a value (tl_item, tl_keep, tl_print, tl_sha256) is TL_ETRACED; tl_watch is allowed.
  *     tl_write, tl_load, tl_save, tl_data and tl_tape_reset are TL_ETRACED, too: data comes in
  *     through in[], tl_constant if it never changes, or tl_bound if it is host memory that changes;
- *   - only the tape that it is given is used (TL_EUSAGE); host work (a counter) goes into tl_host;
+ *   - only the tape that it is given is used (its user's is TL_EUSAGE); a counter is a tl_host;
  *   - tl_backward may be called again after tl_step or tl_grad_clear: several steps, or several
  *     optimizers in turn, are one graph. Each part after the first has accumulators of its own
  *     beside the tape's;

@@ -137,10 +137,6 @@ static tl_status check(tl_graph *g, tl_at at, const tl_tensor *in, int n_in, int
                             "tl_graph_run: inputs: %d given, %d in the graph; outputs: room for "
                             "%d, %d in the graph",
                             n_in, g->n_in, n_out, g->n_out);
-    if (g->running > 0)
-        return tl_tape_fail(at, TL_EUSAGE,
-                            "tl_graph_run: an op or an observer runs the graph that is running; "
-                            "its values would be overwritten - trace another graph for that");
     if (g->user->inside != NULL)
         return tl_tape_fail(at, TL_EUSAGE, "tl_graph_run: called inside %s, on the same tape",
                             g->user->inside);
@@ -221,6 +217,11 @@ tl_status tl_graph_run_at(const char *file, int line, tl_graph *g, const tl_tens
     tl_tape *u = g->user;
     const tl_at at = {u, file, line, NULL};
     TL_TRY(tl_may_add(u));
+    if (g->running > 0)
+        return tl_tape_fail(at, TL_EUSAGE,
+                            "tl_graph_run: an op, an observer or a hook runs the graph that is "
+                            "running; its values would be overwritten - trace another graph for "
+                            "that");
     TL_TRY(TL_NEED_N_AT(at, in, n_in));
     TL_TRY(TL_NEED_N_AT(at, out, n_out));
     TL_TRY(check(g, at, in, n_in, n_out));
@@ -228,7 +229,9 @@ tl_status tl_graph_run_at(const char *file, int line, tl_graph *g, const tl_tens
     tl_object_hold(g); /* hooks may free them, */
     tl_object_hold(u);
     tl_fpenv saved = tl_fpenv_enter(); /* and compute, too */
+    g->running++;                      /* whoever is called from here on must not run g again */
     tl_status s = run(g, at, in, out, n_out);
+    g->running--;
     tl_fpenv_leave(saved);
     for (int i = 0; s != TL_OK && i < n_out; i++)
         out[i] = TL_NONE;
