@@ -5,7 +5,14 @@
 #include <math.h>
 #include <string.h>
 
-enum { KEYS = 64, QUERIES = 8, MOST = 128, WIDE = 16 };
+#if defined(__AVX512F__)
+enum { WIDE = 16 };
+#elif defined(__AVX__)
+enum { WIDE = 8 };
+#else
+enum { WIDE = 4 };
+#endif
+enum { KEYS = 64, QUERIES = 8, MOST = 128 };
 
 typedef float vec __attribute__((vector_size(WIDE * sizeof(float))));
 
