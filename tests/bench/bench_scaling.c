@@ -41,7 +41,7 @@ static double seconds_of_step(int64_t samples, int64_t layers)
     tl_model *m = tl_model_new(.seed = 1);
     tl_tape *t = tl_tape_new(m);
     tl_opt *opt = tl_adamw_new(m, .lr = 1e-3);
-    double least = INFINITY;
+    double least = (double)INFINITY;
     for (int i = 0; i < MOST * SEQ; i++)
         ids[i] = (i * 7 + i / 5) % VOCAB;
     for (int i = 0; i < 12; i++) {
@@ -146,7 +146,7 @@ __attribute__((noinline)) static void add_arrays(float *y, const float *a, const
 static json_t *tiny(int n)
 {
     float *room = calloc((size_t)(OPS + 3) * (size_t)n, sizeof *room), *a = room + n, *b = a + n;
-    double least[3] = {INFINITY, INFINITY, INFINITY};
+    double least[3] = {(double)INFINITY, (double)INFINITY, (double)INFINITY};
     if (room == NULL)
         return json_null();
     for (int i = 0; i < n; i++)
