@@ -94,7 +94,7 @@ static void a_gradient_of_its_operands_form_is_handed_on(void **unused)
             if (got[k] != (form[i].kept ? -INFINITY : INFINITY))
                 fail_msg("form %zu: 1 / dx is %g", i, (double)got[k]);
     }
-    double least = -5e-324, mean = NAN;
+    double least = -5e-324, mean = (double)NAN;
     tl_tensor two = tl_data(s.t, ((double[2]){least, 0}), TL_F64, TL_DIMS(2));
     assert_int_equal(tl_keep(s.t, tl_mean(s.t, two, TL_ALL, false), &mean, 8), TL_OK);
     assert_true(mean == 0 && !signbit(mean));
