@@ -147,12 +147,10 @@ static void before(tl_tape *t, void *ctx)
     tl_opt_numbers *now = ctx;
     const tl_opt *o = now->o;
     if (o->behind)
-        tl_tape_fail(
-            TL_AT(t), TL_EUSAGE,
-            "tl_step: a checkpoint has been loaded since step %lld of this optimizer, "
-            "which is not part of it; load the one that was saved with it, too, or make it "
-            "anew",
-            (long long)o->steps);
+        tl_tape_fail((tl_at){t, NULL, 0, NULL}, TL_EUSAGE, /* or at the place of tl_step's call */
+                     "tl_step: a checkpoint has been loaded since step %lld of this optimizer, "
+                     "without it; load the one that was saved with it, too, or make it anew",
+                     (long long)o->steps);
     now->pow1 = o->pow1;
     now->pow2 = o->pow2;
     for (int i = 0; i <= now->ahead; i++) {

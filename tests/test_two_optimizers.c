@@ -301,6 +301,7 @@ static void refused(run *r, int k)
 {
     assert_int_equal(step(r, k, 0), TL_EUSAGE);
     assert_non_null(strstr(tl_error(r->t), "a checkpoint has been loaded since step"));
+    assert_non_null(strstr(tl_error(r->t), "test_two_optimizers.c"));
     tl_grad_clear(r->t);
     tl_error_clear(r->t);
 }
