@@ -345,6 +345,40 @@ static void a_run_that_goes_back(void **unused)
     end(&r);
 }
 
+static void compiled_step(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int m, void *ctx)
+{
+    (void)n, (void)m;
+    tl_tensor y = tl_linear(t, tl_tape_model(t), "d", in[0], 2);
+    out[0] = tl_sum(t, tl_square(t, y), TL_ALL, false);
+    tl_backward(t, out[0], .partial = true);
+    tl_step(ctx, t);
+}
+
+/* A compiled step is refused before it changes anything. */
+static void a_compiled_run_that_goes_back(void **unused)
+{
+    char before[65], after[65];
+    (void)unused;
+    run r = begin(1, "aa");
+    tl_compiled *c = tl_compile(r.t, compiled_step, 1, r.o[0]);
+    for (int i = 0; i < 4; i++) {
+        tl_tensor in = data(&r, i), y;
+        if (i == 3)
+            assert_int_equal(tl_checkpoint_load(r.m, NULL, path, NULL, NULL, 0), TL_OK);
+        hash(&r, before);
+        assert_int_equal(tl_run(c, &in, 1, &y), i == 3 ? TL_EUSAGE : TL_OK);
+        hash(&r, after);
+        assert_true((strcmp(before, after) == 0) == (i == 3));
+        if (i == 0)
+            assert_int_equal(tl_checkpoint_save(r.m, r.o[0], path, NULL, 0), TL_OK);
+        tl_error_clear(r.t);
+        tl_tape_reset(r.t);
+    }
+    assert_int_equal(tl_opt_steps(r.o[0]), 3);
+    tl_free(c);
+    end(&r);
+}
+
 /* A rate that was set after the file was written ends. */
 static void a_rate_that_the_file_lacks(void **unused)
 {
@@ -369,6 +403,7 @@ const struct CMUnitTest tl_tests_two_optimizers[] = {
     TEST(weights_alone_leave_state),        TEST(weights_alone_end_the_wait),
     TEST(what_was_its_own_may_be_anothers), TEST(a_file_from_before_the_other),
     TEST(a_rate_that_the_file_lacks),       TEST(a_run_that_goes_back),
+    TEST(a_compiled_run_that_goes_back),
 };
 const size_t tl_tests_two_optimizers_count = sizeof tl_tests_two_optimizers /
                                              sizeof tl_tests_two_optimizers[0];
