@@ -152,7 +152,7 @@ static tl_status keep(tl_at at, tl_tensor x, void *out, tl_c_data c, size_t byte
     tl_err e = {.status = TL_OK};
     if (real && tl_c_data_check(c, v->a.dtype, want, &e) != TL_OK) /* integers take any bits */
         return tl_tape_fail(at, e.status, "tl_keep: %s", e.message);
-    TL_TRY(TL_NEED_N_AT(at, out, want > 0));
+    TL_TRY(tl_tape_need(at, "tl_keep", "out", out != NULL, want > 0));
     tl_shape s = tl_array_shape(&v->a);
     tl_array dst = tl_array_make(v->a.dtype, &s, out);
     tl_array_copy(&dst, &v->a);
@@ -227,7 +227,7 @@ static tl_status print(tl_at at, FILE *f, tl_tensor x)
     tl_value *v = tl_readable(at, x, "tl_print");
     if (v == NULL)
         return tl_error_status(t);
-    TL_TRY(TL_NEED_AT(at, f));
+    TL_TRY(tl_tape_need(at, "tl_print", "f", f != NULL, 1));
     tl_err err = {.status = TL_OK};
     if (tl_array_print(f, &v->a, &err) != TL_OK)
         return tl_tape_fail(at, err.status, "tl_%s", err.message);
@@ -243,7 +243,7 @@ tl_status tl_print_at(tl_at at, FILE *f, tl_tensor x)
 static tl_status digest(tl_at at, tl_tensor x, char hex[65])
 {
     tl_tape *t = at.tape;
-    TL_TRY(TL_NEED_AT(at, hex));
+    TL_TRY(tl_tape_need(at, "tl_sha256", "hex", hex != NULL, 1));
     tl_value *v = tl_readable(at, x, "tl_sha256");
     hex[0] = '\0';
     if (v == NULL)

@@ -131,7 +131,7 @@ static tl_status check_start(const tl_walk *w)
     if (!y->needs_grad || w->n == 0)
         return tl_tape_fail(w->at, TL_ENOGRAD,
                             "%s: the output depends on no parameter or marked leaf "
-                            "(detached, or recorded without gradients)",
+                            "(detached, frozen, or recorded without gradients)",
                             w->who);
     TL_TRY(refuse_cut(w, w->y));
     if (tl_is_none(w->opt.cotangent))

@@ -186,7 +186,8 @@ static tl_status check_place(tl_at at, const tl_loader *l, const int64_t *place,
 static int64_t next(tl_at at, tl_loader *l, int64_t most, tl_tensor *in)
 {
     tl_array a, b;
-    if (tl_failed(at.tape) || TL_NEED_AT(at, l) != TL_OK || TL_NEED_AT(at, in) != TL_OK ||
+    if (tl_failed(at.tape) || tl_tape_need(at, "tl_loader_next", "l", l != NULL, 1) != TL_OK ||
+        tl_tape_need(at, "tl_loader_next", "in", in != NULL, 1) != TL_OK ||
         usable(at, l, most) != TL_OK || !tl_array_of(at.tape, l->place, &a) ||
         !tl_array_of(at.tape, l->how, &b) || check_place(at, l, a.data, b.data) != TL_OK)
         return 0;

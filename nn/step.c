@@ -241,7 +241,8 @@ static void prepare(tl_opt *o, tl_opt_numbers *now, tl_tape *t, scalars *s)
     }
     if (n == 0 && !(away(o, t) && o->away.n > 0))
         tl_tape_fail(TL_AT(t), TL_EUSAGE,
-                     "tl_step: no parameter has a gradient; call tl_backward first");
+                     "tl_step: no parameter has a gradient; call tl_backward first, on a loss "
+                     "of parameters that are not frozen");
     check_groups(o, t);
     if (o->moved && o->o.parts > 1)
         tl_tape_fail(TL_AT(t), TL_EUSAGE,

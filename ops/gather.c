@@ -209,8 +209,9 @@ static tl_status hot_shape(tl_call *c)
         return tl_call_fail(c, TL_EDTYPE, "ids are %s; I64 is needed, and a dtype for the result",
                             tl_dtype_name(ids->dtype));
     if (a->classes < 0 || ids->ndim >= TL_MAX_DIMS)
-        return tl_call_fail(c, TL_ESHAPE, "%lld classes for ids of %d dims", (long long)a->classes,
-                            ids->ndim);
+        return tl_call_fail(c, TL_ESHAPE,
+                            "%lld classes for ids of %d dims; a tensor has up to %d dims",
+                            (long long)a->classes, ids->ndim, TL_MAX_DIMS);
     c->out[0] = *ids;
     c->out[0].dtype = c->mode & TL_SHADOW && tl_dtype_is_float(a->dtype) ? TL_F64 : a->dtype;
     c->out[0].dim[c->out[0].ndim++] = a->classes;

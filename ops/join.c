@@ -16,8 +16,10 @@ tl_tensor tl_stack_at(tl_at at, const tl_tensor *xs, int n, int dim)
     tl_shape s = n > 0 ? tl_shape_of(at.tape, xs[0]) : TL_SCALAR, first = s;
     int d = tl_dim_from_front(dim, s.ndim + 1);
     if (n < 1 || d < 0 || d > s.ndim || s.ndim == TL_MAX_DIMS)
-        return tl_reject(at, TL_ESHAPE, "stack: %d tensors of %d dims along a new dim %d", n,
-                         s.ndim, dim);
+        return tl_reject(at, TL_ESHAPE,
+                         "stack: %d tensors of %d dims along a new dim %d; a tensor has up to %d "
+                         "dims",
+                         n, s.ndim, dim, TL_MAX_DIMS);
     tl_tensor *lifted = tl_calloc((size_t)n, sizeof *lifted);
     if (lifted == NULL)
         return tl_reject(at, TL_ENOMEM, "stack: no memory for %d tensors", n);

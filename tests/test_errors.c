@@ -479,7 +479,8 @@ static void indices_and_targets(void **unused)
             tl_embedding(t, wide, ids));
     REFUSES(EINDEX, "one_hot", "id 0 at position 0; there are 0 classes",
             tl_one_hot(t, ids, 0, TL_F32));
-    REFUSES(ESHAPE, "one_hot", "2 classes for ids of 8 dims", tl_one_hot(t, deep, 2, TL_F32));
+    REFUSES(ESHAPE, "one_hot", "2 classes for ids of 8 dims; a tensor has up to 8 dims",
+            tl_one_hot(t, deep, 2, TL_F32));
     REFUSES(EINDEX, "scatter_add_dim", "id 0 at position 0; dim 0 has size 0",
             tl_scatter_add_dim(t, v3, ids, 0, TL_DIMS(0)));
     REFUSES(EDTYPE, "scatter_add_dim", "values I64, ids I64; a float and I64",

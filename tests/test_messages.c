@@ -13,6 +13,7 @@
 
 #include <unistd.h>
 
+#include <tally_data.h>
 #include <tally_extend.h>
 
 #include "tensor/storage.h"
@@ -382,6 +383,18 @@ static void ops_by_their_own_words(void **unused)
     tl_error_clear(t);
     tl_run(c, &l.x, 1, NULL);
     says(t, TL_EDOMAIN, "tl_run: out is NULL (tests/test_messages.c:");
+    tl_error_clear(t);
+    tl_keep(t, l.x, (float *)NULL, 48);
+    says(t, TL_EDOMAIN, "tl_keep: out is NULL (tests/test_messages.c:");
+    tl_error_clear(t);
+    tl_print(t, NULL, l.x);
+    says(t, TL_EDOMAIN, "tl_print: f is NULL (tests/test_messages.c:");
+    tl_error_clear(t);
+    tl_sha256(t, l.x, NULL);
+    says(t, TL_EDOMAIN, "tl_sha256: hex is NULL (tests/test_messages.c:");
+    tl_error_clear(t);
+    assert_int_equal(tl_loader_next(t, NULL, 1, &y), 0);
+    says(t, TL_EDOMAIN, "tl_loader_next: l is NULL (tests/test_messages.c:");
     tl_free(c, t, l.m);
 }
 
