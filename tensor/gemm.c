@@ -10,8 +10,11 @@
 enum {
     DEPTH = 512,              /* k of a packed block: a strip of B stays in the first-level cache */
     ACROSS = 128,             /* k of a block where each k of A is a cache line of its own */
+    BESIDE = 16,              /* rows of B in a block where they come from memory */
     BLOCK_BYTES = 384 << 10,  /* of a block of A, which stays in the second-level cache */
     PANEL_BYTES = 2 << 20,    /* of a block of B */
+    BESIDE_COUNT = 512 << 10, /* elements: of more, B is taken to come from memory */
+    BESIDE_BYTES = 64 << 10,  /* of a block of BESIDE rows */
     IN_PLACE_BYTES = 1 << 20, /* up to this size operands are not copied if their layout allows */
     TASK_WORK = 1 << 17,      /* fused multiply-adds that are worth a thread */
 };
@@ -23,6 +26,7 @@ typedef struct {
     bool pack_a, pack_b;
     bool copy_a; /* copied with its rows or columns kept contiguous, which is cheaper than panels */
     bool lines;  /* B is read along its columns */
+    bool beside; /* B comes from memory for few rows of A, some rows of it at a time */
     int64_t strip, mc, nc, kc;
     int64_t a_bytes, b_bytes; /* of scratch */
 } layout;
@@ -39,11 +43,6 @@ static int64_t even_blocks(int64_t n, int64_t most, int64_t unit)
         return n;
     const int64_t count = (n + most - 1) / most;
     return round_up((n + count - 1) / count, unit);
-}
-
-static int64_t type_size(tl_gemm_type type)
-{
-    return type == TL_GEMM_F64 ? 8 : type == TL_GEMM_F32 ? 4 : 2;
 }
 
 /* Whether computing C^T = B^T A^T is faster: B is stored transposed, so packing it takes work, and
@@ -100,9 +99,14 @@ static layout lay_out(const tl_gemm_table *t, const tl_gemm_args *g)
     y.pack_b = g->b_row != NULL || g->b.type != type || (g->b.cs != 1 && g->n > 1) ||
                (g->m > many && g->k * g->n * y.size > IN_PLACE_BYTES);
     y.lines = kernel->lines != NULL && y.pack_b && g->b_row == NULL && g->b.rs == 1 &&
-              g->a.type == type && g->b.type == type && g->csc == 1 && g->m <= TL_GEMM_LINES &&
+              (g->b.type == type || !g->f64) && g->csc == 1 && g->m <= TL_GEMM_LINES &&
               g->n >= kernel->lanes;
     y.pack_b &= !y.lines;
+    /* What is read of one row at a time is short, and the next row lies in another page: more of
+     * them at once are too many streams for the hardware prefetcher. */
+    y.beside = g->b.cs == 1 && g->b_row == NULL && !y.lines &&
+               (y.pack_b ? g->m <= 2 * kernel->mr : g->m > 1 && g->m <= 4 * kernel->mr) &&
+               g->k * g->n > BESIDE_COUNT;
     /* Along k, columns of A touch a page each; rows are streams that the hardware prefetches. */
     y.pack_a = g->a.type != type || (!y.lines && g->a.cs != 1 && g->n > 2 * kernel->nr &&
                                      g->m * g->k * y.size > IN_PLACE_BYTES);
@@ -113,7 +117,9 @@ static layout lay_out(const tl_gemm_table *t, const tl_gemm_args *g)
     y.mc = g->m;
     y.nc = g->n;
     y.copy_a = y.pack_a && (g->a.cs == 1 || g->a.rs == 1);
-    if (y.pack_a || y.pack_b) {
+    if (y.beside) {
+        y.kc = even_blocks(g->k, y.pack_b || g->m <= kernel->mr ? BESIDE : 2 * BESIDE, 1);
+    } else if ((y.pack_a || y.pack_b) && !y.lines) {
         y.kc = even_blocks(g->k, DEPTH, 1);
         y.mc = even_blocks(g->m, BLOCK_BYTES / (y.kc * y.size + 1), kernel->mr);
     } else if (g->a.cs != 1) {
@@ -127,8 +133,9 @@ static layout lay_out(const tl_gemm_table *t, const tl_gemm_args *g)
     if (y.pack_a)
         y.a_bytes = round_up(y.mc * y.kc * y.size, 64);
     if (y.pack_b) {
-        y.nc = even_blocks(g->n, PANEL_BYTES / (y.kc * y.size + 1), y.strip);
-        if (y.a_bytes == 0 && g->m <= 2 * kernel->mr)
+        y.nc = even_blocks(g->n, (y.beside ? BESIDE_BYTES : PANEL_BYTES) / (y.kc * y.size + 1),
+                           y.strip);
+        if (!y.beside && y.a_bytes == 0 && g->m <= 2 * kernel->mr)
             y.nc = min64(y.nc, y.strip); /* uses each strip while it is in the first-level cache */
         y.b_bytes = round_up(round_up(y.nc, kernel->lanes) * y.kc * y.size, 64);
     }
@@ -138,7 +145,7 @@ static layout lay_out(const tl_gemm_table *t, const tl_gemm_args *g)
 static tl_gemm_mat submatrix(const tl_gemm_mat *m, int64_t i, int64_t j)
 {
     tl_gemm_mat s = *m;
-    s.data = (const char *)m->data + (i * m->rs + j * m->cs) * type_size(m->type);
+    s.data = (const char *)m->data + (i * m->rs + j * m->cs) * tl_gemm_size(m->type);
     return s;
 }
 
@@ -155,8 +162,10 @@ static void columns_block(const tl_gemm_args *g, const layout *y, int64_t j, int
                        .b = b.data,
                        .brs = b.rs,
                        .bcs = b.cs,
+                       .b_type = b.type,
                        .a_packed = y->pack_a,
                        .b_packed = y->pack_b,
+                       .b_beside = y->beside,
                        .accumulate = g->accumulate || p > 0,
                        .strip = y->strip,
                        .rsc = g->rsc,

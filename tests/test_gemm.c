@@ -63,6 +63,50 @@ static void test_far_lines(void **unused)
         }
 }
 
+/* The same by halves, which are widened on the way, and an A of any type: lines that end anywhere.
+ */
+static void test_lines_of_halves(void **unused)
+{
+    static const tl_gemm_type types[] = {TL_GEMM_F32, TL_GEMM_F16, TL_GEMM_BF16};
+    static const int64_t n[] = {131, 70, 17}, k[] = {13, 203, 1031};
+    (void)unused;
+    gemm_start();
+    for (int64_t m = 1; m <= TL_GEMM_LINES + 1; m++)
+        for (int v = 0; v < 18; v++)
+            gemm_check((gemm_case){.m = m,
+                                   .n = n[v % 3],
+                                   .k = k[(v / 3 + m) % 3],
+                                   .la = v % 5 == 0   ? COLS
+                                         : v % 5 == 1 ? SPREAD
+                                                      : ROWS,
+                                   .lb = v % 2 ? COLS_PADDED : COLS,
+                                   .accumulate = v % 4 > 1,
+                                   .ta = types[v % 3],
+                                   .tb = types[1 + v / 9],
+                                   .values = v % 3 ? PLAIN : TIES});
+}
+
+/* Few rows by a B so large that it is taken to come from memory, some of its rows at a time. */
+static void test_rows_from_memory(void **unused)
+{
+    static const tl_gemm_type types[] = {TL_GEMM_F32, TL_GEMM_BF16, TL_GEMM_F16};
+    static const int64_t m[] = {1, 2, 6, 7, 12, 24};
+    (void)unused;
+    gemm_start();
+    for (size_t i = 0; i < sizeof m / sizeof *m; i++)
+        for (int v = 0; v < 4; v++)
+            gemm_check(
+                (gemm_case){.m = m[i],
+                            .n = v % 2 ? 1024 : 5003,
+                            .k = v % 2 ? 517 : 105,
+                            .la = i % 3 == 2 ? COLS : ROWS,
+                            .lb = i % 2 ? ROWS_PADDED : ROWS,
+                            .accumulate = (i + (size_t)v) % 2,
+                            .f64 = v == 2,
+                            .ta = types[v == 3 ? i % 3 : 0],
+                            .tb = v == 2 ? TL_GEMM_F64 : types[v == 0 ? 0 : ((size_t)v + i) % 3]});
+}
+
 /* Large enough for packing of A, of B, of both, of neither. */
 static void test_every_layout(void **unused)
 {
@@ -336,12 +380,13 @@ static void test_empty(void **unused)
 }
 
 const struct CMUnitTest tl_tests_gemm[] = {
-    cmocka_unit_test(test_every_tile),     cmocka_unit_test(test_far_lines),
-    cmocka_unit_test(test_every_layout),   cmocka_unit_test(test_every_type),
-    cmocka_unit_test(test_special_values), cmocka_unit_test(test_turned),
-    cmocka_unit_test(test_block_edges),    cmocka_unit_test(test_widened_blocks),
-    cmocka_unit_test(test_widened_spread), cmocka_unit_test(test_every_split),
-    cmocka_unit_test(test_plans),          cmocka_unit_test(test_empty),
+    cmocka_unit_test(test_every_tile),      cmocka_unit_test(test_far_lines),
+    cmocka_unit_test(test_lines_of_halves), cmocka_unit_test(test_rows_from_memory),
+    cmocka_unit_test(test_every_layout),    cmocka_unit_test(test_every_type),
+    cmocka_unit_test(test_special_values),  cmocka_unit_test(test_turned),
+    cmocka_unit_test(test_block_edges),     cmocka_unit_test(test_widened_blocks),
+    cmocka_unit_test(test_widened_spread),  cmocka_unit_test(test_every_split),
+    cmocka_unit_test(test_plans),           cmocka_unit_test(test_empty),
     cmocka_unit_test(test_every_half),
 };
 const size_t tl_tests_gemm_count = sizeof tl_tests_gemm / sizeof *tl_tests_gemm;

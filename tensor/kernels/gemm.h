@@ -27,14 +27,17 @@ typedef enum {
 } tl_gemm_arithmetic;
 
 /* Operands of the inner loops, all of the compute type. A has any strides or is packed by pack_a; B
- * has rows of unit stride or is packed by pack_b. For lines(), B's columns have unit stride. */
+ * has rows of unit stride or is packed by pack_b. For lines(), B's columns have unit stride, and it
+ * may be of f16 or bf16 where the compute type is f32. */
 typedef struct {
     int64_t m, n, k;
     const void *a;
     int64_t ars, acs;
     const void *b;
     int64_t brs, bcs;
+    tl_gemm_type b_type; /* for lines() */
     bool a_packed, b_packed;
+    bool b_beside; /* few rows, which come from memory strip by strip */
     bool accumulate;
     int64_t strip; /* columns of C in a strip, as given to pack_b */
     void *c;
@@ -64,6 +67,11 @@ typedef struct {
     void (*gather_b)(const void *src, const int64_t *row, const int64_t *col, int64_t n, int64_t k,
                      int64_t strip, void *dst);
 } tl_gemm_kernel;
+
+static inline int64_t tl_gemm_size(tl_gemm_type type)
+{
+    return type == TL_GEMM_F64 ? 8 : type == TL_GEMM_F32 ? 4 : 2;
+}
 
 /* Columns of C in a strip. */
 static inline int64_t tl_gemm_strip(const tl_gemm_kernel *k, int64_t m, int64_t n)

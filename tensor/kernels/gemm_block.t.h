@@ -167,6 +167,15 @@ static inline void G(prefetch)(const G(elem) * c, int64_t rsc, int64_t rows, int
             __builtin_prefetch(c + i * rsc + j, 1);
 }
 
+/* Prefetches the next strip of a B that comes from memory. */
+static inline void G(prefetch_strip)(const G(elem) * b, int64_t brs, int64_t k, int64_t cols)
+{
+    enum { LINE = 64 / sizeof(G(elem)) };
+    for (int64_t p = 0; p < k; p++)
+        for (int64_t j = 0; j < cols; j += LINE)
+            __builtin_prefetch(b + p * brs + j);
+}
+
 static void G(block)(const tl_gemm_block *g)
 {
     for (int64_t j = 0; j < g->n; j += g->strip) {
@@ -190,6 +199,8 @@ static void G(block)(const tl_gemm_block *g)
                 else
                     G(prefetch)(t.c + rows * g->rsc, g->csc, cols, rows);
             }
+            if (i == 0 && g->b_beside && !g->b_packed && j + cols < g->n)
+                G(prefetch_strip)(b + cols, g->brs, g->k, cols);
             G(panel)(&t, rows, cols, g->csc);
         }
     }
