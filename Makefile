@@ -17,6 +17,8 @@ TL_MPI   ?= 0
 MPI      ?= openmpi
 # How far kernels are optimised, whatever CFLAGS say: their loops vectorise at -O3. Another level is slower; no bit changes.
 KERNEL_OPT ?= -O3
+# What stands for it in the command of a kernel, and of no other source.
+OWN_OPT :=
 
 ifneq ($(words $(BUILD)),1)
 $(error BUILD='$(BUILD)': the name of one folder, without spaces, is needed)
@@ -102,7 +104,7 @@ BITS := -std=c11 -ffp-contract=off -fno-fast-math -fno-associative-math -fno-rec
         $(BITS_$(or $(CLANG),gcc)) $(BITS_$(ARCH)) -fno-math-errno -fno-trapping-math -fopenmp -fPIC
 # Public headers say what the shared library shows (TL_BEGIN); all else is hidden.
 VISIBILITY := hidden
-COMPILE = $(CC) $(CPPFLAGS) $(CFLAGS) $(WARN) $(DEFS) $(filter-out $(WITHOUT),$(BITS)) -fvisibility=$(VISIBILITY) -include tensor/ieee.h -MMD -MP
+COMPILE = $(CC) $(CPPFLAGS) $(CFLAGS) $(OWN_OPT) $(WARN) $(DEFS) $(filter-out $(WITHOUT),$(BITS)) -fvisibility=$(VISIBILITY) -include tensor/ieee.h -MMD -MP
 LINK    = $(CC) $(CFLAGS) $(LDFLAGS) $(filter-out $(WITHOUT),$(BITS))
 
 # The library takes jemalloc where the process has it (tensor/storage.c): a linker must not drop it as unneeded.
@@ -193,10 +195,11 @@ $(BUILD)/objects:
 	@echo '$(OBJ) $(GROUP)' > $@
 
 define KERNEL_RULE
+$(BUILD)/%.$(1).o: OWN_OPT = $(KERNEL_OPT)
 $(BUILD)/%.$(1).o: %.k.c $(BUILD)/flags | $(FIRST)
 	@mkdir -p $$(@D)
 	$$(call line,CC,$$@)
-	$(Q)$$(TIME) $$(COMPILE) $$(KERNEL_OPT) $(FLAGS_$(1)) -DTL_LEVEL=$(1) -c $$< -o $$@ $$(TOOK)
+	$(Q)$$(TIME) $$(COMPILE) $(FLAGS_$(1)) -DTL_LEVEL=$(1) -c $$< -o $$@ $$(TOOK)
 endef
 $(foreach l,$(LEVELS),$(eval $(call KERNEL_RULE,$(l))))
 
@@ -482,7 +485,7 @@ install: $(BUILD)/libtally.a $(BUILD)/libtally_group.a $(BUILD)/$(SO) $(BUILD)/t
 	$(Q)ln -sf $(SO_MAJOR) "$(TO)/lib/$(SO)"
 	$(Q)install -m 755 $(BUILD)/tally-diff "$(TO)/bin/tally-diff"
 	$(Q)install -m 644 docs/man/tally-diff.1 "$(TO)/share/man/man1/tally-diff.1"
-	$(Q)sed -e 's#@PREFIX@#$(PREFIX)#' -e 's#@VERSION@#$(VERSION)#' -e 's#@JEMALLOC@#$(if $(filter 1,$(JEMALLOC)),$(LINK_JEMALLOC))#' \
+	$(Q)sed -e 's#@PREFIX@#$(subst &,\&,$(PREFIX))#' -e 's#@VERSION@#$(VERSION)#' -e 's#@JEMALLOC@#$(if $(filter 1,$(JEMALLOC)),$(LINK_JEMALLOC))#' \
 	    -e 's#@BLIS@#$(if $(filter 1,$(BLIS)),-lblis)#' tally.pc.in > "$(BUILD)/installed.pc"
 	$(Q)install -m 644 "$(BUILD)/installed.pc" "$(TO)/lib/pkgconfig/tally.pc"
 	@echo "installed in $(TO); if programs do not find $(SO_MAJOR): ldconfig, or LD_LIBRARY_PATH=$(TO)/lib"

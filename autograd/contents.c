@@ -111,7 +111,8 @@ tl_value *tl_readable(tl_at at, tl_tensor x, const char *who)
  */
 static tl_status has_read(tl_tape *t, bool failed_before, tl_status s)
 {
-    if (!failed_before && t->head.err.status != TL_OK)
+    if (!failed_before && t->head.err.status != TL_OK && t->telling == 0 &&
+        !(t->now.phase & TL_PHASE_BACKWARD)) /* else it stops what is under way */
         t->only_read = true;
     return s;
 }

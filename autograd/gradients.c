@@ -14,6 +14,7 @@ tl_status tl_backward_at(tl_at at, tl_tensor y, tl_backward_options o)
         return s;
     if (t->now.mode & TL_TRACE && t->recorder == NULL)
         return tl_tape_fail(at, TL_ETRACED, "tl_backward: this tape is being traced");
+    t->busy++;
     const tl_scope outer = tl_scope_open(at, TL_NO_GRAD, 0);
     tl_walk w = {.t = t, .at = at, .who = "tl_backward", .y = y, .asked = y, .opt = o};
     s = tl_walk_prepare(&w);
@@ -25,7 +26,7 @@ tl_status tl_backward_at(tl_at at, tl_tensor y, tl_backward_options o)
         TL_TELL(t, backward_begins, t, w.y);
         if (!o.retain)
             tl_walk_free_unsaved(&w);
-        s = tl_tape_stopped(t, tl_walk_run(&w));
+        s = tl_walk_run(&w);
     }
     if (s == TL_OK) {
         for (int i = t->first_grad; i < t->n_grads; i++)
@@ -34,7 +35,10 @@ tl_status tl_backward_at(tl_at at, tl_tensor y, tl_backward_options o)
         t->calls += w.lasts;
     }
     tl_scope_end(t, outer);
-    return s == TL_OK ? t->head.err.status : s; /* an observer may have refused it */
+    t->busy--;
+    s = tl_tape_stopped(t, s == TL_OK ? tl_error_status(t) : s); /* an observer's refusal, too */
+    t->missed |= s != TL_OK;                                     /* and a read's in a callback */
+    return s;
 }
 
 tl_status tl_gradients_at(tl_at at, tl_tensor y, const tl_tensor *x, int n, tl_tensor cotangent,
@@ -85,12 +89,14 @@ tl_tensor tl_grad_at(tl_at at, tl_tensor x)
     const tl_leaf_grad *g = tl_leaf_grad_find(t, x);
     if (g == NULL || !g->live)
         return TL_NONE;
+    t->busy++;
     const tl_scope outer = tl_scope_open(at, TL_NO_GRAD, TL_PHASE_GRADIENT);
     tl_tensor dx = TL_NONE;
     if (t->lasting == NULL || tl_derived_settle(at) == TL_OK) /* which may move the records */
         dx = tl_leaf_grad_sum(at, tl_leaf_grad_find(t, x),
                               tl_dtype_compute(tl_peek(t, x)->a.dtype));
     tl_scope_end(t, outer);
+    t->busy--;
     return dx;
 }
 

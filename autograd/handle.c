@@ -108,7 +108,10 @@ static tl_object *speaker(const void *object)
 {
     tl_object *o = (tl_object *)object;
     tl_model *m = o->kind == TL_KIND_TAPE ? ((tl_tape *)o)->model : NULL;
-    return m != NULL && __atomic_load_n(&o->err.status, __ATOMIC_ACQUIRE) == TL_OK ? &m->head : o;
+    return m != NULL && ((tl_tape *)o)->busy == 0 &&
+                   __atomic_load_n(&o->err.status, __ATOMIC_ACQUIRE) == TL_OK
+               ? &m->head
+               : o;
 }
 
 tl_status tl_error_status(const void *object)

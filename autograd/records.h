@@ -245,6 +245,7 @@ struct tl_tape {
     unsigned heard_modes;
     const tl_recorder *recorder; /* NULL: calls run */
     void *recorder_ctx;
+    int busy; /* backwards and the like under way: no error of the model stops them half way */
 };
 
 /* ---- the model ---- */

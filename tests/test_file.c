@@ -505,7 +505,7 @@ static void write_too_much(fixture *f)
     tl_writer *w;
     tl_err err = {0}, last = {0};
     struct rlimit limit = {4096, 4096};
-    signal(SIGXFSZ, SIG_IGN);
+    signal(SIGXFSZ, SIG_DFL); /* which would end this process */
     if (setrlimit(RLIMIT_FSIZE, &limit) != 0 || tl_writer_begin(&w, f->target, NULL) != TL_OK)
         _exit(1);
     if (tl_writer_append(w, data, 3000, &err) != TL_OK)
@@ -780,6 +780,35 @@ static void files_may_have_descriptor_0(void **state)
     assert_int_equal(temp_dir_count(&f->dir), 1);
 }
 
+/* A program without stdin, stdout and stderr, which prints all the same: into no file. */
+static void write_while_it_prints(fixture *f)
+{
+    tl_writer *w;
+    char *data = NULL;
+    size_t n = 0;
+    close(0), close(1), close(2);
+    if (tl_writer_begin(&w, f->target, NULL) != TL_OK)
+        _exit(1);
+    for (int i = 0; i < 3; i++)
+        if (write(i, "printed", 7) >= 0)
+            _exit(2);
+    if (tl_writer_append(w, "new", 3, NULL) != TL_OK || tl_writer_commit(w, NULL) != TL_OK)
+        _exit(3);
+    if (tl_file_read(f->target, 100, &data, &n, NULL) != TL_OK || n != 3)
+        _exit(4);
+    for (int i = 0; i < 3; i++)
+        if (fcntl(i, F_GETFD) >= 0)
+            _exit(5);
+    _exit(0);
+}
+
+static void what_is_printed_goes_into_no_file(void **state)
+{
+    fixture *f = *state;
+    assert_int_equal(in_child(write_while_it_prints, f), 0);
+    expect_content(f->target, "new");
+}
+
 /* What is read from memory ends where that does. */
 static void memory_ends_as_a_file_does(void **unused)
 {
@@ -811,6 +840,7 @@ const struct CMUnitTest tl_tests_file[] = {
     TEST(what_cannot_be_renamed_is_kept),
     TEST(names_do_not_run_out),
     TEST(files_may_have_descriptor_0),
+    TEST(what_is_printed_goes_into_no_file),
     TEST(a_kill_anywhere_leaves_a_whole_file),
     TEST(a_writer_at_work_is_left_alone),
     TEST(writers_that_meet_anywhere),

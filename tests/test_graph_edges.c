@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include <tally_extend.h>
+#include "tensor/memory.h"
 
 extern const struct CMUnitTest tl_tests_graph_edges[];
 extern const size_t tl_tests_graph_edges_count;
@@ -508,6 +509,160 @@ static void host_work_has_the_environment_of_the_contract(void **state)
     assert_string_equal(hash[0], hash[2]);
 }
 
+/* ---- what a hook leaves; what fails when the updates have run ---- */
+
+static void rounds_upwards(tl_tape *t, void *ctx) { (void)t, (void)ctx, fesetround(FE_UPWARD); }
+
+static void steps_between_hooks(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int m,
+                                void *ctx)
+{
+    const bool *rounded = ((void **)ctx)[1];
+    tl_tensor w = tl_param(t, tl_tape_model(t), "w", TL_F64, TL_DIMS(4), TL_INIT_NORMAL, 1);
+    (void)n, (void)m;
+    if (*rounded)
+        tl_host(t, TL_BEFORE, rounds_upwards, NULL);
+    out[0] = tl_sum(t, tl_square(t, tl_mul(t, w, tl_cast(t, in[0], TL_F64))), TL_ALL, false);
+    tl_backward(t, out[0]);
+    tl_step(((void **)ctx)[0], t);
+    if (*rounded)
+        tl_host(t, TL_AFTER, rounds_upwards, NULL);
+}
+
+/* Rates and powers of the optimizer are computed by a hook of its own, after the user's. */
+static void rounding_that_a_hook_leaves_changes_no_bit(void **state)
+{
+    (void)state;
+    char hash[2][65];
+    for (int k = 0; k < 2; k++) {
+        bool rounded = k;
+        tl_model *m = tl_model_new(.seed = 1);
+        tl_tape *t = tl_tape_new(m);
+        tl_opt *o = tl_adamw_new(m, .lr = 0.1, .beta1 = 0.7, .schedule = {TL_COSINE, .total = 100});
+        tl_compiled *c = tl_compile(t, steps_between_hooks, 1, ((void *[]){o, &rounded}));
+        for (int i = 0; i < 20; i++) {
+            tl_tensor x = four(t, (float)i), out;
+            assert_int_equal(tl_run(c, &x, 1, &out), TL_OK);
+            fesetround(FE_TONEAREST);
+            tl_tape_reset(t);
+        }
+        assert_int_equal(tl_model_sha256(m, hash[k]), TL_OK);
+        tl_free(c, o, t, m);
+    }
+    assert_string_equal(hash[0], hash[1]);
+}
+
+static tl_tensor table(tl_tape *t)
+{
+    return tl_param(t, tl_tape_model(t), "w", TL_F32, TL_DIMS(4, 3), TL_INIT_NORMAL, 1);
+}
+
+static void steps_and_goes_on(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int m,
+                              void *ctx)
+{
+    tl_tensor w = table(t), column = tl_reshape(t, in[0], TL_DIMS(4, 1));
+    (void)n, (void)m;
+    tl_backward(t, tl_sum(t, tl_matmul(t, tl_reshape(t, in[0], TL_DIMS(1, 4)), w), TL_ALL, false));
+    tl_step(ctx, t);
+    out[0] = tl_sum(t, tl_square(t, tl_mul(t, table(t), column)), TL_ALL, false); /* in f64 */
+    tl_backward(t, out[0]);
+}
+
+/* Memory that is missing behind an update, for the gradient that a run leaves, stops no counting of
+ * steps: weights and counts go together. */
+static void updates_are_counted_though_the_run_fails(void **state)
+{
+    (void)state;
+    int failed = 0;
+    for (int64_t k = 1, ok = 0; !ok; k++) {
+        tl_model *m = tl_model_new(.seed = 1);
+        tl_tape *t = tl_tape_new(m);
+        tl_opt *o = tl_adamw_new(m, .lr = 0.1);
+        tl_compiled *c = tl_compile(t, steps_and_goes_on, 1, o);
+        tl_tensor x = four(t, 1), out;
+        char before[65], after[65];
+        table(t);
+        tl_model_sha256(m, before);
+        tl_alloc_fail_after(k);
+        ok = tl_run(c, &x, 1, &out) == TL_OK;
+        tl_alloc_fail_after(0);
+        tl_error_clear(t);
+        tl_model_sha256(m, after);
+        assert_int_equal(tl_opt_steps(o), strcmp(before, after) != 0);
+        failed += !ok;
+        tl_error_clear(m);
+        tl_free(c, o, t, m);
+    }
+    assert_true(failed > 10);
+}
+
+/* ---- views ---- */
+
+static void uses_halves(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int m, void *ctx)
+{
+    tl_tensor w = tl_param(t, tl_tape_model(t), "w", TL_F32, TL_DIMS(8, 3), TL_INIT_NORMAL, 1);
+    (void)n, (void)m, (void)ctx;
+    tl_tensor y = tl_matmul(t, in[0], tl_slice(t, w, 0, 0, 4, 1)),
+              z = tl_matmul(t, in[1], tl_slice(t, w, 0, 4, 8, 1));
+    out[0] = tl_add(t, tl_sum(t, tl_square(t, y), TL_ALL, false),
+                    tl_sum(t, tl_square(t, z), TL_ALL, false));
+    tl_backward(t, out[0]);
+}
+
+/* Two halves of a parameter that do not overlap, by other numbers of rows: a sum each. */
+static void halves_of_a_parameter_have_sums_of_their_own(void **state)
+{
+    float x[5 * 6 * 4], z[3 * 4];
+    char hash[2][65];
+    (void)state;
+    for (int i = 0; i < 120; i++)
+        x[i] = (float)(i * 37 % 101 - 50) / 77;
+    for (int i = 0; i < 12; i++)
+        z[i] = (float)(i * 29 % 31 - 15) / 13;
+    for (int compiled = 0; compiled < 2; compiled++) {
+        tl_model *m = tl_model_new(.seed = 1);
+        tl_tape *t = tl_tape_new(m);
+        tl_compiled *c = tl_compile(t, uses_halves, 1, NULL);
+        tl_tensor in[2] = {tl_data(t, x, TL_F32, TL_DIMS(5, 6, 4)),
+                           tl_data(t, z, TL_F32, TL_DIMS(3, 4))},
+                  out;
+        tl_batch_axis(t, in[0], 1);
+        tl_batch_axis(t, in[1], TL_FREE);
+        if (compiled)
+            tl_run(c, in, 2, &out);
+        else
+            uses_halves(t, in, 2, &out, 1, NULL);
+        tl_sha256(t, tl_grad(t, tl_model_find(m, "w")), hash[compiled]);
+        assert_false(tl_failed(t));
+        tl_free(c, t, m);
+    }
+    assert_string_equal(hash[0], hash[1]);
+}
+
+static void turns_often(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int m, void *ctx)
+{
+    tl_tensor x = in[0];
+    (void)n, (void)m, (void)ctx;
+    for (int i = 0; i < 50000; i++)
+        x = tl_transpose(t, x, 0, 1);
+    out[0] = tl_exp(t, x);
+}
+
+static void a_long_chain_of_views_is_no_deep_recursion(void **state)
+{
+    (void)state;
+    tl_tape *t = tl_tape_new(NULL);
+    for (int watched = 0; watched < 2; watched++) {
+        tl_tensor x = tl_reshape(t, four(t, 0), TL_DIMS(2, 2)), y;
+        const int outer = tl_mode_push(t, watched ? TL_ANOMALY : 0);
+        tl_compiled *c = tl_compile(t, turns_often, 1, NULL, .no_simplify = !watched);
+        assert_int_equal(tl_run(c, &x, 1, &y), TL_OK);
+        tl_mode_pop(t, outer);
+        assert_first(t, y, 1);
+        tl_free(c);
+    }
+    tl_free(t);
+}
+
 static void fails_afterwards(tl_tape *t, void *ctx)
 {
     if (*(bool *)ctx)
@@ -875,6 +1030,10 @@ const struct CMUnitTest tl_tests_graph_edges[] = {
     cmocka_unit_test(gradients_may_be_dropped_first),
     cmocka_unit_test(gradients_that_wait_are_optional),
     cmocka_unit_test(host_work_has_the_environment_of_the_contract),
+    cmocka_unit_test(rounding_that_a_hook_leaves_changes_no_bit),
+    cmocka_unit_test(updates_are_counted_though_the_run_fails),
+    cmocka_unit_test(halves_of_a_parameter_have_sums_of_their_own),
+    cmocka_unit_test(a_long_chain_of_views_is_no_deep_recursion),
     cmocka_unit_test(a_failed_hook_leaves_no_output),
     cmocka_unit_test(an_operand_keeps_its_place_while_it_is_read),
     cmocka_unit_test(a_tape_may_go_before_its_graphs),

@@ -263,6 +263,99 @@ static void half_a_backward_gives_no_step(void **unused)
     temp_dir_remove(&dir);
 }
 
+static int changes; /* of the model's error, by what hears of gradients */
+
+static void fail_at_model(void *ctx, tl_tape *t, const tl_given *g)
+{
+    (void)t, (void)g;
+    changes++;
+    tl_save(ctx, "/nowhere/at/all");
+}
+
+static void clear_model(void *ctx, tl_tape *t) { (void)t, tl_error_clear(ctx); }
+
+/* As another thread's would be: what is made of parameters is noted all the same. */
+static void an_error_of_the_model_cleared_meanwhile_costs_nothing(void **unused)
+{
+    static const tl_observer observer = {.gave = fail_at_model, .backward_ends = clear_model};
+    char hex[2][65];
+    (void)unused;
+    for (int harmed = 0; harmed < 2; harmed++) {
+        tl_model *m = tl_model_new(.seed = 1);
+        tl_tape *t = tl_tape_new(m);
+        tl_tensor x = pair(t, 3);
+        for (int i = 0; i < 4; i++) {
+            char name[2] = {(char)('a' + i), '\0'};
+            tl_tensor w = tl_param(t, m, name, TL_F32, TL_DIMS(2), TL_INIT_NORMAL, 1);
+            x = tl_mul(t, tl_mul(t, x, tl_scale(t, w, 0.75)), w);
+        }
+        if (harmed)
+            tl_observe(t, &observer, m);
+        changes = 0;
+        assert_int_equal(tl_backward(t, total(t, x)), TL_OK);
+        assert_true(!harmed || changes > 4);
+        if (harmed)
+            tl_observe_end(t, &observer);
+        tl_tensor da = tl_grad(t, tl_model_find(m, "a")), dd = tl_grad(t, tl_model_find(m, "d"));
+        assert_int_equal(tl_sha256(t, tl_concat(t, ((tl_tensor[]){da, dd}), 2, 0), hex[harmed]),
+                         TL_OK);
+        tl_free(t, m);
+    }
+    assert_string_equal(hex[0], hex[1]);
+}
+
+/* ---- a read that fails in a callback ---- */
+
+static void read_badly(void *ctx, tl_tape *t, const tl_given *g)
+{
+    int *left = ctx;
+    if (--*left == 0)
+        tl_item(t, g->dx[0]); /* of two elements */
+}
+
+static void read_badly_at_once(tl_tape *t, void *ctx)
+{
+    if (--*(int *)ctx == 0)
+        tl_item(t, pair(t, 1));
+}
+
+static void doubly(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out, void *ctx)
+{
+    tl_model *m = *(tl_model **)ctx;
+    (void)n_in, (void)n_out;
+    out[0] = total(t, tl_mul(t, tl_mul(t, in[0], ones(t, m, "a")), ones(t, m, "b")));
+    tl_backward(t, out[0]);
+    tl_host(t, TL_AFTER, read_badly_at_once, (int *)((tl_model **)ctx)[1]);
+}
+
+/* Called and compiled: it ends the backward that is under way, whose half is stepped by nobody. */
+static void a_read_in_a_callback_ends_what_is_under_way(void **unused)
+{
+    static const tl_observer observer = {.gave = read_badly};
+    (void)unused;
+    for (int compiled = 0; compiled < 2; compiled++)
+        for (int at = 1; at < 3 - compiled; at++) {
+            tl_model *m = tl_model_new(.seed = 1);
+            tl_tape *t = tl_tape_new(m);
+            tl_opt *o = tl_sgd_new(m, .lr = 1);
+            int left = 0;
+            void *both[] = {m, &left};
+            tl_compiled *c = tl_compile(t, doubly, 1, both);
+            tl_tensor x = pair(t, 3), y;
+            if (!compiled)
+                tl_observe(t, &observer, &left);
+            assert_int_equal(compiled ? tl_run(c, &x, 1, &y) : tl_backward(t, product(t, m)),
+                             TL_OK);
+            left = at;
+            tl_status s = compiled ? tl_run(c, &x, 1, &y) : tl_backward(t, product(t, m));
+            assert_int_equal(s, TL_ESHAPE);
+            expect_failure(t, TL_ESHAPE, "tl_item: a tensor of shape [2]");
+            assert_int_equal(tl_step(o, t), TL_EUSAGE);
+            expect_failure(t, TL_EUSAGE, "no parameter has a gradient");
+            tl_free(c, o, t, m);
+        }
+}
+
 /* What comes to a and b by their product is told them when a step asks for it. */
 static void half_of_what_waits_gives_no_step(void **unused)
 {
@@ -649,6 +742,8 @@ const struct CMUnitTest tl_tests_half_way[] = {
     cmocka_unit_test(a_use_before_the_mark_is_refused),
     cmocka_unit_test(a_use_before_the_thaw_is_refused),
     cmocka_unit_test(half_a_backward_gives_no_step),
+    cmocka_unit_test(an_error_of_the_model_cleared_meanwhile_costs_nothing),
+    cmocka_unit_test(a_read_in_a_callback_ends_what_is_under_way),
     cmocka_unit_test(half_of_what_waits_gives_no_step),
     cmocka_unit_test(a_cleared_error_costs_what_it_kept_away),
     cmocka_unit_test(a_compiled_step_is_whole),

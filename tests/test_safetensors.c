@@ -253,7 +253,7 @@ static void a_full_disk_leaves_the_old_file(void **state)
     if (pid == 0) {
         struct rlimit limit = {9000, 9000};
         tl_err err = {0};
-        signal(SIGXFSZ, SIG_IGN);
+        signal(SIGXFSZ, SIG_DFL);
         if (setrlimit(RLIMIT_FSIZE, &limit) != 0)
             _exit(1);
         _exit(write_ones(f->path, 2, 4000, &err) == TL_EIO &&

@@ -106,6 +106,8 @@ tl_tensor tl_rerun(tl_tape *dst, tl_tape *src, tl_tensor y, tl_leaf_map *leaf, t
     r.map = take_map(src, &n_map);
     if (r.map == NULL || tl_canonical_order(src, y, TL_TO_ALL, &order, &n) != TL_OK) {
         tl_fail(&dst->head.err, TL_ENOMEM, "no memory to re-run a tape of %u nodes", src->n_nodes);
+        if (src == dst->lasting) /* nobody reads its errors */
+            tl_err_clear(&src->head.err);
         tl_free_raw(r.map);
         return TL_NONE;
     }

@@ -80,6 +80,7 @@ static tl_tape *lasting(tl_tape *t)
         return NULL;
     }
     t->earlier = made_earlier;
+    t->lasting->busy = 1;           /* its calls are parts of others */
     if (t->lasting->found.cap == 0) /* a checkpoint may name prints chosen to collide */
         t->lasting->found.salt = tl_mix(1, (uintptr_t)t->lasting);
     return t->lasting;

@@ -51,8 +51,8 @@ static uint64_t number_of(const tl_tape *t, int leaf, int acc, tl_tensor x)
  * whether they overlap. (A derived value may have been computed twice.) */
 static bool apart(const tl_tape *t, tl_tensor x, tl_tensor y)
 {
-    const tl_storage *a = tl_peek(t, x)->st;
-    return a == NULL || a != tl_peek(t, y)->st;
+    return tl_peek(t, x)->a.data == NULL || tl_peek(t, y)->a.data == NULL ||
+           !tl_same_memory(t, x, y);
 }
 
 /* The fold of the uses that see record `leaf` as input k of n does; NULL when out of memory. folds:

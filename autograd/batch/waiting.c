@@ -227,10 +227,12 @@ tl_status tl_accumulate_part(tl_tape *t, const char *param, int i, int of)
                                 param);
     }
     const tl_tensor leaf = g->leaf;
+    t->busy++;
     tl_fpenv saved = tl_fpenv_enter();
     if (g->waiting != NULL && run_record(t, (int)(g - t->grad), i, of) == TL_OK)
         tl_leaf_grad_find(t, leaf)->live = true; /* records may have moved */
     tl_fpenv_leave(saved);
+    t->busy--;
     return tl_tape_stopped(t, tl_error_status(t));
 }
 

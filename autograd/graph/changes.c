@@ -75,6 +75,7 @@ static void find_born(tl_graph *g)
     const tl_tape *t = g->t;
     for (uint32_t i = 0, n = atomic_load(&t->values.count); i < n; i++) {
         const tl_value *v = tl_values_at(&t->values, i);
+        tl_graph_offset(g, tl_tape_handle(t, i)); /* in order: a long chain is no deep recursion */
         bool changed = v->node >= 0 && tl_node_mutates(&t->node[v->node]);
         tl_tensor from = changed ? TL_NONE : tl_below(t, tl_tape_handle(t, i));
         g->value[i].born = tl_is_none(from) || from.owner != t->values.owner

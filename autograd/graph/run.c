@@ -84,6 +84,7 @@ static tl_status call_hooks(tl_graph *g, tl_host_when when, int end)
         if (!due || h.part >= end)
             continue;
         h.f(g->user, h.ctx);
+        tl_fpenv_enter(); /* whatever it has left */
         s = s == TL_OK ? tl_tape_stopped(g->user, tl_error_status(g->user)) : s;
     }
     return s;
@@ -196,13 +197,17 @@ static tl_status run(tl_graph *g, tl_at place, const tl_tensor *in, tl_tensor *o
     tl_graph_log_begin(g, in);
     tl_status s = tl_tape_stopped(u, run_steps(g, &at));
     note_changes(g);
+    if (s == TL_OK) {
+        tl_graph_log_end(g);
+        at = g->n_steps;
+        s = tl_bind_gradients_over(g);
+    }
+    if (s == TL_OK)
+        s = tl_later_over(g);
     if (s != TL_OK) {
         end_early(g, at);
         return s;
     }
-    tl_graph_log_end(g);
-    TL_TRY(tl_bind_gradients_over(g));
-    TL_TRY(tl_later_over(g));
     read_watches(g, all);
     give_outputs(g, in, out, n_out);
     return call_hooks(g, TL_AFTER, all);
@@ -235,6 +240,7 @@ tl_status tl_graph_run_at(const char *file, int line, tl_graph *g, const tl_tens
     tl_fpenv_leave(saved);
     for (int i = 0; s != TL_OK && i < n_out; i++)
         out[i] = TL_NONE;
+    u->missed |= s != TL_OK;
     if (s != TL_OK)
         tl_derived_forget(u); /* some of them may have memory and no contents */
     tl_object_release(u);

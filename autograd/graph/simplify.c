@@ -146,10 +146,11 @@ static bool uniform(simplifier *s, tl_tensor x, double *value)
 
 /* ---- the same op on the same inputs ---- */
 
-/* Hashes the op and its inputs, whatever the order of two that commute. */
+/* Hashes the op, its attributes and its inputs, whatever the order of two that commute. */
 static uint64_t hash(const tl_graph *g, const tl_node *n)
 {
-    uint64_t h = tl_mix((uint64_t)n->n_in, (uintptr_t)n->op), pair = 0;
+    uint64_t h = tl_mix_attrs(tl_mix((uint64_t)n->n_in, (uintptr_t)n->op), n->op, n->attrs);
+    uint64_t pair = 0;
     for (int k = 0; k < n->n_in; k++) {
         tl_tensor x = tl_graph_resolve(g, n->in[k]);
         uint64_t id = (uint64_t)x.owner << 32 | x.index;
@@ -283,6 +284,8 @@ static tl_status visit(simplifier *s, uint32_t i)
 {
     const tl_node *n = &s->g->t->node[i];
     const bool own = n->kernel == NULL; /* what the op says of itself holds */
+    for (int j = 0; j < n->n_out; j++)  /* in order: a long chain is no deep recursion */
+        tl_graph_offset(s->g, tl_node_out(s->g->t, n, j));
     if (n->mode & TL_WATCHED_MODES || tl_node_mutates(n))
         return TL_OK;
     if ((is_function(n) && ((own && fold(s, n)) || share(s, i))) || !own)

@@ -1,8 +1,10 @@
 /* log.c: opening, stopping and closing a tape's log. */
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "autograd/log/internal.h"
 #include "tensor/files/file.h"
@@ -47,7 +49,12 @@ static tl_status check_log(tl_at at, const char *path, FILE *f)
 
 static tl_status open_file(tl_at at, tl_run_log *l)
 {
-    l->f = fopen(l->path, l->o.append ? "a+" : "w");
+    const int fd = tl_file_open(l->path,
+                                (l->o.append ? O_RDWR | O_APPEND : O_WRONLY | O_TRUNC) | O_CREAT,
+                                0666);
+    l->f = fd < 0 ? NULL : fdopen(fd, l->o.append ? "a+" : "w");
+    if (l->f == NULL && fd >= 0)
+        close(fd);
     if (l->f == NULL)
         return tl_tape_fail(at, errno == ENOMEM ? TL_ENOMEM : TL_EIO,
                             "tl_log_open: cannot write %.200s: %s", l->path, strerror(errno));

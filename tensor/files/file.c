@@ -11,6 +11,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
@@ -115,6 +117,27 @@ static uint64_t random_bits(void)
     return ((uint64_t)now.tv_nsec << 32 ^ (uint64_t)getpid()) * 0x9e3779b97f4a7c15u;
 }
 
+int tl_file_open(const char *path, int flags, mode_t mode)
+{
+    int held[STDERR_FILENO + 1], n = 0, fd = -1;
+    /* Where one of them is closed, it is taken first, for reading: what is printed goes nowhere. */
+    for (int i = 0; i <= STDERR_FILENO; i++)
+        if (fcntl(i, F_GETFD) < 0 && (held[n] = open("/dev/null", O_RDONLY | O_CLOEXEC)) >= 0)
+            n++;
+    fd = open(path, flags | O_CLOEXEC, mode);
+    int e = errno;
+    if (fd >= 0 && fd <= STDERR_FILENO) { /* /dev/null is not there */
+        const int low = fd;
+        fd = fcntl(low, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+        e = errno;
+        close(low);
+    }
+    while (n > 0)
+        close(held[--n]);
+    errno = e;
+    return fd;
+}
+
 /* Creates a new file beside the target and locks it. -1 with errno. */
 static int temp_open(tl_writer *w, mode_t mode)
 {
@@ -123,7 +146,7 @@ static int temp_open(tl_writer *w, mode_t mode)
     for (int k = 0; k < TEMP_TRIES; k++) {
         snprintf(w->temp, temp_room(w), "%.*s" TEMP "%016" PRIx64 ".tmp", (int)dir, w->path,
                  w->path + dir, random_bits());
-        int fd = open(w->temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
+        int fd = tl_file_open(w->temp, O_WRONLY | O_CREAT | O_EXCL, mode);
         if (fd < 0 && errno != EEXIST && errno != EINTR)
             return -1;
         if (fd >= 0 && (flock(fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) &&
@@ -264,12 +287,33 @@ static tl_status failed(const tl_writer *w, tl_err *err)
                                       : tl_fail(err, w->failure.status, "%s", w->failure.message);
 }
 
+/* write(2). Beyond the limit of a file's size (RLIMIT_FSIZE) the system also sends this thread
+ * SIGXFSZ, which would end the process: it is taken away again, and the error remains. */
+static ssize_t put_some(int fd, const void *p, size_t n)
+{
+    const struct timespec at_once = {0, 0};
+    sigset_t one, before, waiting;
+    sigemptyset(&one);
+    sigaddset(&one, SIGXFSZ);
+    sigemptyset(&waiting);
+    sigpending(&waiting);
+    pthread_sigmask(SIG_BLOCK, &one, &before);
+    const ssize_t put = write(fd, p, n);
+    const int e = errno;
+    if (put < 0 && e == EFBIG && !sigismember(&waiting, SIGXFSZ))
+        while (sigtimedwait(&one, NULL, &at_once) < 0 && errno == EINTR)
+            ;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    errno = e;
+    return put;
+}
+
 tl_status tl_writer_append(tl_writer *w, const void *data, size_t n, tl_err *err)
 {
     const char *p = data;
     size_t left = n;
     while (w->failure.status == TL_OK && left > 0) {
-        ssize_t put = write(w->fd, p, left < TL_FILE_CHUNK ? left : TL_FILE_CHUNK);
+        ssize_t put = put_some(w->fd, p, left < TL_FILE_CHUNK ? left : TL_FILE_CHUNK);
         if (put < 0 && errno == EINTR)
             continue;
         if (put <= 0) {
@@ -335,7 +379,7 @@ tl_status tl_writer_flush(tl_writer *w, tl_err *err)
         return not_published(w, "cannot flush", err);
     /* Some file systems report only at close what they could not write. Closing a duplicate keeps
      * the lock. */
-    int same = dup(w->fd);
+    int same = fcntl(w->fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
     if (same >= 0 && close(same) != 0 && errno != EINTR)
         return not_published(w, "cannot close", err);
     return TL_OK;

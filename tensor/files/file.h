@@ -23,6 +23,9 @@
 enum { TL_FILE_CHUNK = 1 << 30 /* bytes in one system call */ };
 /* Reports errno. what: what could not be done with the file ("cannot be written"). */
 tl_status tl_file_errno(const char *path, const char *what, tl_err *err);
+/* open(2) with O_CLOEXEC, under a descriptor above 2: what a program prints that was started
+ * without stdin, stdout or stderr must not go into the file. -1 with errno. */
+int tl_file_open(const char *path, int flags, mode_t mode);
 /* The kind of a file that is not regular, in words. */
 const char *tl_file_other_kind(mode_t mode);
 

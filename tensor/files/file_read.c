@@ -40,7 +40,7 @@ tl_status tl_reader_open(tl_reader *r, const char *path, tl_err *err)
         return tl_fail(err, TL_EIO, "cannot open for reading: the path is NULL");
     /* O_NONBLOCK: a pipe without a writer must be refused, not waited for. */
     do
-        r->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+        r->fd = tl_file_open(path, O_RDONLY | O_NONBLOCK, 0);
     while (r->fd < 0 && errno == EINTR);
     if (r->fd < 0)
         return tl_file_errno(path, "cannot open for reading", err);
