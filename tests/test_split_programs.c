@@ -418,6 +418,51 @@ static void a_weight_is_seen_alike_in_all_micro_batches(void **unused)
     }
 }
 
+static void drops(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int n_out, void *ctx)
+{
+    const bool *ahead = ctx; /* the lengths are, of the channels */
+    tl_tensor x = tl_dropout(t, in[0], 0.5, .stream = "drops", .sample = in[1]),
+              w = normal(t, tl_tape_model(t), TL_DIMS(3));
+    (void)n, (void)n_out;
+    out[0] = total(t, tl_tanh(t, tl_mul(t, x, *ahead ? w : tl_reshape(t, w, TL_DIMS(3, 1)))));
+    tl_backward(t, out[0]);
+}
+
+/* An element's number among the draws of its sample counts along all inner dims, of which the first
+ * alone may differ from one micro-batch to the next. */
+static void draws_count_along_the_dims_of_a_sample(void **unused)
+{
+    (void)unused;
+    fill();
+    for (int way = 0; way < 8; way++) { /* lengths alike; behind the samples; compiled */
+        const bool alike = way & 1, compiled = way & 4;
+        bool ahead = way & 2;
+        tl_model *m = tl_model_new(.seed = 1);
+        tl_tape *t = tl_tape_new(m);
+        tl_opt *o = tl_sgd_new(m, .lr = 0.1);
+        tl_compiled *c = tl_compile(t, drops, 1, &ahead);
+        tl_mode_push(t, TL_STRICT);
+        for (int i = 0; i < 2; i++, tl_tape_reset(t)) {
+            const int64_t length = i && !alike ? 2 : 4, number = 2 * i;
+            tl_tensor in[2] = {tl_data(t, data[i], TL_F32,
+                                       ahead ? TL_DIMS(2, length, 3) : TL_DIMS(2, 3, length)),
+                               tl_scalar(t, TL_I64, (double)number)},
+                      y;
+            if (compiled)
+                tl_run(c, in, 2, &y);
+            else
+                drops(t, in, 2, &y, 1, &ahead);
+        }
+        tl_step(o, t);
+        if (!alike && !ahead)
+            expect_failure_both(t, TL_EUSAGE, "TL_STRICT: call 1 draws random numbers (",
+                                compiled ? "one in a graph" : "dropout (tests/test_split_pro");
+        else
+            expect_no_error(t);
+        tl_free(c, o, t, m);
+    }
+}
+
 /* What depends on no sample counts once a step, after the samples of all micro-batches. */
 static void a_penalty_counts_once(void **unused)
 {
@@ -454,6 +499,7 @@ static void a_penalty_counts_once(void **unused)
 const struct CMUnitTest tl_tests_split_programs[] = {
     cmocka_unit_test(any_split_gives_one_hash),
     cmocka_unit_test(a_weight_is_seen_alike_in_all_micro_batches),
+    cmocka_unit_test(draws_count_along_the_dims_of_a_sample),
     cmocka_unit_test(a_penalty_counts_once),
     cmocka_unit_test(their_gradients_are_right),
     cmocka_unit_test(stopped_between_micro_batches),

@@ -120,6 +120,28 @@ static uint64_t print_uses(const tl_walk *w)
     return h | 1;
 }
 
+/* A number for the draws below the root, by the sizes that tell which of a sample's elements is
+ * drawn by which number: all but that of its first dim, which alone may be padded. *first: the
+ * first that has such sizes; NULL: none. */
+static tl_status print_draws(const tl_walk *w, uint64_t *draws, const tl_node **first)
+{
+    uint32_t *order, n;
+    *first = NULL;
+    *draws = 1;
+    TL_TRY(tl_canonical_order(w->t, w->y, TL_TO_ALL, &order, &n));
+    for (uint32_t i = 0; i < n; i++) {
+        const tl_node *d = &w->t->node[order[i]];
+        const tl_array *y = &tl_values_at(&w->t->values, d->out)->a;
+        if (!(d->op->traits & TL_RANDOM) || y->ndim < 3)
+            continue;
+        *first = *first == NULL ? d : *first;
+        for (int k = 2; k < y->ndim; k++)
+            *draws = tl_mix(*draws, (uint64_t)y->dim[k]);
+    }
+    *draws |= 1;
+    return TL_OK;
+}
+
 static bool alike(const tl_print *x, const tl_print *y)
 {
     return x->n == y->n && memcmp(x->node, y->node, x->n * sizeof *x->node) == 0;
@@ -151,8 +173,9 @@ static tl_status check_reset(tl_at at, int k, const tl_print *last, uint32_t fir
 }
 
 /* Compares x, the print of call k of this micro-batch, with that of earlier micro-batches; the
- * first to make that call leaves its print. order: the nodes of x; NULL: x is of a graph. */
-static tl_status meet(tl_at at, int k, tl_print x, const uint32_t *order)
+ * first to make that call leaves its print. order: the nodes of x; drawn: its first draw of rows;
+ * NULL: x is of a graph. */
+static tl_status meet(tl_at at, int k, tl_print x, const uint32_t *order, const tl_node *drawn)
 {
     tl_tape *t = at.tape;
     tl_prints *p = &t->prints;
@@ -181,13 +204,26 @@ static tl_status meet(tl_at at, int k, tl_print x, const uint32_t *order)
                             "copy, for some sizes only: its sums are finished apart; see it alike "
                             "in all, or pass .ragged = true",
                             k + 1);
+    char text[TL_CHANGER_TEXT];
+    if (t->now.mode & TL_STRICT && !x.ragged && x.draws != 0 && before->draws != 0 &&
+        x.draws != before->draws) {
+        const tl_changer by = drawn == NULL
+                                  ? (tl_changer){.what = "one in a graph"}
+                                  : (tl_changer){drawn->op->name, drawn->file, drawn->line};
+        return tl_tape_fail(
+            at, TL_EUSAGE,
+            "tl_backward: TL_STRICT: call %d draws random numbers (%s) for samples of other inner "
+            "sizes than the micro-batches before; an element's number counts along all dims of its "
+            "sample, of which only the first may be padded: transpose that there, pad all alike, "
+            "or pass .ragged = true",
+            k + 1, tl_changer_text(text, by));
+    }
     uint32_t i = 0;
     while (i < x.n && i < before->n && before->node[i] == x.node[i])
         i++;
     if (x.ragged || (i == x.n && i == before->n))
         return TL_OK;
     const tl_node *node = order != NULL && i < x.n ? &t->node[order[i]] : NULL;
-    char text[TL_CHANGER_TEXT];
     const tl_changer there = node == NULL ? (tl_changer){.what = "in a graph or at the end"}
                                           : (tl_changer){node->op->name, node->file, node->line};
     return tl_tape_fail(at, TL_EUSAGE,
@@ -236,6 +272,7 @@ tl_status tl_prints_check(tl_walk *w)
     tl_tape *t = w->t;
     tl_print x = {.ragged = w->opt.ragged, .apart = tl_peek(t, w->y)->batch == TL_FREE};
     uint32_t *order, *place;
+    const tl_node *drawn = NULL;
     const tl_value *c = tl_peek(t, w->opt.cotangent);
     if (t->now.mode & TL_STRICT && c != NULL && (c->batch == TL_TOTAL || c->batch == TL_MIXED))
         return tl_tape_fail(w->at, TL_EUSAGE,
@@ -248,9 +285,11 @@ tl_status tl_prints_check(tl_walk *w)
     x.node = print_nodes(w, &x.n, &order, &place);
     x.uses = t->now.mode & TL_STRICT ? print_uses(w) : 0;
     TL_TRY(tl_error_status(t));
+    if (t->now.mode & TL_STRICT)
+        TL_TRY(print_draws(w, &x.draws, &drawn));
     const int k = t->recorder != NULL ? t->prints.n : t->calls; /* in a trace marks count, too */
     TL_TRY(check_reset(w->at, k, &x, w->first_node));
-    return t->recorder != NULL ? keep(w->at, x) : meet(w->at, k, x, order);
+    return t->recorder != NULL ? keep(w->at, x) : meet(w->at, k, x, order, drawn);
 }
 
 /* Checks, as a micro-batch of that many calls ends, that earlier ones had no more. */
@@ -300,7 +339,7 @@ tl_status tl_prints_run(tl_at at, const tl_prints *traced)
     for (int i = 0; i < traced->n; i++) {
         const tl_print x = traced->print[i];
         if (x.node != NULL) {
-            TL_TRY(meet(at, calls++, x, NULL));
+            TL_TRY(meet(at, calls++, x, NULL, NULL));
         } else if (x.n == STEPPED) {
             TL_TRY(end(at, calls));
         } else {
