@@ -1,6 +1,6 @@
 /* embedding(table, ids): rows of table; scatter_add(dy, ids): its gradient
  * Shape:  table (rows, n), ids (...) -> (..., n); scatter_add: dy (..., n), ids (...) -> (rows, n)
- * Dtype:  table and dy any float; ids i64; scatter_add accumulates in the compute type, or
+ * Dtype:  table any, dy any float; ids i64; scatter_add accumulates in the compute type, or
  *         (embedding_acc64) in f64
  * Bits:   rows copied; acc[id] = acc[id] + dy[row], rows ascending, from +0 or the accumulator
  *         (NUMERICS 9)
@@ -43,7 +43,8 @@ static tl_status embedding_shape(tl_call *c)
     if (w->ndim != 2)
         return tl_call_fail(c, TL_ESHAPE, "the table has shape %s; (rows, n) is needed",
                             TL_TEXT(w));
-    TL_TRY(tl_need_indexed(c, "table", w, "ids", ids));
+    if (ids->dtype != TL_I64)
+        return tl_call_fail(c, TL_EDTYPE, "ids are %s; I64 is needed", tl_dtype_name(ids->dtype));
     c->out[0] = *ids;
     c->out[0].dtype = w->dtype;
     c->out[0].dim[c->out[0].ndim++] = w->dim[1];

@@ -104,7 +104,7 @@
  *   positions_after(start, offset, n) max(0, offset[i] + j - start[i]); tokens begin at start (b)
  *
  * Lookup. ids are i64; an id outside the table or dim is TL_EINDEX.
- *   embedding(table, ids)             rows of table (rows, n) -> (ids..., n)
+ *   embedding(table, ids)             rows of table (rows, n), of any dtype -> (ids..., n)
  *   embedding_padded(table, ids, padding)  the same; row number `padding` takes no gradient
  *   embedding_acc64(table, ids)       embedding with a gradient that folds in f64
  *   gather(x, ids, dim)               elements along dim; ids has x's rank, other dims at most x's

@@ -11,6 +11,7 @@
 
 #include <tally_extend.h>
 
+#include "tests/support/expect.h"
 #include "tests/support/fresh.h"
 
 extern const struct CMUnitTest tl_tests_explain[];
@@ -717,6 +718,22 @@ static void a_lookup_names_its_mend(void **unused)
     explain(loss_of(tl_index_select(t, weight("w"), 0, ids)));
     names("tl_embedding keeps samples apart", "index_select's gather", line);
     explain(loss_of(tl_embedding(t, weight("w"), ids)));
+    assert_string_equal(text, "");
+
+    /* data that no gradient goes to: the next product is what is named */
+    static const float table[2][4] = {{1, 2}, {3, 4}};
+    static const int64_t labels[2][1] = {{7}, {9}};
+    tl_tensor x = tl_data(t, table, TL_F32, TL_DIMS(2, 4)), y = TL_NONE,
+              at = tl_data(t, labels, TL_I64, TL_DIMS(2, 1));
+    tl_batch_axis(t, x, TL_FREE);
+    tl_batch_axis(t, at, TL_FREE);
+    const int there = __LINE__ + 1;
+    explain(loss_of(tl_matmul(t, tl_index_select(t, x, 0, ids), weight("v"))));
+    names("by numbers of the samples (tl_embedding keeps samples apart)", "matmul", there);
+    y = tl_embedding(t, at, ids);
+    assert_true(element_of(t, y, 0) == 9 && element_of(t, y, 1) == 7);
+    x = tl_mul(t, tl_embedding(t, x, ids), tl_cast(t, y, TL_F32));
+    explain(loss_of(tl_matmul(t, x, weight("u"))));
     assert_string_equal(text, "");
 }
 

@@ -100,6 +100,18 @@ static void say_inputs(report *s, const tl_tape *t, const tl_node *n)
     }
 }
 
+/* Whether n looks up, by numbers of samples, in what holds none. */
+static bool looks_up(const tl_tape *t, const tl_node *n)
+{
+    bool rows = false, ids = false; /* an input of floats is per sample, one of numbers is */
+    for (int i = 0; i < n->n_in; i++) {
+        const tl_value *v = tl_peek(t, n->in[i]);
+        if (v != NULL && v->batch >= 0)
+            *(tl_dtype_is_float(v->a.dtype) ? &rows : &ids) = true;
+    }
+    return ids && !rows;
+}
+
 /* Whether n is to blame that gradients behind it depend on the split into micro-batches, and why.
  * False if they do not, if an op before it is to blame, or if no gradient reaches n. Draws are to
  * blame for values as well, whether or not these need a gradient. */
@@ -110,8 +122,8 @@ static bool blames(tl_tape *t, const tl_node *n, char why[TL_MESSAGE_MAX])
     report s = {why, TL_MESSAGE_MAX, 0, 0};
     tl_batch b = TL_FREE; /* TL_MIXED if any output is, else as output 0 is */
     int weights = 0, totals = 0;
-    bool rows = false, ids = false; /* an input of floats is per sample, one of numbers is */
-    bool fixed = false;             /* one is free of the batch and takes a gradient */
+    bool sampled = false; /* an input is per sample */
+    bool fixed = false;   /* one is free of the batch and takes a gradient */
     int64_t samples = -1;
     *why = 0;
     for (int j = n->n_out; j-- > 0;) {
@@ -126,8 +138,7 @@ static bool blames(tl_tape *t, const tl_node *n, char why[TL_MESSAGE_MAX])
             samples = v->samples;
         totals += v != NULL && v->batch == TL_TOTAL;
         fixed |= v != NULL && v->batch == TL_FREE && v->needs_grad;
-        if (v != NULL && v->batch >= 0)
-            *(tl_dtype_is_float(v->a.dtype) ? &rows : &ids) = true;
+        sampled |= v != NULL && v->batch >= 0;
     }
     const bool draws = op->traits & TL_RANDOM && b >= 0;
     if (y == NULL || (!draws && (!n->needs_grad || op->traits & TL_NONDIFF)))
@@ -140,23 +151,25 @@ static bool blames(tl_tape *t, const tl_node *n, char why[TL_MESSAGE_MAX])
         if (by != NULL)
             line(&s, "uses what %s (%.90s:%d) made %s:", name_of(name, by),
                  by->file != NULL ? by->file : "?", by->line,
-                 has_rule(by->op) ? "of all samples together" : "without a rule for the batch");
+                 !has_rule(by->op) ? "without a rule for the batch"
+                 : looks_up(t, by) ? "by numbers of the samples (tl_embedding keeps samples apart)"
+                                   : "of all samples together");
         else if (!has_rule(op))
             line(&s, "states no rule for the batch:");
         else
             line(&s, "%s:",
-                 totals > 0 && (rows || ids)
-                     ? "mixes samples with a total, which is a sum over them"
+                 totals > 0 && sampled ? "mixes samples with a total, which is a sum over them"
                  : totals > 0 && fixed
                      ? "uses a total, which is a sum over samples, beside what each micro-batch "
                        "would add again (a penalty on parameters is a tl_backward of its own, in "
                        "the last micro-batch)"
                  : totals > 0 ? "uses a total, which is a sum over samples, other than linearly"
-                 : ids && !rows && fixed
+                 : fixed && looks_up(t, n)
                      ? "looks up by numbers of the samples what is free of the batch (tl_embedding "
                        "keeps samples apart)"
                  : op->traits & TL_POINTWISE
-                     ? "mixes samples: they lie along different axes of its inputs"
+                     ? "mixes samples: they lie along different axes of its inputs (what holds "
+                       "none, say by tl_constant or by tl_batch_axis as TL_FREE)"
                      : "mixes samples, or counts them (for a mean, give the count of the whole "
                        "batch, .count, or take a sum and divide it by that)");
         say_inputs(&s, t, n);
