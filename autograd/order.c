@@ -121,15 +121,28 @@ static int32_t follow_to_leaves(void *t, const tl_node *n, int k)
     return on ? to : -1;
 }
 
-tl_status tl_canonical_order(tl_tape *t, tl_tensor y, tl_order_end end, uint32_t **order,
-                             uint32_t *n)
+typedef struct {
+    const tl_tape *t;
+    uint32_t first;
+} since;
+
+/* What was made before a target does not depend on it. */
+static int32_t follow_since(void *ctx, const tl_node *n, int k)
 {
-    static tl_follow *const follow[] = {follow_all, follow_grad, follow_to_leaves};
+    const since *s = ctx;
+    const int32_t to = follow_grad((void *)s->t, n, k);
+    return to >= 0 && s->t->node[to].out + (uint32_t)s->t->node[to].n_out > s->first ? to : -1;
+}
+
+/* The order below a root, as tl_canonical_order has it. */
+static tl_status collect(tl_tape *t, tl_follow *follow, void *ctx, int32_t root, uint32_t **order,
+                         uint32_t *n)
+{
     tl_postorder o;
-    int32_t root = producer(t, y, end == TL_TO_ALL), last = -1;
+    int32_t last = -1;
     *n = 0;
-    tl_postorder_begin(&o, t, follow[end], t);
-    tl_postorder_from(&o, root >= 0 && end != TL_TO_ALL && !t->node[root].needs_grad ? -1 : root);
+    tl_postorder_begin(&o, t, follow, ctx);
+    tl_postorder_from(&o, root);
     for (int32_t i; (i = tl_postorder_next(&o)) >= 0; ++*n) { /* their number is not known yet */
         t->node[i].link = last;
         last = i;
@@ -140,4 +153,25 @@ tl_status tl_canonical_order(tl_tape *t, tl_tensor y, tl_order_end end, uint32_t
     for (uint32_t i = *n; i-- > 0; last = t->node[last].link)
         (*order)[i] = (uint32_t)last;
     return TL_OK;
+}
+
+/* The node behind y if gradients go through it. */
+static int32_t root_of(const tl_tape *t, tl_tensor y)
+{
+    const int32_t root = producer(t, y, false);
+    return root >= 0 && t->node[root].needs_grad ? root : -1;
+}
+
+tl_status tl_canonical_order(tl_tape *t, tl_tensor y, tl_order_end end, uint32_t **order,
+                             uint32_t *n)
+{
+    static tl_follow *const follow[] = {follow_all, follow_grad, follow_to_leaves};
+    return collect(t, follow[end], t, end == TL_TO_ALL ? producer(t, y, true) : root_of(t, y),
+                   order, n);
+}
+
+tl_status tl_order_since(tl_tape *t, tl_tensor y, uint32_t first, uint32_t **order, uint32_t *n)
+{
+    since s = {t, first};
+    return collect(t, follow_since, &s, root_of(t, y), order, n);
 }

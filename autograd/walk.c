@@ -246,14 +246,26 @@ static tl_status check_parameters(const tl_walk *w)
     return TL_OK;
 }
 
+/* The number of the first value of the tape that a target may be: 0 for targets of the model. */
+static uint32_t first_target(const tl_walk *w)
+{
+    uint32_t first = UINT32_MAX;
+    for (int i = 0; i < w->n_targets; i++) {
+        const bool own = w->target[i].owner == w->t->values.owner;
+        const uint32_t at = own ? w->target[i].index : 0;
+        first = at < first ? at : first;
+    }
+    return first;
+}
+
 tl_status tl_walk_check(tl_walk *w)
 {
     tl_tape *t = w->t;
     if (t->inside != NULL)
         return tl_tape_fail(w->at, TL_EUSAGE, "%s: called inside %s", w->who, t->inside);
     TL_TRY(find_root(w));
-    const tl_order_end end = w->target == NULL ? TL_TO_LEAVES : TL_TO_GRAD;
-    TL_TRY(tl_canonical_order(t, w->y, end, &w->order, &w->n));
+    TL_TRY(w->target == NULL ? tl_canonical_order(t, w->y, TL_TO_LEAVES, &w->order, &w->n)
+                             : tl_order_since(t, w->y, first_target(w), &w->order, &w->n));
     if (w->n > 0) {
         uint32_t first = w->order[0], last = first;
         for (uint32_t i = 1; i < w->n; i++) {

@@ -43,6 +43,8 @@ typedef enum { TL_TO_ALL, TL_TO_GRAD, TL_TO_LEAVES } tl_order_end;
 /* *order: the *n nodes in canonical order, in the tape's bump memory. */
 tl_status tl_canonical_order(tl_tape *t, tl_tensor y, tl_order_end end, uint32_t **order,
                              uint32_t *n);
+/* The same of TL_TO_GRAD, but below y only nodes that made values from number `first` on. */
+tl_status tl_order_since(tl_tape *t, tl_tensor y, uint32_t first, uint32_t **order, uint32_t *n);
 
 /* ---- segment.c: values that are recomputed ---- */
 
