@@ -33,7 +33,8 @@ tl_status tl_error_begin(void *object)
     if (object == NULL || object != tl_recording)
         return tl_error_renew(object);
     return tl_fail(tl_error_record(object), TL_ETRACED,
-                   "this acts on the model at once, not in each run; use tl_assign or tl_host");
+                   "a call in a traced function acts on the model at once, not in each run; use "
+                   "tl_assign or tl_host");
 }
 
 tl_status tl_error_renew(void *object)

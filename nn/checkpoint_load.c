@@ -162,20 +162,23 @@ static tl_status check(const loading *l)
     for (int i = 0; i < tl_st_count(l->f); i++) {
         tl_st_entry e = tl_st_at(l->f, i);
         tl_named x = tl_model_named(l->m, e.name);
+        const char *of = tl_opt_state_of(e.name); /* "": it is no optimizer's state */
         gradient g;
         if (is_gradient(l, e.name, &g)) {
             TL_TRY(check_gradient(l, &e, &g));
             continue;
         }
         if (x.name == NULL) { /* state has its parameter's shape and compute type */
-            x = tl_model_named(l->m, tl_opt_state_of(e.name));
+            x = tl_model_named(l->m, of);
             x.array.dtype = tl_dtype_compute(x.array.dtype);
         }
         if (x.name == NULL && tl_is_rotary_table(e.name, &e.array))
             continue; /* the run that was saved has seen other lengths; this one makes its own */
         if (x.name == NULL)
-            return tl_file_fail(&l->file, TL_ENAME, "has a tensor '%.100s' that the model has not",
-                                e.name);
+            return tl_file_fail(&l->file, TL_ENAME,
+                                "has a tensor '%.100s' that the model has not; call first what "
+                                "makes it",
+                                tl_st_find(l->f, of) >= 0 ? of : e.name);
         TL_TRY(tl_source_alike(&l->file, &e, &x.array));
     }
     for (int k = 0; k < tl_model_count(l->m); k++) {

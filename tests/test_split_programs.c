@@ -463,6 +463,25 @@ static void draws_count_along_the_dims_of_a_sample(void **unused)
     }
 }
 
+/* A table that is as long as a micro-batch is another value in each. */
+static void a_table_of_other_lengths_is_told_its_mend(void **unused)
+{
+    (void)unused;
+    fill();
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tape *t = tl_tape_new(m);
+    for (int64_t length = 4; length > 2; length--, tl_tape_reset(t)) {
+        tl_tensor w = normal(t, m, TL_DIMS(6)),
+                  at = tl_reshape(t, tl_arange(t, TL_F32, 0, (double)length, 1),
+                                  TL_DIMS(length, 1));
+        tl_tensor x = tl_data(t, data[0], TL_F32, TL_DIMS(1, length, 6));
+        tl_backward(t, total(t, tl_mul(t, x, tl_sin(t, tl_mul(t, at, w)))));
+    }
+    expect_failure_both(t, TL_EUSAGE, "run different programs: node 0 of",
+                        "views of it (tl_slice)");
+    tl_free(t, m);
+}
+
 /* What depends on no sample counts once a step, after the samples of all micro-batches. */
 static void a_penalty_counts_once(void **unused)
 {
@@ -500,6 +519,7 @@ const struct CMUnitTest tl_tests_split_programs[] = {
     cmocka_unit_test(any_split_gives_one_hash),
     cmocka_unit_test(a_weight_is_seen_alike_in_all_micro_batches),
     cmocka_unit_test(draws_count_along_the_dims_of_a_sample),
+    cmocka_unit_test(a_table_of_other_lengths_is_told_its_mend),
     cmocka_unit_test(a_penalty_counts_once),
     cmocka_unit_test(their_gradients_are_right),
     cmocka_unit_test(stopped_between_micro_batches),

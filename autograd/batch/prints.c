@@ -70,14 +70,33 @@ static bool passes_on(const tl_tape *t, const tl_node *n)
     return tl_passes_on(n) || (undoes && axis != TL_TOTAL && axis != TL_MIXED);
 }
 
+/* What a node reads where x is its input. */
+static tl_tensor read_by(const tl_tape *t, tl_tensor x)
+{
+    for (const tl_node *n; (n = tl_maker(t, x)) != NULL && passes_on(t, n);)
+        x = n->in[0];
+    return x;
+}
+
+/* Whether node n reads a derived value. */
+static bool reads_derived(const tl_tape *t, const tl_node *n)
+{
+    for (int k = 0; k < n->n_in; k++) {
+        const tl_value *v = tl_peek(t, read_by(t, n->in[k]));
+        if (v != NULL && v->node >= 0 && v->needs_grad && v->fixed &&
+            !tl_values_at(&t->values, n->out)->fixed)
+            return true;
+    }
+    return false;
+}
+
 /* A number for what a node reads: x is one of its inputs, y its output. place[i]: the position in
  * the print of node w->first_node + i. */
 static uint64_t print_of_input(const tl_walk *w, tl_tensor x, const tl_value *y,
                                const uint32_t *place)
 {
     const tl_tape *t = w->t;
-    for (const tl_node *n; (n = tl_maker(t, x)) != NULL && passes_on(t, n);)
-        x = n->in[0];
+    x = read_by(t, x);
     const tl_value *v = tl_peek(t, x);
     if (v == NULL)
         return 1;
@@ -228,8 +247,12 @@ static tl_status meet(tl_at at, int k, tl_print x, const uint32_t *order, const 
                                           : (tl_changer){node->op->name, node->file, node->line};
     return tl_tape_fail(at, TL_EUSAGE,
                         "tl_backward: micro-batches of one step run different programs: node %u of "
-                        "%u, %s, where one before had %u nodes; .ragged = true allows it",
-                        i, x.n, tl_changer_text(text, there), before->n);
+                        "%u, %s, where one before had %u nodes; %s",
+                        i, x.n, tl_changer_text(text, there), before->n,
+                        node != NULL && reads_derived(t, node)
+                            ? "what it reads is made of parameters and must be the same in all: "
+                              "make one as large as any needs, and take views of it (tl_slice)"
+                            : ".ragged = true allows it");
 }
 
 /* The print of a walk's nodes. order: the nodes that are in it; place: as in print_of_input. NULL,

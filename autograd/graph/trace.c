@@ -240,7 +240,7 @@ static tl_tensor source(void *ctx, tl_at at, const char *who, tl_source kind, co
         return bound(at, s, data, &a);
     tl_tape_fail(at, TL_ETRACED,
                  "%s: in a traced function it would stay what it is now; pass it as an input, or "
-                 "use tl_bound or tl_constant",
+                 "use tl_bound or tl_constant (for one number in all places, tl_fill)",
                  who);
     return TL_NONE;
 }
