@@ -107,7 +107,10 @@ static bool is_gradient(const loading *l, const char *name, gradient *g)
         !tl_is_none(tl_model_find(l->m, name)))
         return false;
     long n = strtol(name + 5, &end, 10);
-    const char *dot = *end == '.' ? strchr(end + 1, '.') : NULL;
+    const char *first = *end == '.' ? strchr(end + 1, '.') : NULL, *dot = first;
+    while (dot != NULL && dot[1] != '=' && tl_model_named(l->m, dot + 1).name == NULL)
+        dot = strchr(dot + 1, '.'); /* a kind may hold some: a user's op is named as they like */
+    dot = dot == NULL ? first : dot;
     g->call = (int)(n < MOST_CALLS ? n : MOST_CALLS);
     if (dot == NULL || dot - end > TL_GRADIENT_KIND)
         return false;
