@@ -116,12 +116,27 @@ static void option_read(const ex_option *o, const char *value)
 /* Which flags are files: words without a default. */
 static uint64_t files;
 
+static const char *name_in(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash == NULL ? path : slash + 1;
+}
+
+/* Whether the folder of path is there. */
+static bool folder_of(const char *path, struct stat *folder)
+{
+    char text[4096];
+    const int n = snprintf(text, sizeof text, "%.*s.", (int)(name_in(path) - path), path);
+    return n < (int)sizeof text && stat(text, folder) == 0;
+}
+
 /* Of two that are not there both must be written to meet. */
 static bool one_file(const char *a, const char *b, bool both_written)
 {
     struct stat x, y;
     if (stat(a, &x) != 0 || stat(b, &y) != 0)
-        return both_written && strcmp(a, b) == 0;
+        return both_written && strcmp(name_in(a), name_in(b)) == 0 && folder_of(a, &x) &&
+               folder_of(b, &y) && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
     return S_ISREG(x.st_mode) && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
 }
 

@@ -198,6 +198,16 @@ static void programs_say_how_they_are_used(void **state)
 }
 
 /* What nobody can read was not done. */
+/* Neither is there yet, and they are named otherwise. */
+static void one_file_for_two_flags_is_refused(void **state)
+{
+    char text[2000];
+    (void)state;
+    int status = said_by("train_addition", "--save none-here --csv ./none-here", text, sizeof text);
+    assert_int_equal(status, 2);
+    assert_non_null(strstr(text, "--save none-here and --csv ./none-here are one file"));
+}
+
 static void output_that_cannot_be_written_is_a_failure(void **state)
 {
     static const char *const runs[][2] = {{"fit_line", ""},
@@ -342,6 +352,7 @@ static void examples_are_short(void **state)
 const struct CMUnitTest tl_tests_examples[] = {
     cmocka_unit_test(examples_are_short),
     cmocka_unit_test(programs_say_how_they_are_used),
+    cmocka_unit_test(one_file_for_two_flags_is_refused),
     cmocka_unit_test(output_that_cannot_be_written_is_a_failure),
     cmocka_unit_test(a_profile_that_cannot_be_written_says_why),
     cmocka_unit_test(results_say_what_they_are),
