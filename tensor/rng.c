@@ -53,6 +53,42 @@ static void block(uint32_t out[4], tl_rng_key key, uint64_t a, uint64_t q)
     tl_philox4x32(out, c, key.k);
 }
 
+/* The n blocks from that of draw b on, at most TOGETHER; a block has 1 << shift draws. Returns how
+ * many there are. All are made side by side, in vectors. */
+enum { TOGETHER = 8 };
+static int blocks(uint32_t w[4 * TOGETHER], size_t n, tl_rng_key key, uint64_t a, uint64_t b,
+                  int shift)
+{
+    uint32_t c0[TOGETHER], c1[TOGETHER], c2[TOGETHER], c3[TOGETHER], k0 = key.k[0], k1 = key.k[1];
+    if (n < TOGETHER) {
+        for (size_t l = 0; l < n; l++)
+            block(w + 4 * l, key, a, (b + (l << shift)) >> shift);
+        return (int)n;
+    }
+    for (int l = 0; l < TOGETHER; l++) {
+        const uint64_t q = (b + ((uint64_t)l << shift)) >> shift; /* draws go on from 2^64 at 0 */
+        c0[l] = (uint32_t)q;
+        c1[l] = (uint32_t)(q >> 32);
+        c2[l] = (uint32_t)a;
+        c3[l] = (uint32_t)(a >> 32);
+    }
+    for (int i = 0; i < ROUNDS; i++, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u)
+        for (int l = 0; l < TOGETHER; l++) {
+            const uint64_t p0 = (uint64_t)0xD2511F53u * c0[l], p1 = (uint64_t)0xCD9E8D57u * c2[l];
+            c0[l] = (uint32_t)(p1 >> 32) ^ c1[l] ^ k0;
+            c1[l] = (uint32_t)p1;
+            c2[l] = (uint32_t)(p0 >> 32) ^ c3[l] ^ k1;
+            c3[l] = (uint32_t)p0;
+        }
+    for (int l = 0; l < TOGETHER; l++) {
+        w[4 * l + 0] = c0[l];
+        w[4 * l + 1] = c1[l];
+        w[4 * l + 2] = c2[l];
+        w[4 * l + 3] = c3[l];
+    }
+    return TOGETHER;
+}
+
 /* A block w gives four draws of 32 bits, or two of 64, or a pair of normals. */
 
 static float uniform32_of(uint32_t x) { return (float)(x >> 8) * 0x1p-24f; }
@@ -68,11 +104,13 @@ static void normals(double out[][2], int pairs, tl_rng_key key, uint64_t a, uint
 {
     const tl_math_table *math = tl_isa_now()->math;
     double r[PAIRS], t[PAIRS], part[PAIRS];
-    for (int i = 0; i < pairs; i++) {
-        uint32_t w[4];
-        block(w, key, a, (b + 2 * (uint64_t)i) / 2);
-        r[i] = (double)((pair_of(w, 0) >> 11) + 1) * 0x1p-53;
-        t[i] = 0x1.921fb54442d18p+2 * uniform64_of(pair_of(w, 1));
+    for (int i = 0, m; i < pairs; i += m) {
+        uint32_t w[4 * TOGETHER];
+        m = blocks(w, (size_t)(pairs - i), key, a, b + 2 * (uint64_t)i, 1);
+        for (int l = 0; l < m; l++) {
+            r[i + l] = (double)((pair_of(w, 2 * l) >> 11) + 1) * 0x1p-53;
+            t[i + l] = 0x1.921fb54442d18p+2 * uniform64_of(pair_of(w, 2 * l + 1));
+        }
     }
     math->log64(pairs, r, r);
     for (int i = 0; i < pairs; i++)
@@ -124,21 +162,25 @@ double tl_rng_normal64(tl_rng_key key, uint64_t a, uint64_t b)
 
 void tl_rng_fill_uniform32(float *out, size_t n, tl_rng_key key, uint64_t a, uint64_t b)
 {
-    uint32_t w[4] = {0};
-    for (size_t i = 0; out != NULL && i < n; i++, b++) {
-        if (i == 0 || b % 4 == 0)
-            block(w, key, a, b / 4);
-        out[i] = uniform32_of(w[b % 4]);
+    for (size_t i = 0, m; out != NULL && i < n; i += m, b += m) {
+        uint32_t w[4 * TOGETHER];
+        const size_t skip = b % 4,
+                     most = 4 * (size_t)blocks(w, (skip + n - i + 3) / 4, key, a, b, 2);
+        m = most - skip < n - i ? most - skip : n - i;
+        for (size_t k = 0; k < m; k++)
+            out[i + k] = uniform32_of(w[skip + k]);
     }
 }
 
 void tl_rng_fill_uniform64(double *out, size_t n, tl_rng_key key, uint64_t a, uint64_t b)
 {
-    uint32_t w[4] = {0};
-    for (size_t i = 0; out != NULL && i < n; i++, b++) {
-        if (i == 0 || b % 2 == 0)
-            block(w, key, a, b / 2);
-        out[i] = uniform64_of(pair_of(w, (int)(b % 2)));
+    for (size_t i = 0, m; out != NULL && i < n; i += m, b += m) {
+        uint32_t w[4 * TOGETHER];
+        const size_t skip = b % 2,
+                     most = 2 * (size_t)blocks(w, (skip + n - i + 1) / 2, key, a, b, 1);
+        m = most - skip < n - i ? most - skip : n - i;
+        for (size_t k = 0; k < m; k++)
+            out[i + k] = uniform64_of(pair_of(w, (int)(skip + k)));
     }
 }
 

@@ -82,11 +82,11 @@ static void fills_equal_draws(void **state)
 {
     (void)state;
     tl_rng_key key = tl_rng_stream(2, "fill");
-    uint64_t starts[] = {0, 1, 2, 3, 5, 0xffffffffu, UINT64_MAX - 6};
-    float f[13];
-    double u[13], z[13];
+    uint64_t starts[] = {0, 1, 2, 3, 5, 0xffffffffu, UINT64_MAX - 6, UINT64_MAX - 50};
+    float f[75];
+    double u[75], z[75];
     for (size_t s = 0; s < sizeof starts / sizeof *starts; s++)
-        for (size_t n = 0; n <= 13; n++) {
+        for (size_t n = 0; n <= 75; n++) {
             memset(f, 0xff, sizeof f);
             tl_rng_fill_uniform32(f, n, key, 9, starts[s]);
             tl_rng_fill_uniform64(u, n, key, 9, starts[s]);
@@ -96,7 +96,7 @@ static void fills_equal_draws(void **state)
                 assert_true(u[i] == tl_rng_uniform64(key, 9, starts[s] + i));
                 assert_true(z[i] == tl_rng_normal64(key, 9, starts[s] + i));
             }
-            for (size_t i = n; i < 13; i++)
+            for (size_t i = n; i < 75; i++)
                 assert_true(f[i] != f[i]); /* untouched */
         }
 }
