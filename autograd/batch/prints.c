@@ -191,9 +191,34 @@ static tl_status check_reset(tl_at at, int k, const tl_print *last, uint32_t fir
                         k + 1, i + 1);
 }
 
+/* Under TL_STRICT: an error if call k, whose nodes are those of the micro-batches before, has sizes
+ * that show in its bits. drawn: its first draw of rows; NULL: it is of a graph. */
+static tl_status sizes_meet(tl_at at, int k, const tl_print *x, const tl_print *before,
+                            const tl_node *drawn)
+{
+    char text[TL_CHANGER_TEXT];
+    const tl_changer by = drawn == NULL ? (tl_changer){.what = "one in a graph"}
+                                        : (tl_changer){drawn->op->name, drawn->file, drawn->line};
+    if (x->uses != 0 && before->uses != 0 && x->uses != before->uses)
+        return tl_tape_fail(at, TL_EUSAGE,
+                            "tl_backward: TL_STRICT: call %d sees a parameter otherwise than in "
+                            "the micro-batches before, through a slice, or a reshape that must "
+                            "copy, for some sizes only: its sums are finished apart; see it alike "
+                            "in all, or pass .ragged = true",
+                            k + 1);
+    if (x->draws != 0 && before->draws != 0 && x->draws != before->draws)
+        return tl_tape_fail(
+            at, TL_EUSAGE,
+            "tl_backward: TL_STRICT: call %d draws random numbers (%s) for samples of other inner "
+            "sizes than the micro-batches before; an element's number counts along all dims of its "
+            "sample, of which only the first may be padded: transpose that there, pad all alike, "
+            "or pass .ragged = true",
+            k + 1, tl_changer_text(text, by));
+    return TL_OK;
+}
+
 /* Compares x, the print of call k of this micro-batch, with that of earlier micro-batches; the
- * first to make that call leaves its print. order: the nodes of x; drawn: its first draw of rows;
- * NULL: x is of a graph. */
+ * first to make that call leaves its print. order: the nodes of x; NULL: x is of a graph. */
 static tl_status meet(tl_at at, int k, tl_print x, const uint32_t *order, const tl_node *drawn)
 {
     tl_tape *t = at.tape;
@@ -207,7 +232,9 @@ static tl_status meet(tl_at at, int k, tl_print x, const uint32_t *order, const 
                                 k + 1, p->n);
         return keep(at, x);
     }
-    if (t->now.mode & TL_STRICT && x.apart && !x.ragged)
+    if (x.ragged)
+        return TL_OK;
+    if (t->now.mode & TL_STRICT && x.apart)
         return tl_tape_fail(
             at, TL_EUSAGE,
             "tl_backward: TL_STRICT: call %d of this micro-batch, from what depends "
@@ -215,33 +242,12 @@ static tl_status meet(tl_at at, int k, tl_print x, const uint32_t *order, const 
             "one alone, after the others (.partial and .ragged = true)",
             k + 1);
     const tl_print *before = &p->print[k];
-    if (t->now.mode & TL_STRICT && !x.ragged && x.uses != 0 && before->uses != 0 &&
-        x.uses != before->uses)
-        return tl_tape_fail(at, TL_EUSAGE,
-                            "tl_backward: TL_STRICT: call %d sees a parameter otherwise than in "
-                            "the micro-batches before, through a slice, or a reshape that must "
-                            "copy, for some sizes only: its sums are finished apart; see it alike "
-                            "in all, or pass .ragged = true",
-                            k + 1);
     char text[TL_CHANGER_TEXT];
-    if (t->now.mode & TL_STRICT && !x.ragged && x.draws != 0 && before->draws != 0 &&
-        x.draws != before->draws) {
-        const tl_changer by = drawn == NULL
-                                  ? (tl_changer){.what = "one in a graph"}
-                                  : (tl_changer){drawn->op->name, drawn->file, drawn->line};
-        return tl_tape_fail(
-            at, TL_EUSAGE,
-            "tl_backward: TL_STRICT: call %d draws random numbers (%s) for samples of other inner "
-            "sizes than the micro-batches before; an element's number counts along all dims of its "
-            "sample, of which only the first may be padded: transpose that there, pad all alike, "
-            "or pass .ragged = true",
-            k + 1, tl_changer_text(text, by));
-    }
     uint32_t i = 0;
     while (i < x.n && i < before->n && before->node[i] == x.node[i])
         i++;
-    if (x.ragged || (i == x.n && i == before->n))
-        return TL_OK;
+    if (i == x.n && i == before->n)
+        return t->now.mode & TL_STRICT ? sizes_meet(at, k, &x, before, drawn) : TL_OK;
     const tl_node *node = order != NULL && i < x.n ? &t->node[order[i]] : NULL;
     const tl_changer there = node == NULL ? (tl_changer){.what = "in a graph or at the end"}
                                           : (tl_changer){node->op->name, node->file, node->line};
