@@ -89,13 +89,12 @@ static void *map(extent_hooks_t *hooks, void *at, size_t bytes, size_t align, bo
     return p;
 }
 
-static bool create(tl_arena *a)
+/* Of some 4,000 none may be left: a keeps index 0, which all may share. */
+static void create(tl_arena *a)
 {
     size_t len = sizeof a->index;
-    if (!have_jemalloc())
-        return true;
-    if (mallctl("arenas.create", &a->index, &len, NULL, 0) != 0)
-        return false;
+    if (!have_jemalloc() || mallctl("arenas.create", &a->index, &len, NULL, 0) != 0)
+        return;
     /* Free pages are kept: a steady state makes no system call. */
     ssize_t never = -1;
     ask(a, "arena.%u.dirty_decay_ms", NULL, NULL, &never, sizeof never);
@@ -107,7 +106,6 @@ static bool create(tl_arena *a)
         a->hooks.alloc = map;
         ask(a, "arena.%u.extent_hooks", NULL, NULL, &own, sizeof own);
     }
-    return true;
 }
 
 static void purge(tl_arena *a)
@@ -146,7 +144,7 @@ static size_t mapped(const tl_arena *a)
 }
 #else
 #define have_jemalloc() false
-#define create(a) true
+#define create(a) ((void)(a))
 #define purge(a) ((void)(a))
 #define get(a, bytes) aligned(bytes)
 #define give(a, p) free(p)
@@ -187,10 +185,9 @@ tl_arena *tl_arena_new(void)
     if (a != NULL)
         idle = a->next_idle;
     pthread_mutex_unlock(&lock);
-    if (a != NULL || (a = calloc(1, sizeof *a)) == NULL || create(a))
-        return a;
-    free(a);
-    return NULL;
+    if (a == NULL && (a = calloc(1, sizeof *a)) != NULL)
+        create(a);
+    return a;
 }
 
 void tl_arena_free(tl_arena *a)

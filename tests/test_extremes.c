@@ -652,6 +652,26 @@ static void too_few_terms(void **unused)
     tl_free(t);
 }
 
+/* More tapes than the allocator has arenas for, two each; in a child, which takes them along. */
+static void thousands_of_tapes_live_at_once(void **unused)
+{
+    enum { TAPES = 2200 };
+    int status = 0;
+    (void)unused;
+    fflush(NULL);
+    pid_t pid = fork();
+    if (pid == 0) {
+        for (int i = 0; i < TAPES; i++) {
+            tl_tape *t = tl_tape_new(NULL);
+            if (tl_item(t, tl_scalar(t, TL_F32, i)) != i)
+                _exit(1);
+        }
+        _exit(0);
+    }
+    assert_true(pid > 0 && waitpid(pid, &status, 0) == pid);
+    assert_int_equal(status, 0);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
 const struct CMUnitTest tl_tests_extremes[] = {
     cmocka_unit_test(the_least_number_is_divided),
@@ -666,6 +686,7 @@ const struct CMUnitTest tl_tests_extremes[] = {
     cmocka_unit_test(gradients_of_ties),
     cmocka_unit_test(too_few_terms),
     cmocka_unit_test(gelus_end_straight),
+    cmocka_unit_test(thousands_of_tapes_live_at_once),
     TEST(no_elements_take_no_work),
     TEST(ids_may_be_any_numbers),
 };
