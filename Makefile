@@ -17,7 +17,7 @@ TL_MPI   ?= 0
 MPI      ?= openmpi
 # How far kernels are optimised, whatever CFLAGS say: their loops vectorise at -O3. Another level is slower; no bit changes.
 KERNEL_OPT ?= -O3
-# What stands for it in the command of a kernel, and of no other source.
+# KERNEL_OPT where a kernel is compiled, and nothing elsewhere.
 OWN_OPT :=
 
 ifneq ($(words $(BUILD)),1)

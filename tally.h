@@ -18,9 +18,9 @@
  *            arguments at the end are options, .name = value; one left out is 0, its default (of
  *            none at all -pedantic warns before C23). An array written in the call may need
  *            parentheses of its own: ((int64_t[]){0, 9}); g++ wants one with a name.
- *   Threads  A tape is one thread's at a time. Several threads may each run a tape over a model,
- * and make its parameters together. Nothing else may use it in tl_step, tl_model_freeze and what
- * writes to it or loads. A child forked while others are in calls may only exec. */
+ *   Threads  A tape is one thread's at a time. Several threads may each run a tape over one model
+ *            and make its parameters together; in tl_step, tl_model_freeze and what writes to it or
+ *            loads, no other may use it. A child forked while threads are in calls just execs. */
 #ifndef TALLY_H
 #define TALLY_H
 

@@ -152,8 +152,10 @@ typedef struct {
 typedef struct {
     uint32_t n, generation, recorded; /* recorded: nodes of the tape when it was called */
     bool ragged;
-    bool apart;           /* its root depends on no sample */
-    uint64_t uses, draws; /* of parameters; inner sizes of draws; under TL_STRICT; 0: not known */
+    bool apart;     /* its root depends on no sample */
+    uint64_t uses;  /* of parameters, under TL_STRICT; 0: not known */
+    int n_draws;    /* below its root, under TL_STRICT; -1: not known */
+    tl_shape *draw; /* their results' */
     uint64_t *node;
 } tl_print;
 /* The prints since gradients were last cleared, by number of the call in its micro-batch; in a

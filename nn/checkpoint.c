@@ -47,7 +47,10 @@ static tl_status add_gradients(entries *x, tl_tape *t, tl_err *err)
                            "'%.100s' was frozen after it got a gradient; thaw it "
                            "(tl_model_freeze), or clear the gradients (tl_grad_clear)",
                            g.param);
-        snprintf(x->name[i], TL_GRADIENT_NAME, "grad.%d.%s.%s", g.call, g.kind, g.param);
+        char *at = x->name[i] + snprintf(x->name[i], TL_GRADIENT_NAME, "grad.%d.", g.call);
+        for (const char *k = g.kind; *k != '\0'; k++) /* the name of a user's op may have dots */
+            *at++ = *k == '.' ? TL_GRADIENT_DOT : *k;
+        snprintf(at, TL_GRADIENT_NAME - (size_t)(at - x->name[i]), ".%s", g.param);
         if (*g.kind == '\0')
             g.array = tl_array_make(TL_I64, &TL_SCALAR, &nothing);
         x->e[x->n++] = (tl_st_entry){x->name[i], g.array};

@@ -107,14 +107,13 @@ static bool is_gradient(const loading *l, const char *name, gradient *g)
         !tl_is_none(tl_model_find(l->m, name)))
         return false;
     long n = strtol(name + 5, &end, 10);
-    const char *first = *end == '.' ? strchr(end + 1, '.') : NULL, *dot = first;
-    while (dot != NULL && dot[1] != '=' && tl_model_named(l->m, dot + 1).name == NULL)
-        dot = strchr(dot + 1, '.'); /* a kind may hold some: a user's op is named as they like */
-    dot = dot == NULL ? first : dot;
+    const char *dot = *end == '.' ? strchr(end + 1, '.') : NULL;
     g->call = (int)(n < MOST_CALLS ? n : MOST_CALLS);
     if (dot == NULL || dot - end > TL_GRADIENT_KIND)
         return false;
     snprintf(g->kind, TL_GRADIENT_KIND, "%.*s", (int)(dot - end - 1), end + 1);
+    for (char *k = g->kind; *k != '\0'; k++)
+        *k = *k == TL_GRADIENT_DOT ? '.' : *k;
     g->param = dot + 1;
     return true;
 }

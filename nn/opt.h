@@ -165,7 +165,11 @@ const char **tl_opt_others(const tl_opt *o, int *n);
 
 /* ---- checkpoints ---- */
 
-enum { TL_GRADIENT_KIND = 256, TL_GRADIENT_NAME = TL_NAME_MAX + TL_GRADIENT_KIND + 32 };
+enum {
+    TL_GRADIENT_DOT = '\x7f',
+    TL_GRADIENT_KIND = 256,
+    TL_GRADIENT_NAME = TL_NAME_MAX + TL_GRADIENT_KIND + 32
+};
 
 /* How every call of a checkpoint begins. t and opt may be NULL. */
 tl_status tl_checkpoint_begin(tl_model *m, tl_tape *t, const tl_opt *opt, const char *who);

@@ -52,12 +52,12 @@ static int64_t key_at(const job *j, int64_t i)
     return j->descending ? ~k : k;
 }
 
-enum { RADIX = 256 };
+enum { MANY = 256, DIGIT = 256 }; /* elements that repay radix_sort; values of its digits */
 
 /* 8 bits of a key; the highest such that negative keys come first. */
 static unsigned digit(int64_t key, int shift)
 {
-    return (unsigned)(((uint64_t)key ^ (uint64_t)INT64_MIN) >> shift) & 255;
+    return (unsigned)(((uint64_t)key ^ (uint64_t)INT64_MIN) >> shift) % DIGIT;
 }
 
 /* Merges sorted runs, longer each time, from a to b and back. Returns the one with the result. */
@@ -76,17 +76,17 @@ static const item *merge_sort(item *a, item *b, int64_t n)
     return a;
 }
 
-/* The same digit by digit, from the last, which is faster from RADIX elements on. (Keys of f32 and
+/* The same digit by digit, from the last, which is faster from MANY elements on. (Keys of f32 and
  * narrower have few digits that differ.) */
 static const item *radix_sort(item *a, item *b, int64_t n)
 {
     for (int shift = 0; shift < 64; shift += 8) {
-        int64_t next[256] = {0};
+        int64_t next[DIGIT] = {0};
         for (int64_t i = 0; i < n; i++)
             next[digit(a[i].key, shift)]++;
         if (next[digit(a[0].key, shift)] == n)
             continue;
-        for (int64_t v = 0, at = 0, count; v < 256; v++, at += count) {
+        for (int64_t v = 0, at = 0, count; v < DIGIT; v++, at += count) {
             count = next[v];
             next[v] = at;
         }
@@ -106,7 +106,7 @@ static void sort_rows(void *ctx, int64_t begin, int64_t end, int thread)
     for (int64_t r = begin; r < end; r++) {
         for (int64_t i = 0; i < j->n; i++)
             room[i] = (item){key_at(j, r * j->n + i), i};
-        const item *sorted = (j->n < RADIX ? merge_sort : radix_sort)(room, room + j->n, j->n);
+        const item *sorted = (j->n < MANY ? merge_sort : radix_sort)(room, room + j->n, j->n);
         for (int64_t i = 0; i < j->n; i++)
             j->y[r * j->n + i] = sorted[i].place;
     }

@@ -197,7 +197,6 @@ static void programs_say_how_they_are_used(void **state)
     assert_null(strstr(text, "held out")); /* it has not begun */
 }
 
-/* What nobody can read was not done. */
 /* Neither is there yet, and they are named otherwise. */
 static void one_file_for_two_flags_is_refused(void **state)
 {
@@ -208,6 +207,7 @@ static void one_file_for_two_flags_is_refused(void **state)
     assert_non_null(strstr(text, "--save none-here and --csv ./none-here are one file"));
 }
 
+/* What nobody can read was not done. */
 static void output_that_cannot_be_written_is_a_failure(void **state)
 {
     static const char *const runs[][2] = {{"fit_line", ""},

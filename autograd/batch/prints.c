@@ -15,8 +15,10 @@ enum { CLEARED, STEPPED };
 
 static void drop(tl_prints *p)
 {
-    for (int i = 0; i < p->n; i++)
+    for (int i = 0; i < p->n; i++) {
         tl_free_raw(p->print[i].node);
+        tl_free_raw(p->print[i].draw);
+    }
     p->n = 0;
 }
 
@@ -32,13 +34,19 @@ static tl_status keep(tl_at at, tl_print x)
 {
     tl_prints *p = &at.tape->prints;
     uint64_t *node = x.node == NULL ? NULL : tl_calloc((size_t)x.n + 1, sizeof *node);
-    if ((x.node != NULL && node == NULL) || !tl_grow(&p->print, &p->cap, p->n, sizeof *p->print)) {
+    tl_shape *draw = x.n_draws <= 0 ? NULL : tl_calloc((size_t)x.n_draws, sizeof *draw);
+    if ((x.node != NULL && node == NULL) || (x.n_draws > 0 && draw == NULL) ||
+        !tl_grow(&p->print, &p->cap, p->n, sizeof *p->print)) {
         tl_free_raw(node);
+        tl_free_raw(draw);
         return tl_tape_fail(at, TL_ENOMEM, "no memory to note a program of %u nodes", x.n);
     }
     if (node != NULL)
         memcpy(node, x.node, x.n * sizeof *node);
+    if (draw != NULL)
+        memcpy(draw, x.draw, (size_t)x.n_draws * sizeof *draw);
     x.node = node;
+    x.draw = draw;
     x.generation = at.tape->generation;
     x.recorded = at.tape->n_nodes;
     p->print[p->n++] = x;
@@ -139,26 +147,37 @@ static uint64_t print_uses(const tl_walk *w)
     return h | 1;
 }
 
-/* A number for the draws below the root, by the sizes that tell which of a sample's elements is
- * drawn by which number: all but that of its first dim, which alone may be padded. *first: the
- * first that has such sizes; NULL: none. */
-static tl_status print_draws(const tl_walk *w, uint64_t *draws, const tl_node **first)
+/* Notes the draws below the root. by: their nodes. */
+static tl_status print_draws(const tl_walk *w, tl_print *x, const tl_node ***by)
 {
     uint32_t *order, n;
-    *first = NULL;
-    *draws = 1;
     TL_TRY(tl_canonical_order(w->t, w->y, TL_TO_ALL, &order, &n));
+    x->draw = tl_tape_room(w->t, n, sizeof *x->draw);
+    *by = tl_tape_room(w->t, n, sizeof **by);
+    TL_TRY(tl_error_status(w->t));
+    x->n_draws = 0;
     for (uint32_t i = 0; i < n; i++) {
         const tl_node *d = &w->t->node[order[i]];
-        const tl_array *y = &tl_values_at(&w->t->values, d->out)->a;
-        if (!(d->op->traits & TL_RANDOM) || y->ndim < 3)
+        if (!(d->op->traits & TL_RANDOM))
             continue;
-        *first = *first == NULL ? d : *first;
-        for (int k = 2; k < y->ndim; k++)
-            *draws = tl_mix(*draws, (uint64_t)y->dim[k]);
+        x->draw[x->n_draws] = tl_array_shape(&tl_values_at(&w->t->values, d->out)->a);
+        (*by)[x->n_draws++] = d;
     }
-    *draws |= 1;
     return TL_OK;
+}
+
+/* Whether an element that two draws of these shapes both have is drawn by other numbers: its number
+ * in its sample counts along all dims but axis 0. */
+static bool drawn_apart(const tl_shape *x, const tl_shape *y)
+{
+    int64_t sx = 1, sy = 1;
+    bool apart = false;
+    for (int d = x->ndim - 1; d > 0 && x->ndim == y->ndim; d--) {
+        apart |= sx != sy && x->dim[d] > 1 && y->dim[d] > 1;
+        sx *= x->dim[d];
+        sy *= y->dim[d];
+    }
+    return apart && x->dim[0] > 0 && y->dim[0] > 0;
 }
 
 static bool alike(const tl_print *x, const tl_print *y)
@@ -192,13 +211,11 @@ static tl_status check_reset(tl_at at, int k, const tl_print *last, uint32_t fir
 }
 
 /* Under TL_STRICT: an error if call k, whose nodes are those of the micro-batches before, has sizes
- * that show in its bits. drawn: its first draw of rows; NULL: it is of a graph. */
+ * that show in its bits. drawn: the nodes of its draws; NULL: it is of a graph. */
 static tl_status sizes_meet(tl_at at, int k, const tl_print *x, const tl_print *before,
-                            const tl_node *drawn)
+                            const tl_node **drawn)
 {
     char text[TL_CHANGER_TEXT];
-    const tl_changer by = drawn == NULL ? (tl_changer){.what = "one in a graph"}
-                                        : (tl_changer){drawn->op->name, drawn->file, drawn->line};
     if (x->uses != 0 && before->uses != 0 && x->uses != before->uses)
         return tl_tape_fail(at, TL_EUSAGE,
                             "tl_backward: TL_STRICT: call %d sees a parameter otherwise than in "
@@ -206,20 +223,26 @@ static tl_status sizes_meet(tl_at at, int k, const tl_print *x, const tl_print *
                             "copy, for some sizes only: its sums are finished apart; see it alike "
                             "in all, or pass .ragged = true",
                             k + 1);
-    if (x->draws != 0 && before->draws != 0 && x->draws != before->draws)
+    for (int i = 0; i < x->n_draws && x->n_draws == before->n_draws; i++) {
+        if (!drawn_apart(&x->draw[i], &before->draw[i]))
+            continue;
+        const tl_changer by = drawn == NULL ? (tl_changer){.what = "in a graph"}
+                                            : (tl_changer){drawn[i]->op->name, drawn[i]->file,
+                                                           drawn[i]->line};
         return tl_tape_fail(
             at, TL_EUSAGE,
             "tl_backward: TL_STRICT: call %d draws random numbers (%s) for samples of other inner "
             "sizes than the micro-batches before; an element's number counts along all dims of its "
-            "sample, of which only the first may be padded: transpose that there, pad all alike, "
-            "or pass .ragged = true",
+            "sample, of which only the first may be padded: bring the padded dim there, pad all "
+            "alike, or pass .ragged = true",
             k + 1, tl_changer_text(text, by));
+    }
     return TL_OK;
 }
 
 /* Compares x, the print of call k of this micro-batch, with that of earlier micro-batches; the
  * first to make that call leaves its print. order: the nodes of x; NULL: x is of a graph. */
-static tl_status meet(tl_at at, int k, tl_print x, const uint32_t *order, const tl_node *drawn)
+static tl_status meet(tl_at at, int k, tl_print x, const uint32_t *order, const tl_node **drawn)
 {
     tl_tape *t = at.tape;
     tl_prints *p = &t->prints;
@@ -256,8 +279,9 @@ static tl_status meet(tl_at at, int k, tl_print x, const uint32_t *order, const 
                         "%u, %s, where one before had %u nodes; %s",
                         i, x.n, tl_changer_text(text, there), before->n,
                         node != NULL && reads_derived(t, node)
-                            ? "what it reads is made of parameters and must be the same in all: "
-                              "make one as large as any needs, and take views of it (tl_slice)"
+                            ? ".ragged = true allows it, but where what it reads is made of "
+                              "parameters and as long as the micro-batch, make one as large as any "
+                              "needs, and take views of it (tl_slice)"
                             : ".ragged = true allows it");
 }
 
@@ -299,9 +323,11 @@ uint64_t tl_print_made(tl_tape *l, tl_tensor x)
 tl_status tl_prints_check(tl_walk *w)
 {
     tl_tape *t = w->t;
-    tl_print x = {.ragged = w->opt.ragged, .apart = tl_peek(t, w->y)->batch == TL_FREE};
+    tl_print x = {.ragged = w->opt.ragged,
+                  .apart = tl_peek(t, w->y)->batch == TL_FREE,
+                  .n_draws = -1};
     uint32_t *order, *place;
-    const tl_node *drawn = NULL;
+    const tl_node **drawn = NULL;
     const tl_value *c = tl_peek(t, w->opt.cotangent);
     if (t->now.mode & TL_STRICT && c != NULL && (c->batch == TL_TOTAL || c->batch == TL_MIXED))
         return tl_tape_fail(w->at, TL_EUSAGE,
@@ -315,7 +341,7 @@ tl_status tl_prints_check(tl_walk *w)
     x.uses = t->now.mode & TL_STRICT ? print_uses(w) : 0;
     TL_TRY(tl_error_status(t));
     if (t->now.mode & TL_STRICT)
-        TL_TRY(print_draws(w, &x.draws, &drawn));
+        TL_TRY(print_draws(w, &x, &drawn));
     const int k = t->recorder != NULL ? t->prints.n : t->calls; /* in a trace marks count, too */
     TL_TRY(check_reset(w->at, k, &x, w->first_node));
     return t->recorder != NULL ? keep(w->at, x) : meet(w->at, k, x, order, drawn);

@@ -100,16 +100,17 @@ static void say_inputs(report *s, const tl_tape *t, const tl_node *n)
     }
 }
 
-/* Whether n looks up, by numbers of samples, in what holds none. */
+/* Whether n looks up, by numbers of samples, in what is free of the batch. */
 static bool looks_up(const tl_tape *t, const tl_node *n)
 {
-    bool rows = false, ids = false; /* an input of floats is per sample, one of numbers is */
+    bool rows = false, ids = false, table = false; /* of samples: floats, numbers; of none */
     for (int i = 0; i < n->n_in; i++) {
         const tl_value *v = tl_peek(t, n->in[i]);
+        table |= v != NULL && v->batch == TL_FREE;
         if (v != NULL && v->batch >= 0)
             *(tl_dtype_is_float(v->a.dtype) ? &rows : &ids) = true;
     }
-    return ids && !rows;
+    return ids && table && !rows;
 }
 
 /* Whether n is to blame that gradients behind it depend on the split into micro-batches, and why.
@@ -152,8 +153,10 @@ static bool blames(tl_tape *t, const tl_node *n, char why[TL_MESSAGE_MAX])
             line(&s, "uses what %s (%.90s:%d) made %s:", name_of(name, by),
                  by->file != NULL ? by->file : "?", by->line,
                  !has_rule(by->op) ? "without a rule for the batch"
-                 : looks_up(t, by) ? "by numbers of the samples (tl_embedding keeps samples apart)"
-                                   : "of all samples together");
+                 : looks_up(t, by)
+                     ? "by numbers of the samples (tl_embedding keeps samples apart)"
+                     : "of all samples together (data that hold none: tl_constant, or TL_FREE "
+                       "by tl_batch_axis)");
         else if (!has_rule(op))
             line(&s, "states no rule for the batch:");
         else
@@ -168,8 +171,8 @@ static bool blames(tl_tape *t, const tl_node *n, char why[TL_MESSAGE_MAX])
                      ? "looks up by numbers of the samples what is free of the batch (tl_embedding "
                        "keeps samples apart)"
                  : op->traits & TL_POINTWISE
-                     ? "mixes samples: they lie along different axes of its inputs (what holds "
-                       "none, say by tl_constant or by tl_batch_axis as TL_FREE)"
+                     ? "mixes samples: they lie along different axes of its inputs (for "
+                       "data that hold no samples, tl_constant, or TL_FREE by tl_batch_axis)"
                      : "mixes samples, or counts them (for a mean, give the count of the whole "
                        "batch, .count, or take a sum and divide it by that)");
         say_inputs(&s, t, n);

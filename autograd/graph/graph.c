@@ -248,6 +248,8 @@ static tl_status record(tl_graph *g, tl_at at, tl_program *f, const tl_tensor *i
 /* Makes the graph from the recorded program, in this order (internal.h). */
 static tl_status compile(tl_graph *g)
 {
+    g->t->busy = 1; /* what is recorded from here on is no program's, which another thread's error
+                     * of the model stops */
     tl_graph_keys_forward(g);
     TL_TRY(tl_graph_replaces(g, false));
     TL_TRY(tl_graph_rebuild(g, false));

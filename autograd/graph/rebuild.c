@@ -187,6 +187,7 @@ tl_tape *tl_graph_again(tl_graph *g, bool whole, const tl_splice *splice, tl_ten
         return NULL;
     }
     const size_t n_values = atomic_load(&src->values.count);
+    dst->busy = 1; /* as in compile() */
     copier c = {.to = {.dst = dst, .src = src, .leaf = copy_leaf, .ctx = &c.to}, .splice = splice};
     g->tracing->whole = whole;
     tl_postorder_begin(&c.order, src, follow, &c);

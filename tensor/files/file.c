@@ -120,13 +120,15 @@ static uint64_t random_bits(void)
 int tl_file_open(const char *path, int flags, mode_t mode)
 {
     int held[STDERR_FILENO + 1], n = 0, fd = -1;
-    /* Where one of them is closed, it is taken first, for reading: what is printed goes nowhere. */
+    /* Those of stdin, stdout and stderr that are closed are opened first, for reading: what is
+     * printed meanwhile goes nowhere. */
     for (int i = 0; i <= STDERR_FILENO; i++)
         if (fcntl(i, F_GETFD) < 0 && (held[n] = open("/dev/null", O_RDONLY | O_CLOEXEC)) >= 0)
             n++;
     fd = open(path, flags | O_CLOEXEC, mode);
     int e = errno;
-    if (fd >= 0 && fd <= STDERR_FILENO) { /* /dev/null is not there */
+    if (fd >= 0 &&
+        fd <= STDERR_FILENO) { /* no /dev/null, or another thread has closed one just now */
         const int low = fd;
         fd = fcntl(low, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
         e = errno;
@@ -291,19 +293,18 @@ static tl_status failed(const tl_writer *w, tl_err *err)
  * SIGXFSZ, which would end the process: it is taken away again, and the error remains. */
 static ssize_t put_some(int fd, const void *p, size_t n)
 {
-    const struct timespec at_once = {0, 0};
-    sigset_t one, before, waiting;
+    sigset_t one, mask, before, after;
+    int signal;
     sigemptyset(&one);
     sigaddset(&one, SIGXFSZ);
-    sigemptyset(&waiting);
-    sigpending(&waiting);
-    pthread_sigmask(SIG_BLOCK, &one, &before);
+    sigpending(&before);
+    pthread_sigmask(SIG_BLOCK, &one, &mask);
     const ssize_t put = write(fd, p, n);
     const int e = errno;
-    if (put < 0 && e == EFBIG && !sigismember(&waiting, SIGXFSZ))
-        while (sigtimedwait(&one, NULL, &at_once) < 0 && errno == EINTR)
-            ;
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    sigpending(&after);
+    if (sigismember(&after, SIGXFSZ) && !sigismember(&before, SIGXFSZ))
+        sigwait(&one, &signal);
+    pthread_sigmask(SIG_SETMASK, &mask, NULL);
     errno = e;
     return put;
 }

@@ -200,7 +200,8 @@ static void G(block)(const tl_gemm_block *g)
                     G(prefetch)(t.c + rows * g->rsc, g->csc, cols, rows);
             }
             if (i == 0 && g->b_beside && !g->b_packed && j + cols < g->n)
-                G(prefetch_strip)(b + cols, g->brs, g->k, cols);
+                G(prefetch_strip)
+            (b + cols, g->brs, g->k, g->n - j - cols < cols ? g->n - j - cols : cols);
             G(panel)(&t, rows, cols, g->csc);
         }
     }

@@ -14,11 +14,11 @@
 
 /* Multiplies `rows` rows by `groups` times LANES columns, reading a cache line of each line at a
  * time. Lines from beyond the second cache (far) are copied first, since those that are a power of
- * two apart share sets of the first cache; halves (of 2 bytes) are widened on the way, and halves
- * of any place are treated as far. They are also prefetched, further along the line or at the start
- * of the next columns' lines: they are too many streams for the hardware prefetcher. Inlined, so
- * that rows, groups, far and halves are constants. Loops over acc have literal bounds: clang keeps
- * acc in memory if a bound is a parameter. */
+ * two apart share sets of the first cache; halves (of 2 bytes) are widened on the way. They are
+ * also prefetched, further along the line or at the start of the next columns' lines: they are too
+ * many streams for the hardware prefetcher. Inlined, so that rows, groups, far and halves are
+ * constants. Loops over acc have literal bounds: clang keeps acc in memory if a bound is a
+ * parameter. */
 static inline __attribute__((always_inline)) void G(lines_tile)(const G(tile) * t,
                                                                 const tl_gemm_type type,
                                                                 const int rows, const int groups,
@@ -82,18 +82,18 @@ static inline __attribute__((always_inline)) void G(lines_tile)(const G(tile) * 
 static void G(lines_rows)(const G(tile) * t, tl_gemm_type type, int64_t rows, int groups, bool far)
 {
     const tl_gemm_type own = sizeof(G(elem)) == 4 ? TL_GEMM_F32 : TL_GEMM_F64;
-#define ROWS(n, most)                                     \
-    case n:                                               \
-        if (type != own && groups == 1)                   \
-            G(lines_tile)(t, type, n, 1, false, true);    \
-        else if (type != own)                             \
-            G(lines_tile)(t, type, n, most, true, true);  \
-        else if (groups == 1)                             \
-            G(lines_tile)(t, own, n, 1, false, false);    \
-        else if (far)                                     \
-            G(lines_tile)(t, own, n, most, true, false);  \
-        else                                              \
-            G(lines_tile)(t, own, n, most, false, false); \
+#define ROWS(n, most)                                           \
+    case n:                                                     \
+        if (sizeof(G(elem)) == 4 && type != own && groups == 1) \
+            G(lines_tile)(t, type, n, 1, false, true);          \
+        else if (sizeof(G(elem)) == 4 && type != own)           \
+            G(lines_tile)(t, type, n, most, true, true);        \
+        else if (groups == 1)                                   \
+            G(lines_tile)(t, own, n, 1, false, false);          \
+        else if (far)                                           \
+            G(lines_tile)(t, own, n, most, true, false);        \
+        else                                                    \
+            G(lines_tile)(t, own, n, most, false, false);       \
         break
     switch (rows) {
         ROWS(1, 4);

@@ -358,7 +358,7 @@ class Tensor:
             raise TypeError("ids of I64 are wanted as an index; for a mask use where, masked_fill "
                             "or a product: the shape of a selection would depend on values")
         shape = self.shape
-        if dim == 0 and self.dtype not in (EXPORTS["I64"], EXPORTS["BOOL"]):
+        if dim == 0:
             y = self.reshape([shape[0], int(np.prod(shape[1:]))]).embedding(ids)
         else:
             y = self.index_select(dim, ids.reshape([int(np.prod(ids.shape))]))
