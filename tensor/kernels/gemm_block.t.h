@@ -199,9 +199,9 @@ static void G(block)(const tl_gemm_block *g)
                 else
                     G(prefetch)(t.c + rows * g->rsc, g->csc, cols, rows);
             }
-            if (i == 0 && g->b_beside && !g->b_packed && j + cols < g->n)
-                G(prefetch_strip)
-            (b + cols, g->brs, g->k, g->n - j - cols < cols ? g->n - j - cols : cols);
+            const int64_t left = i == 0 && g->b_beside && !g->b_packed ? g->n - j - cols : 0;
+            if (left > 0)
+                G(prefetch_strip)(b + cols, g->brs, g->k, left < cols ? left : cols);
             G(panel)(&t, rows, cols, g->csc);
         }
     }
