@@ -208,8 +208,10 @@ static tl_status record(tl_graph *g, tl_at at, tl_program *f, const tl_tensor *i
 {
     for (int i = 0; i < g->n_in; i++) {
         const tl_value *v = tl_deref(at, in[i], "tl_trace");
-        if (v == NULL)
-            return tl_error_status(at.tape);
+        if (v == NULL) {
+            const tl_status s = tl_error_status(at.tape); /* the model's may be cleared by now */
+            return tl_tape_stopped(at.tape, s == TL_OK ? TL_ESTALE : s);
+        }
         const tl_shape s = tl_array_shape(&v->a);
         const tl_array a = tl_array_make(v->a.dtype, &s, NULL);
         const int same = twin(in, i);
@@ -232,8 +234,9 @@ static tl_status record(tl_graph *g, tl_at at, tl_program *f, const tl_tensor *i
     g->t->prints = (tl_prints){0};
     if (u->head.err.status != TL_OK)
         return tl_fail(&g->head.err, u->head.err.status, "%s", u->head.err.message);
-    if (tl_failed(g->t))
-        return tl_fail(&g->head.err, tl_error_status(g->t), "%s", tl_error(g->t));
+    const tl_status s = tl_error_status(g->t); /* once: another thread may clear the model's */
+    if (s != TL_OK)
+        return tl_fail(&g->head.err, s, "%s", tl_error(g->t));
     for (int i = 0; i < g->n_out; i++) {
         if (tl_is_none(g->out[i]))
             return tl_fail(&g->head.err, TL_EUSAGE,
