@@ -154,7 +154,7 @@ typedef struct {
     bool ragged;
     bool apart;     /* its root depends on no sample */
     uint64_t uses;  /* of parameters, under TL_STRICT; 0: not known */
-    int n_draws;    /* below its root, under TL_STRICT; -1: not known */
+    int n_draws;    /* below its root, under TL_STRICT */
     tl_shape *draw; /* their results' */
     uint64_t *node;
 } tl_print;

@@ -29,18 +29,25 @@ tl_rng_key tl_rng_stream(uint64_t seed, const char *name)
     return key;
 }
 
+static inline void round_of(uint32_t *c0, uint32_t *c1, uint32_t *c2, uint32_t *c3, uint32_t k0,
+                            uint32_t k1)
+{
+    const uint64_t p0 = (uint64_t)0xD2511F53u * *c0, p1 = (uint64_t)0xCD9E8D57u * *c2;
+    *c0 = (uint32_t)(p1 >> 32) ^ *c1 ^ k0;
+    *c1 = (uint32_t)p1;
+    *c2 = (uint32_t)(p0 >> 32) ^ *c3 ^ k1;
+    *c3 = (uint32_t)p0;
+}
+
+/* The key of round i. */
+static inline uint32_t key0(const uint32_t k[2], int i) { return k[0] + (uint32_t)i * 0x9E3779B9u; }
+static inline uint32_t key1(const uint32_t k[2], int i) { return k[1] + (uint32_t)i * 0xBB67AE85u; }
+
 void tl_philox4x32(uint32_t out[4], const uint32_t c[4], const uint32_t k[2])
 {
-    uint32_t c0 = c[0], c1 = c[1], c2 = c[2], c3 = c[3], k0 = k[0], k1 = k[1];
-    for (int i = 0; i < ROUNDS; i++) {
-        uint64_t p0 = (uint64_t)0xD2511F53u * c0, p1 = (uint64_t)0xCD9E8D57u * c2;
-        c0 = (uint32_t)(p1 >> 32) ^ c1 ^ k0;
-        c1 = (uint32_t)p1;
-        c2 = (uint32_t)(p0 >> 32) ^ c3 ^ k1;
-        c3 = (uint32_t)p0;
-        k0 += 0x9E3779B9u;
-        k1 += 0xBB67AE85u;
-    }
+    uint32_t c0 = c[0], c1 = c[1], c2 = c[2], c3 = c[3];
+    for (int i = 0; i < ROUNDS; i++)
+        round_of(&c0, &c1, &c2, &c3, key0(k, i), key1(k, i));
     out[0] = c0;
     out[1] = c1;
     out[2] = c2;
@@ -59,7 +66,7 @@ enum { TOGETHER = 8 };
 static int blocks(uint32_t w[4 * TOGETHER], size_t n, tl_rng_key key, uint64_t a, uint64_t b,
                   int shift)
 {
-    uint32_t c0[TOGETHER], c1[TOGETHER], c2[TOGETHER], c3[TOGETHER], k0 = key.k[0], k1 = key.k[1];
+    uint32_t c0[TOGETHER], c1[TOGETHER], c2[TOGETHER], c3[TOGETHER];
     if (n < TOGETHER) {
         for (size_t l = 0; l < n; l++)
             block(w + 4 * l, key, a, (b + (l << shift)) >> shift);
@@ -72,14 +79,9 @@ static int blocks(uint32_t w[4 * TOGETHER], size_t n, tl_rng_key key, uint64_t a
         c2[l] = (uint32_t)a;
         c3[l] = (uint32_t)(a >> 32);
     }
-    for (int i = 0; i < ROUNDS; i++, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u)
-        for (int l = 0; l < TOGETHER; l++) {
-            const uint64_t p0 = (uint64_t)0xD2511F53u * c0[l], p1 = (uint64_t)0xCD9E8D57u * c2[l];
-            c0[l] = (uint32_t)(p1 >> 32) ^ c1[l] ^ k0;
-            c1[l] = (uint32_t)p1;
-            c2[l] = (uint32_t)(p0 >> 32) ^ c3[l] ^ k1;
-            c3[l] = (uint32_t)p0;
-        }
+    for (int i = 0; i < ROUNDS; i++)
+        for (int l = 0; l < TOGETHER; l++)
+            round_of(&c0[l], &c1[l], &c2[l], &c3[l], key0(key.k, i), key1(key.k, i));
     for (int l = 0; l < TOGETHER; l++) {
         w[4 * l + 0] = c0[l];
         w[4 * l + 1] = c1[l];
@@ -160,13 +162,22 @@ double tl_rng_normal64(tl_rng_key key, uint64_t a, uint64_t b)
     return x;
 }
 
+/* The blocks of n draws from b on, or of the first of them. *skip: draws of the first block that
+ * come before b. Returns how many follow them. */
+static size_t draws(uint32_t w[4 * TOGETHER], size_t n, tl_rng_key key, uint64_t a, uint64_t b,
+                    int shift, size_t *skip)
+{
+    const size_t each = (size_t)1 << shift;
+    *skip = b % each;
+    const size_t there = each * (size_t)blocks(w, (*skip + n + each - 1) / each, key, a, b, shift);
+    return there - *skip < n ? there - *skip : n;
+}
+
 void tl_rng_fill_uniform32(float *out, size_t n, tl_rng_key key, uint64_t a, uint64_t b)
 {
-    for (size_t i = 0, m; out != NULL && i < n; i += m, b += m) {
-        uint32_t w[4 * TOGETHER];
-        const size_t skip = b % 4,
-                     most = 4 * (size_t)blocks(w, (skip + n - i + 3) / 4, key, a, b, 2);
-        m = most - skip < n - i ? most - skip : n - i;
+    uint32_t w[4 * TOGETHER];
+    for (size_t i = 0, m, skip; out != NULL && i < n; i += m) {
+        m = draws(w, n - i, key, a, b + i, 2, &skip);
         for (size_t k = 0; k < m; k++)
             out[i + k] = uniform32_of(w[skip + k]);
     }
@@ -174,11 +185,9 @@ void tl_rng_fill_uniform32(float *out, size_t n, tl_rng_key key, uint64_t a, uin
 
 void tl_rng_fill_uniform64(double *out, size_t n, tl_rng_key key, uint64_t a, uint64_t b)
 {
-    for (size_t i = 0, m; out != NULL && i < n; i += m, b += m) {
-        uint32_t w[4 * TOGETHER];
-        const size_t skip = b % 2,
-                     most = 2 * (size_t)blocks(w, (skip + n - i + 1) / 2, key, a, b, 1);
-        m = most - skip < n - i ? most - skip : n - i;
+    uint32_t w[4 * TOGETHER];
+    for (size_t i = 0, m, skip; out != NULL && i < n; i += m) {
+        m = draws(w, n - i, key, a, b + i, 1, &skip);
         for (size_t k = 0; k < m; k++)
             out[i + k] = uniform64_of(pair_of(w, (int)(skip + k)));
     }

@@ -34,7 +34,7 @@ static tl_status keep(tl_at at, tl_print x)
 {
     tl_prints *p = &at.tape->prints;
     uint64_t *node = x.node == NULL ? NULL : tl_calloc((size_t)x.n + 1, sizeof *node);
-    tl_shape *draw = x.n_draws <= 0 ? NULL : tl_calloc((size_t)x.n_draws, sizeof *draw);
+    tl_shape *draw = x.n_draws == 0 ? NULL : tl_calloc((size_t)x.n_draws, sizeof *draw);
     if ((x.node != NULL && node == NULL) || (x.n_draws > 0 && draw == NULL) ||
         !tl_grow(&p->print, &p->cap, p->n, sizeof *p->print)) {
         tl_free_raw(node);
@@ -78,24 +78,16 @@ static bool passes_on(const tl_tape *t, const tl_node *n)
     return tl_passes_on(n) || (undoes && axis != TL_TOTAL && axis != TL_MIXED);
 }
 
-/* What a node reads where x is its input. */
-static tl_tensor read_by(const tl_tape *t, tl_tensor x)
-{
-    for (const tl_node *n; (n = tl_maker(t, x)) != NULL && passes_on(t, n);)
-        x = n->in[0];
-    return x;
-}
-
 /* Whether node n reads a derived value. */
 static bool reads_derived(const tl_tape *t, const tl_node *n)
 {
+    bool reads = false;
     for (int k = 0; k < n->n_in; k++) {
-        const tl_value *v = tl_peek(t, read_by(t, n->in[k]));
-        if (v != NULL && v->node >= 0 && v->needs_grad && v->fixed &&
-            !tl_values_at(&t->values, n->out)->fixed)
-            return true;
+        const tl_tensor leaf = tl_accumulates(t, n, k);
+        const tl_value *v = tl_is_none(leaf) ? NULL : tl_peek(t, leaf);
+        reads |= v != NULL && v->node >= 0;
     }
-    return false;
+    return reads;
 }
 
 /* A number for what a node reads: x is one of its inputs, y its output. place[i]: the position in
@@ -104,7 +96,8 @@ static uint64_t print_of_input(const tl_walk *w, tl_tensor x, const tl_value *y,
                                const uint32_t *place)
 {
     const tl_tape *t = w->t;
-    x = read_by(t, x);
+    for (const tl_node *n; (n = tl_maker(t, x)) != NULL && passes_on(t, n);)
+        x = n->in[0];
     const tl_value *v = tl_peek(t, x);
     if (v == NULL)
         return 1;
@@ -155,7 +148,6 @@ static tl_status print_draws(const tl_walk *w, tl_print *x, const tl_node ***by)
     x->draw = tl_tape_room(w->t, n, sizeof *x->draw);
     *by = tl_tape_room(w->t, n, sizeof **by);
     TL_TRY(tl_error_status(w->t));
-    x->n_draws = 0;
     for (uint32_t i = 0; i < n; i++) {
         const tl_node *d = &w->t->node[order[i]];
         if (!(d->op->traits & TL_RANDOM))
@@ -323,9 +315,7 @@ uint64_t tl_print_made(tl_tape *l, tl_tensor x)
 tl_status tl_prints_check(tl_walk *w)
 {
     tl_tape *t = w->t;
-    tl_print x = {.ragged = w->opt.ragged,
-                  .apart = tl_peek(t, w->y)->batch == TL_FREE,
-                  .n_draws = -1};
+    tl_print x = {.ragged = w->opt.ragged, .apart = tl_peek(t, w->y)->batch == TL_FREE};
     uint32_t *order, *place;
     const tl_node **drawn = NULL;
     const tl_value *c = tl_peek(t, w->opt.cotangent);
