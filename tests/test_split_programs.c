@@ -489,6 +489,29 @@ static void sizes_that_number_draws_alike_are_allowed(void **unused)
     }
 }
 
+/* NUMERICS 12.7: a padded inner dim shows in a row of several dims, and not in one sum after the
+ * other. */
+static void padding_lies_at_the_ends_of_rows(void **unused)
+{
+    enum { CHANNELS = 3, SHORT = 37, LONG = 50 };
+    static float x[CHANNELS][LONG];
+    (void)unused;
+    tl_tape *t = tl_tape_new(NULL);
+    for (int c = 0; c < CHANNELS; c++)
+        for (int i = 0; i < SHORT; i++)
+            x[c][i] = 1 / (float)(1 + i + 40 * c);
+    tl_tensor padded = tl_data(t, x, TL_F32, TL_DIMS(1, CHANNELS, LONG)),
+              bare = tl_contiguous(t, tl_slice(t, padded, 2, 0, SHORT, 1)), y[2][2];
+    for (int k = 0; k < 2; k++) {
+        const tl_tensor z = k ? padded : bare;
+        y[k][0] = tl_sum(t, tl_sum(t, z, TL_DIMS(2), false), TL_DIMS(1), false);
+        y[k][1] = tl_sum(t, z, TL_DIMS(1, 2), false);
+    }
+    expect_same(t, y[0][0], y[1][0], "one dim after the other");
+    assert_true(element_of(t, y[0][1], 0) != element_of(t, y[1][1], 0));
+    tl_free(t);
+}
+
 /* A table that is as long as a micro-batch is another value in each. */
 static void a_table_of_other_lengths_is_told_its_mend(void **unused)
 {
@@ -545,6 +568,7 @@ const struct CMUnitTest tl_tests_split_programs[] = {
     cmocka_unit_test(any_split_gives_one_hash),
     cmocka_unit_test(a_weight_is_seen_alike_in_all_micro_batches),
     cmocka_unit_test(draws_count_along_the_dims_of_a_sample),
+    cmocka_unit_test(padding_lies_at_the_ends_of_rows),
     cmocka_unit_test(sizes_that_number_draws_alike_are_allowed),
     cmocka_unit_test(a_table_of_other_lengths_is_told_its_mend),
     cmocka_unit_test(a_penalty_counts_once),
