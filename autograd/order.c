@@ -18,6 +18,23 @@ const tl_node *tl_view_at(const tl_tape *t, tl_tensor x)
     return n != NULL && (n->op->traits & (TL_VIEW | TL_REPEATS)) == TL_VIEW ? n : NULL;
 }
 
+tl_status tl_view_offset(const tl_node *n, const tl_array *of, int64_t *offset, tl_err *err)
+{
+    tl_array in = *of, out = {0};
+    const tl_array *ins = &in;
+    tl_err e = {.status = TL_OK};
+    tl_call c = {
+        .op = n->op, .attrs = n->attrs, .n_in = 1, .n_out = 1, .in = &ins, .out = &out, .err = &e};
+    in.data = &c; /* any address but NULL */
+    tl_status s = n->op->shape(&c);
+    s = s == TL_OK ? tl_view_check(&out, &in, !(n->op->traits & TL_REPEATS), &e) : s;
+    if (s != TL_OK)
+        return tl_fail(err, s, "%s: its shape rule fails when it is asked again: %s", n->op->name,
+                       e.message);
+    *offset += (int64_t)((uintptr_t)out.data - (uintptr_t)in.data);
+    return TL_OK;
+}
+
 tl_tensor tl_leaf_under(const tl_tape *t, tl_tensor x)
 {
     x = tl_behind(t, x, TL_VIEW, TL_REPEATS);

@@ -7,6 +7,9 @@
 
 /* The node that made x, if it is a view that shows no element twice; else NULL. */
 const tl_node *tl_view_at(const tl_tape *t, tl_tensor x);
+/* Adds to *offset how many bytes behind the first element of its input, `of`, that of view n lies,
+ * by the op's shape rule, which only moves an address: there need be nothing. */
+tl_status tl_view_offset(const tl_node *n, const tl_array *of, int64_t *offset, tl_err *err);
 /* The leaf that x is, or shows through such views; TL_NONE if there is none. */
 tl_tensor tl_leaf_under(const tl_tape *t, tl_tensor x);
 /* Where the gradient of input k of n accumulates: a leaf, or a fixed value of which n makes an

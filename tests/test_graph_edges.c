@@ -597,45 +597,60 @@ static void updates_are_counted_though_the_run_fails(void **state)
 
 /* ---- views ---- */
 
+enum { PARAMETER, MADE_ONCE, MADE_TWICE };
+
+static tl_tensor has_halves(tl_tape *t, int made)
+{
+    tl_model *m = tl_tape_model(t);
+    if (made == PARAMETER)
+        return tl_param(t, m, "w", TL_F32, TL_DIMS(8, 3), TL_INIT_NORMAL, 1);
+    return tl_matmul(t, tl_param(t, m, "v", TL_F32, TL_DIMS(8, 2), TL_INIT_NORMAL, 1),
+                     tl_param(t, m, "w", TL_F32, TL_DIMS(2, 3), TL_INIT_NORMAL, 1));
+}
+
 static void uses_halves(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int m, void *ctx)
 {
-    tl_tensor w = tl_param(t, tl_tape_model(t), "w", TL_F32, TL_DIMS(8, 3), TL_INIT_NORMAL, 1);
-    (void)n, (void)m, (void)ctx;
+    const int made = *(const int *)ctx;
+    tl_tensor w = has_halves(t, made), v = made == MADE_TWICE ? has_halves(t, made) : w;
+    (void)n, (void)m;
     tl_tensor y = tl_matmul(t, in[0], tl_slice(t, w, 0, 0, 4, 1)),
-              z = tl_matmul(t, in[1], tl_slice(t, w, 0, 4, 8, 1));
+              z = tl_matmul(t, in[1], tl_slice(t, v, 0, 4, 8, 1));
     out[0] = tl_add(t, tl_sum(t, tl_square(t, y), TL_ALL, false),
                     tl_sum(t, tl_square(t, z), TL_ALL, false));
     tl_backward(t, out[0]);
 }
 
-/* Two halves of a parameter that do not overlap, by other numbers of rows: a sum each. */
-static void halves_of_a_parameter_have_sums_of_their_own(void **state)
+/* Two halves, which do not overlap, of a parameter or of what is made of two, by other numbers of
+ * rows: a sum each, wherever they lie. */
+static void halves_have_sums_of_their_own(void **state)
 {
     float x[5 * 6 * 4], z[3 * 4];
-    char hash[2][65];
     (void)state;
     for (int i = 0; i < 120; i++)
         x[i] = (float)(i * 37 % 101 - 50) / 77;
     for (int i = 0; i < 12; i++)
         z[i] = (float)(i * 29 % 31 - 15) / 13;
-    for (int compiled = 0; compiled < 2; compiled++) {
+    char hash[6][65];
+    for (int i = 0; i < 6; i++) {
+        int made = i / 2;
         tl_model *m = tl_model_new(.seed = 1);
         tl_tape *t = tl_tape_new(m);
-        tl_compiled *c = tl_compile(t, uses_halves, 1, NULL);
+        tl_compiled *c = tl_compile(t, uses_halves, 1, &made);
         tl_tensor in[2] = {tl_data(t, x, TL_F32, TL_DIMS(5, 6, 4)),
                            tl_data(t, z, TL_F32, TL_DIMS(3, 4))},
                   out;
         tl_batch_axis(t, in[0], 1);
         tl_batch_axis(t, in[1], TL_FREE);
-        if (compiled)
+        if (i % 2)
             tl_run(c, in, 2, &out);
         else
-            uses_halves(t, in, 2, &out, 1, NULL);
-        tl_sha256(t, tl_grad(t, tl_model_find(m, "w")), hash[compiled]);
+            uses_halves(t, in, 2, &out, 1, &made);
+        tl_sha256(t, tl_grad(t, tl_model_find(m, "w")), hash[i]);
         assert_false(tl_failed(t));
         tl_free(c, t, m);
     }
-    assert_string_equal(hash[0], hash[1]);
+    for (int i = 0; i < 6; i++)
+        assert_string_equal(hash[i], hash[i < 2 ? 0 : 2]);
 }
 
 static void turns_often(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int m, void *ctx)
@@ -1032,7 +1047,7 @@ const struct CMUnitTest tl_tests_graph_edges[] = {
     cmocka_unit_test(host_work_has_the_environment_of_the_contract),
     cmocka_unit_test(rounding_that_a_hook_leaves_changes_no_bit),
     cmocka_unit_test(updates_are_counted_though_the_run_fails),
-    cmocka_unit_test(halves_of_a_parameter_have_sums_of_their_own),
+    cmocka_unit_test(halves_have_sums_of_their_own),
     cmocka_unit_test(a_long_chain_of_views_is_no_deep_recursion),
     cmocka_unit_test(a_failed_hook_leaves_no_output),
     cmocka_unit_test(an_operand_keeps_its_place_while_it_is_read),

@@ -47,14 +47,6 @@ static uint64_t number_of(const tl_tape *t, int leaf, int acc, tl_tensor x)
     return h | 1;
 }
 
-/* Whether x and y, two views of a leaf, lie in different memory or in none, so that it is not known
- * whether they overlap. (A derived value may have been computed twice.) */
-static bool apart(const tl_tape *t, tl_tensor x, tl_tensor y)
-{
-    return tl_peek(t, x)->a.data == NULL || tl_peek(t, y)->a.data == NULL ||
-           !tl_same_memory(t, x, y);
-}
-
 /* The fold of the uses that see record `leaf` as input k of n does; NULL when out of memory. folds:
  * all folds so far, by number_of. */
 static tl_fold *fold_of(tl_tape *t, tl_key_map *folds, int leaf, const tl_node *n, int k)
@@ -84,29 +76,35 @@ static tl_fold *fold_of(tl_tape *t, tl_key_map *folds, int leaf, const tl_node *
     }
     *f = (tl_fold){
         .leaf = leaf, .acc = i, .x = n->in[k], .size = -1, .next = acc->folds, .met = met};
-    f->meets = f->next != NULL && apart(t, f->next->x, f->x);
     return acc->folds = f;
 }
 
-/* Where the view of a fold lies: bytes [low, high). */
+/* Where in its leaf the view of a fold lies, wherever the leaf is: a value made of parameters may
+ * have been computed twice, or, in a trace, not at all. Its first element, and bytes [low, high).
+ */
 typedef struct {
     const tl_array *a;
-    uintptr_t low, high;
+    int64_t first, low, high;
 } place;
 
-static place place_of(const tl_array *a)
+static tl_status find_place(const tl_tape *t, const tl_fold *f, place *p, tl_err *err)
 {
+    const tl_array *a = &tl_peek(t, f->x)->a;
     const int64_t size = (int64_t)tl_dtype_size(a->dtype);
-    place p = {a, (uintptr_t)a->data, (uintptr_t)a->data + (uintptr_t)size};
+    *p = (place){.a = a};
+    tl_tensor x = f->x;
+    for (const tl_node *v; (v = tl_view_at(t, x)) != NULL; x = v->in[0])
+        TL_TRY(tl_view_offset(v, &tl_peek(t, v->in[0])->a, &p->first, err));
+    p->low = p->first;
+    p->high = p->first + size;
     for (int i = 0; i < a->ndim; i++)
-        *(a->stride[i] < 0 ? &p.low
-                           : &p.high) += (uintptr_t)((a->dim[i] - 1) * a->stride[i] * size);
-    return p;
+        *(a->stride[i] < 0 ? &p->low : &p->high) += (a->dim[i] - 1) * a->stride[i] * size;
+    return TL_OK;
 }
 
 static int by_low(const void *a, const void *b)
 {
-    const uintptr_t x = ((const place *)a)->low, y = ((const place *)b)->low;
+    const int64_t x = ((const place *)a)->low, y = ((const place *)b)->low;
     return (x > y) - (x < y);
 }
 
@@ -123,11 +121,11 @@ static tl_status find_meeting(tl_tape *t, tl_accumulator *acc)
     TL_TRY(tl_error_status(t));
     for (const tl_fold *f = acc->folds; f != NULL; f = f->next)
         if (tl_array_count(&tl_peek(t, f->x)->a) > 0)
-            p[n++] = place_of(&tl_peek(t, f->x)->a);
+            TL_TRY(find_place(t, f, &p[n++], &t->head.err));
     qsort(p, n, sizeof *p, by_low);
     for (size_t i = 0; i < n && !acc->folds->meets; i++)
         for (size_t k = i + 1; k < n && p[k].low < p[i].high && !acc->folds->meets; k++)
-            acc->folds->meets = tl_arrays_overlap(p[i].a, p[k].a);
+            acc->folds->meets = tl_arrays_overlap_apart(p[i].a, p[k].a, p[k].first - p[i].first);
     return TL_OK;
 }
 
