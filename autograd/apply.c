@@ -213,8 +213,10 @@ static tl_status allocate(making *k, tl_tensor *out)
                                c->err) != TL_OK)
         return tl_tape_fail(k->at, c->err->status, "%s: %s", op->name, c->err->message);
     if (!room)
-        return tl_tape_fail(k->at, TL_ENOMEM, "%s: no memory to record node %u", op->name,
-                            t->n_nodes);
+        return tl_tape_fail(k->at, TL_ENOMEM,
+                            "%s: no memory to record node %u, or the tape has the %d values that "
+                            "it can have before a tl_tape_reset",
+                            op->name, t->n_nodes, TL_CHUNK * TL_CHUNKS);
     for (int i = 0; i < shared; i++)
         if ((st[i] = c->mode & TL_TRACE ? NULL : before[i]->st) != NULL)
             tl_storage_retain(st[i]);

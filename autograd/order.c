@@ -27,10 +27,10 @@ tl_status tl_view_offset(const tl_node *n, const tl_array *of, int64_t *offset, 
         .op = n->op, .attrs = n->attrs, .n_in = 1, .n_out = 1, .in = &ins, .out = &out, .err = &e};
     in.data = &c; /* any address but NULL */
     tl_status s = n->op->shape(&c);
+    const char *again = s == TL_OK ? "" : "its shape rule fails when it is asked again: ";
     s = s == TL_OK ? tl_view_check(&out, &in, !(n->op->traits & TL_REPEATS), &e) : s;
     if (s != TL_OK)
-        return tl_fail(err, s, "%s: its shape rule fails when it is asked again: %s", n->op->name,
-                       e.message);
+        return tl_fail(err, s, "%s: %s%s", n->op->name, again, e.message);
     *offset += (int64_t)((uintptr_t)out.data - (uintptr_t)in.data);
     return TL_OK;
 }
