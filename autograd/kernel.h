@@ -27,8 +27,8 @@ typedef struct tl_kernel {
     const char *op;   /* its name: "matmul" */
     const char *name; /* unique to op, dtype and isa; not "invariant" or "fast" */
     tl_dtype dtype;   /* of the calls that it can do, or TL_ANY_DTYPE */
-    /* TL_INVARIANT: it gives the contract's bits, and is probed before its first use; TL_FAST: it
-     * gives bits of its own */
+    /* TL_INVARIANT: it gives the contract's bits, and is probed before its first use, on floats,
+     * which alone it gets; TL_FAST: it gives bits of its own */
     unsigned mode;
     const char *isa;              /* the vector level that it needs ("v3"); NULL: none */
     tl_status (*run)(tl_call *c); /* the op's forward; outputs are allocated, inputs checked ... */
@@ -38,8 +38,9 @@ typedef struct tl_kernel {
 } tl_kernel;
 
 /* Puts a kernel, which must live as long as the process, into the table. TL_ENAME: its name is
- * empty, reserved or taken. TL_EDTYPE: its dtype is not a dtype. TL_EUSAGE: it has neither run nor
- * tile, or both; it is TL_INVARIANT without a probe; or its mode or isa does not exist. */
+ * empty, reserved or taken. TL_EDTYPE: its dtype is not one, or not a float's and it is
+ * TL_INVARIANT. TL_EUSAGE: it has neither run nor tile, or both; it is TL_INVARIANT without a
+ * probe; or its mode or isa does not exist. */
 #define tl_kernel_register(t, k) tl_kernel_register_at(TL_AT(t), k)
 tl_status tl_kernel_register_at(tl_at at, const tl_kernel *k);
 

@@ -59,33 +59,32 @@ static void a_registered_kernel_is_listed_once(void **unused)
 
 static void a_registration_that_makes_no_sense_is_refused(void **unused)
 {
-    static const tl_kernel nameless = {.op = "matmul", .name = "", .run = own_matmul},
-                           reserved = {.op = "matmul", .name = "invariant", .run = own_matmul},
-                           fast = {.op = "neg", .name = "fast", .tile = own_doubled},
-                           empty = {.op = "neg", .name = "test-empty"},
-                           both = {.op = "neg",
-                                   .name = "test-both",
-                                   .tile = own_doubled,
-                                   .run = own_matmul},
-                           blind = {.op = "softmax",
-                                    .name = "test-blind",
-                                    .dtype = TL_F32,
-                                    .mode = TL_INVARIANT,
-                                    .run = own_matmul},
-                           modal = {.op = "matmul",
-                                    .name = "test-modal",
-                                    .mode = TL_FAST | TL_NO_GRAD,
-                                    .run = own_matmul},
-                           level = {.op = "matmul",
-                                    .name = "test-level",
-                                    .mode = TL_FAST,
-                                    .isa = "avx2",
-                                    .run = own_matmul},
-                           typed = {.op = "matmul",
-                                    .name = "test-typed",
-                                    .dtype = (tl_dtype)77,
-                                    .mode = TL_FAST,
-                                    .run = own_matmul};
+    static const tl_kernel
+        nameless = {.op = "matmul", .name = "", .run = own_matmul},
+        reserved = {.op = "matmul", .name = "invariant", .run = own_matmul},
+        fast = {.op = "neg", .name = "fast", .tile = own_doubled},
+        empty = {.op = "neg", .name = "test-empty"},
+        both = {.op = "neg", .name = "test-both", .tile = own_doubled, .run = own_matmul},
+        blind = {.op = "softmax",
+                 .name = "test-blind",
+                 .dtype = TL_F32,
+                 .mode = TL_INVARIANT,
+                 .run = own_matmul},
+        modal = {.op = "matmul",
+                 .name = "test-modal",
+                 .mode = TL_FAST | TL_NO_GRAD,
+                 .run = own_matmul},
+        level = {.op = "matmul",
+                 .name = "test-level",
+                 .mode = TL_FAST,
+                 .isa = "avx2",
+                 .run = own_matmul},
+        typed = {.op = "matmul",
+                 .name = "test-typed",
+                 .dtype = (tl_dtype)77,
+                 .mode = TL_FAST,
+                 .run = own_matmul},
+        integers = {.op = "neg", .name = "test-integers", .dtype = TL_I64, .tile = own_doubled};
     (void)unused;
     own_kernels(t);
     assert_int_equal(tl_kernel_register(t, &nameless), TL_ENAME);
@@ -108,6 +107,8 @@ static void a_registration_that_makes_no_sense_is_refused(void **unused)
     expect_failure(t, TL_EUSAGE, "'avx2', which is not a vector level");
     tl_kernel_register(t, &typed);
     expect_failure(t, TL_EDTYPE, "kernel 'test-typed': 77 is not a dtype");
+    tl_kernel_register(t, &integers);
+    expect_failure(t, TL_EDTYPE, "compare floats alone, not I64");
     tl_kernel_register(t, &own_bits);
     expect_failure(t, TL_ENAME, "already");
 }

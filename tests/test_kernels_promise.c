@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "tensor/memory.h"
 #include "tests/support/own_kernels.h"
 #include "tests/support/fresh.h"
 
@@ -259,7 +260,47 @@ static void a_probe_that_goes_astray_is_an_error(void **unused)
     expect_failure(t, TL_EUSAGE, "no call with elements");
 }
 
+static void turned_floats(const tl_tile *k)
+{
+    for (int64_t i = 0; i < k->n; i++)
+        if (k->dtype == TL_F64)
+            ((double *)k->out)[i] = -((const double *)k->in[0])[i];
+        else if (k->dtype == TL_F32)
+            ((float *)k->out)[i] = -((const float *)k->in[0])[i];
+        else
+            ((int64_t *)k->out)[i] = 42;
+}
+
+/* A kernel of any dtype has been compared on floats, and gets no others. A probe for which memory
+ * runs out is no verdict. */
+static void what_no_probe_has_seen_is_the_library_s(void **unused)
+{
+    static const tl_kernel any = {.op = "neg",
+                                  .name = "test-any",
+                                  .dtype = TL_ANY_DTYPE,
+                                  .tile = turned_floats};
+    static bool registered;
+    const int64_t seven = 7;
+    (void)unused;
+    if (!registered)
+        assert_int_equal(tl_kernel_register(t, &any), TL_OK);
+    for (int after = 1; !registered && after < 12; after += 2) {
+        tl_alloc_fail_after(after);
+        tl_kernel_push(t, "neg", TL_ANY_DTYPE, "test-any");
+        tl_alloc_fail_after(0);
+        expect_failure(t, TL_ENOMEM, "no memory");
+    }
+    registered = true;
+    int s = tl_kernel_push(t, "neg", TL_ANY_DTYPE, "test-any");
+    tl_tensor n = tl_data(t, &seven, TL_I64, TL_SCALAR);
+    assert_true(tl_item(t, tl_neg(t, n)) == -7);
+    assert_string_equal(tl_kernel_of(t, tl_neg(t, tl_scalar(t, TL_F64, 1))), "neg F64 test-any");
+    tl_mode_pop(t, s);
+    expect_no_error(t);
+}
+
 const struct CMUnitTest tl_tests_kernels_promise[] = {
+    TEST(what_no_probe_has_seen_is_the_library_s),
     TEST(a_probe_that_goes_astray_is_an_error),
     TEST(a_kernel_that_disobeys_is_refused),
     TEST(a_kernel_that_obeys_is_taken_and_changes_nothing),

@@ -28,7 +28,9 @@ bool tl_kernel_has_probe(const tl_kernel *k);
 
 /* ---- probe.c ---- */
 
-/* Probes a kernel on dtype, or on every float that it can do; returns what tl_kernel_check does. */
+/* Probes a kernel on dtype, or on every float that it can do; returns what tl_kernel_check does, or
+ * TL_NO_ROOM when out of memory, which is no verdict. */
+enum { TL_NO_ROOM = -2 };
 int tl_kernel_probe(const tl_kernel *k, tl_dtype dtype, char *buf, size_t cap);
 
 #endif

@@ -141,12 +141,13 @@ int tl_kernel_probe(const tl_kernel *k, tl_dtype dtype, char *buf, size_t cap)
             (dtype == TL_ANY_DTYPE || dtype == (tl_dtype)d))
             bad = probe_dtype(t, k, (tl_dtype)d, &ran, buf, cap);
     tl_fpenv_leave(saved);
+    const bool full = t == NULL || tl_error_status(t) == TL_ENOMEM;
     tl_object_end(t);
     if (ran > 0 || bad != 0)
-        return bad;
+        return full ? TL_NO_ROOM : bad;
     snprintf(buf, cap, "%s",
-             t == NULL ? "no memory" : "the probe makes no call with elements that it can do");
-    return -1;
+             full ? "no memory" : "the probe makes no call with elements that it can do");
+    return full ? TL_NO_ROOM : -1;
 }
 
 int tl_kernel_check(const char *op, tl_dtype dtype, const char *name, char *buf, size_t cap)
@@ -155,8 +156,10 @@ int tl_kernel_check(const char *op, tl_dtype dtype, const char *name, char *buf,
     cap = buf == NULL ? 0 : cap;
     if (cap > 0)
         buf[0] = '\0';
-    if (k != NULL && tl_kernel_has_probe(k))
-        return tl_kernel_probe(k, dtype, buf, cap);
+    if (k != NULL && tl_kernel_has_probe(k)) {
+        const int n = tl_kernel_probe(k, dtype, buf, cap);
+        return n < 0 ? -1 : n;
+    }
     snprintf(buf, cap, "%s",
              k == NULL ? "there is no such kernel at this vector level"
                        : "there is no probe for this op; the kernel must bring one");

@@ -15,6 +15,7 @@ static tl_status admit(tl_at at, tl_kernel_entry *e)
         *probed;                     /* what this thread probes, under the lock */
     static _Thread_local bool asked; /* its probe selects an unprobed kernel */
     const tl_kernel_entry *outer = probed;
+    bool full = false;
     if (e->k->mode & TL_FAST)
         return TL_OK;
     if (outer == NULL)
@@ -22,9 +23,9 @@ static tl_status admit(tl_at at, tl_kernel_entry *e)
     if (e->verdict == TL_UNPROBED && outer == NULL) {
         probed = e;
         asked = false;
-        e->verdict = tl_kernel_probe(e->k, e->k->dtype, e->why, sizeof e->why) == 0 ? TL_OBEYS
-                     : asked                                                        ? TL_UNPROBED
-                                                                                    : TL_REFUSED;
+        const int bad = tl_kernel_probe(e->k, e->k->dtype, e->why, sizeof e->why);
+        full = bad == TL_NO_ROOM;
+        e->verdict = bad == 0 ? TL_OBEYS : asked || full ? TL_UNPROBED : TL_REFUSED;
         probed = NULL;
     }
     const int verdict = e->verdict;
@@ -39,7 +40,7 @@ static tl_status admit(tl_at at, tl_kernel_entry *e)
     }
     return verdict == TL_OBEYS
                ? TL_OK
-               : tl_tape_fail(at, TL_EUSAGE,
+               : tl_tape_fail(at, full ? TL_ENOMEM : TL_EUSAGE,
                               "tl_kernel_push: kernel '%.60s' of %.60s declares the contract's "
                               "bits and is refused: %.200s",
                               e->k->name, e->k->op, e->why);

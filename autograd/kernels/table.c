@@ -52,7 +52,8 @@ bool tl_kernel_matches(const tl_kernel *k, const char *op, tl_dtype dtype, const
 {
     bool named = strcmp(k->name, name) == 0 ||
                  (strcmp(name, "fast") == 0 && k->mode & TL_FAST && shipped(k));
-    bool typed = k->dtype == dtype || k->dtype == TL_ANY_DTYPE || dtype == TL_ANY_DTYPE;
+    bool any = k->dtype == TL_ANY_DTYPE && (k->mode & TL_FAST || tl_dtype_is_float(dtype));
+    bool typed = k->dtype == dtype || any || dtype == TL_ANY_DTYPE;
     int level = rank(k->isa);
     return named && typed && (op == NULL || strcmp(k->op, op) == 0) && level >= 0 &&
            level <= rank(tl_isa_now()->name);
@@ -97,6 +98,11 @@ static tl_status check(tl_at at, const tl_kernel *k)
     if (k->dtype != TL_ANY_DTYPE && tl_dtype_size(k->dtype) == 0)
         return tl_tape_fail(at, TL_EDTYPE, "tl_kernel_register: kernel '%.100s': %d is not a dtype",
                             k->name, (int)k->dtype);
+    if (!(k->mode & TL_FAST) && k->dtype != TL_ANY_DTYPE && !tl_dtype_is_float(k->dtype))
+        return tl_tape_fail(at, TL_EDTYPE,
+                            "tl_kernel_register: kernel '%.100s' declares the contract's bits, and "
+                            "probes compare floats alone, not %s",
+                            k->name, tl_dtype_name(k->dtype));
     if ((k->run == NULL) == (k->tile == NULL))
         return tl_tape_fail(
             at, TL_EUSAGE,
