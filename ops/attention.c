@@ -244,6 +244,7 @@ typedef struct {
     int64_t b, hkv, g, sq, sk, d;
     tl_dtype c;          /* the compute type */
     double scale, uncap; /* the scores' factor; 1 / softcap */
+    tl_tensor like;      /* of the batch's samples */
 } frame;
 
 static frame frame_of(tl_at at, tl_tensor q, tl_tensor k, double scale, double softcap)
@@ -256,7 +257,8 @@ static frame frame_of(tl_at at, tl_tensor q, tl_tensor k, double scale, double s
                .sq = sq.dim[2],
                .sk = sk.dim[2],
                .d = sq.dim[3],
-               .c = tl_dtype_compute(tl_dtype_of(at.tape, q))};
+               .c = tl_dtype_compute(tl_dtype_of(at.tape, q)),
+               .like = tl_batch_of(at.tape, q) >= 0 ? q : k};
     tl_fpenv saved = tl_fpenv_enter(); /* in a constructor the caller's rounding mode is on */
     factors(scale, f.d, softcap, &f.scale, &f.uncap);
     tl_fpenv_leave(saved);
@@ -267,7 +269,7 @@ static frame frame_of(tl_at at, tl_tensor q, tl_tensor k, double scale, double s
 static tl_tensor by_head(const frame *f, tl_tensor x, int64_t group, int64_t s, int64_t d)
 {
     tl_shape shape = TL_DIMS(f->b, f->hkv, group, s, d);
-    return tl_is_none(x) ? tl_fill_at(f->at, f->c, shape, 0)
+    return tl_is_none(x) ? tl_zeros_of(f->at, f->c, shape, f->like, 0)
                          : tl_reshape_at(f->at, tl_cast_at(f->at, x, f->c), shape);
 }
 static tl_tensor queries(const frame *f, tl_tensor x) { return by_head(f, x, f->g, f->sq, f->d); }
@@ -416,6 +418,17 @@ static tl_status check_scores(tl_at at, const char *name, tl_tensor x, const tl_
                         name, TL_TEXT_OF(&s), TL_TEXT_OF(scores));
 }
 
+/* check_range of an option. */
+static tl_status check_given(tl_at at, const tl_array *q, tl_tensor x, const char *name)
+{
+    tl_array a;
+    tl_err e = {.status = TL_OK};
+    tl_call c = {.op = &tl_op_attention, .err = &e};
+    if (!tl_array_of(at.tape, x, &a) || check_range(&c, q, &a, name) == TL_OK)
+        return TL_OK;
+    return tl_tape_fail(at, e.status, "%s", e.message);
+}
+
 static tl_status can_write(tl_at at, const tl_array a[3], tl_attention_options o)
 {
     tl_err e = {.status = TL_OK};
@@ -428,6 +441,9 @@ static tl_status can_write(tl_at at, const tl_array a[3], tl_attention_options o
     if (!(o.softcap >= 0 && isfinite(o.softcap)))
         return tl_tape_fail(at, TL_EDOMAIN,
                             "attention: softcap is %g; a number from 0 on is needed", o.softcap);
+    TL_TRY(check_given(at, &a[0], o.key_start, "key_start"));
+    TL_TRY(check_given(at, &a[0], o.key_end, "key_end"));
+    TL_TRY(check_given(at, &a[0], o.full ? TL_NONE : o.offset, "offset"));
     const tl_shape scores = TL_DIMS(a[0].dim[0], a[0].dim[1], a[0].dim[2], a[1].dim[2]);
     TL_TRY(check_scores(at, "mask", o.mask, &scores));
     return check_scores(at, "bias", o.bias, &scores);

@@ -137,6 +137,14 @@ static inline tl_tensor tl_filled_like(tl_tape *t, tl_tensor x, double value)
 {
     return tl_fill(t, tl_dtype_of(t, x), tl_shape_of(t, x), value);
 }
+/* Zeros for the samples of `like`, which lie along `axis`: a cotangent that is absent. */
+static inline tl_tensor tl_zeros_of(tl_at at, tl_dtype dtype, tl_shape shape, tl_tensor like,
+                                    int axis)
+{
+    const tl_tensor zeros = tl_fill_at(at, dtype, shape, 0);
+    tl_batch_samples_of(at.tape, zeros, like, axis);
+    return zeros;
+}
 /* x summed by lanes over its last dim, kept as size 1. The last dim may be axis 0, which tl_sum
  * would fold. */
 tl_tensor tl_sum_rows_last(tl_tape *t, tl_tensor x);

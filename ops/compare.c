@@ -120,7 +120,7 @@ tl_tensor tl_logical_not_at(tl_at at, tl_tensor x)
 
 /* ---- clamp(x, lo, hi): lo below lo, hi above hi; masked_fill(x, mask, value) = where(mask, value,
  * x)
- * Shape:  as x; the mask broadcasts
+ * Shape:  clamp: as x; masked_fill: what x and the mask broadcast to
  * Dtype:  f16 bf16 f32 f64; the bounds are rounded to the compute type, the result to x's dtype
  * Bits:   v = lo if x < lo, else x; y = hi if v > hi, else v: NaN stays (NUMERICS 2.11)
  * VJP:    dy where lo <= x <= hi, else 0

@@ -74,11 +74,9 @@ static tl_tensor less(const twice *j, tl_tensor x) /* 1 - x */
 /* x; if absent, zeros for each sample. */
 static tl_tensor some(const twice *j, tl_tensor x, int64_t width)
 {
-    if (!tl_is_none(x))
-        return x;
-    x = tl_fill(j->t, j->dtype, TL_DIMS(j->b, width), 0);
-    tl_batch_samples_of(j->t, x, j->g->in[BACK_Y], 0);
-    return x;
+    return tl_is_none(x)
+               ? tl_zeros_of(TL_AT(j->t), j->dtype, TL_DIMS(j->b, width), j->g->in[BACK_Y], 0)
+               : x;
 }
 /* x where the step is made (or where it is not), else 0. */
 static tl_tensor where(const twice *j, const moment *m, tl_tensor x, bool made)

@@ -356,7 +356,10 @@ static tl_status halves_forward(tl_call *c)
 /* The cotangent of output j, +0 where nothing depends on it. */
 static tl_tensor cotangent(tl_vjp *g, int j)
 {
-    return tl_is_none(g->dy[j]) ? tl_filled_like(g->t, g->out[j], 0) : g->dy[j];
+    const tl_tensor y = g->out[j];
+    return tl_is_none(g->dy[j]) ? tl_zeros_of(TL_AT(g->t), tl_dtype_of(g->t, y),
+                                              tl_shape_of(g->t, y), y, tl_batch_of(g->t, y))
+                                : g->dy[j];
 }
 
 /* a*b + c*d, or a*b - c*d. */

@@ -168,6 +168,10 @@ static void views(void **unused)
     REFUSES(EDOMAIN, "arange", "from 3 to 0 by 0; the step must", tl_arange(t, TL_F32, 3, 0, 0));
     REFUSES(EDOMAIN, "arange", "from 0.5 by 1; I64 needs", tl_arange(t, TL_I64, 0.5, 3, 1));
     REFUSES(EDOMAIN, "arange", "from 0 by 0.5; I64 needs", tl_arange(t, TL_I64, 0, 3, 0.5));
+    REFUSES(EDOMAIN, "arange", "the numbers are doubles",
+            tl_arange(t, TL_I64, 0x1p53, 0x1p53 + 4, 1));
+    REFUSES(EDOMAIN, "arange", "the numbers are doubles",
+            tl_arange(t, TL_I64, -0x1p53, -0x1p53 - 4, -1));
     REFUSES(EDOMAIN, "arange", "by nan", tl_arange(t, TL_F32, 0, 3, (double)NAN));
     REFUSES(ESHAPE, "tril", "x has 0 dims", tl_tril(t, scalar, 0));
     REFUSES(ESHAPE, "diagonal", "dim 1 of [2, 3] is listed twice", tl_diagonal(t, a23, 0, 1, -1));
@@ -177,6 +181,12 @@ static void views(void **unused)
             tl_attention(t, image, image, image, .scale = (double)NAN));
     REFUSES(EDOMAIN, "attention", "softcap is -1",
             tl_attention(t, image, image, image, .softcap = -1));
+    REFUSES(ESHAPE, "attention", "key_end has shape [3]; one number for each of the 2 samples",
+            tl_attention(t, image, image, image, .softcap = 1, .key_end = i3));
+    REFUSES(ESHAPE, "attention", "offset has shape [3]",
+            tl_attention(t, image, image, image, .offset = i3));
+    REFUSES(EDTYPE, "attention", "key_start is F32; I64 is needed",
+            tl_attention(t, image, image, image, .softcap = 1, .key_start = v3));
     REFUSES(ESHAPE, "attention", "(b, hkv, sk, dv)",
             tl_attention(t, image, image, a23, .softcap = 1));
     REFUSES(ESHAPE, "conv2d", "x [2, 3] and w [2, 3] with .groups = 1", tl_conv2d(t, a23, a23));

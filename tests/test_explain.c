@@ -154,6 +154,34 @@ static void direct_uses_by_folding_ops_are_none(void **unused)
     assert_string_equal(text, "");
 }
 
+/* The gradient of a sum of exp(y) by x, recorded. */
+static tl_tensor slope(tl_tensor y, tl_tensor x)
+{
+    tl_tensor d;
+    tl_gradients(t, loss_of(tl_exp(t, y)), &x, 1, TL_NONE, &d);
+    return d;
+}
+
+/* Where nothing depends on an output, the zeros for its cotangent have its samples. */
+static void absent_cotangents_have_the_samples(void **unused)
+{
+    (void)unused;
+    tl_tensor table = tl_param(t, m, "table", TL_F32, TL_DIMS(2), TL_INIT_NORMAL, 1), half[2], end,
+              of[3];
+    const char *const name[] = {"q", "k", "v"};
+    tl_chunk(t, tl_matmul(t, batch(), weight("w")), 2, 1, half);
+    tl_tensor y = tl_rotary_halves(t, half[0], half[1], table, table, false, &end);
+    if (explain(loss_of(tl_add(t, y, slope(end, half[1])))) != 0)
+        fail_msg("%s", text);
+    for (int i = 0; i < 3; i++)
+        of[i] = tl_reshape(t, tl_matmul(t, batch(), weight(name[i])), TL_DIMS(6, 1, 2, 2));
+    for (int i = 0; i < 3; i++) {
+        y = slope(slope(tl_attention(t, of[0], of[1], of[2]), of[i]), of[i]);
+        if (explain(loss_of(y)) != 0)
+            fail_msg("%s: %s", name[i], text);
+    }
+}
+
 static void a_llama_has_none(void **unused)
 {
     static const int64_t ids[] = {1, 2, 3, 4, 5, 6, 0, 1};
@@ -859,6 +887,7 @@ const struct CMUnitTest tl_tests_explain[] = {
     TEST(a_lookup_names_its_mend),
     TEST(the_first_inputs_are_described),
     TEST(direct_uses_by_folding_ops_are_none),
+    TEST(absent_cotangents_have_the_samples),
     TEST(a_llama_has_none),
     TEST(a_gpt2_has_none),
     TEST(a_small_buffer_is_safe),

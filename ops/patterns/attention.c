@@ -104,15 +104,6 @@ static void replace(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int 
 
 /* ---- what fits ---- */
 
-static double element(const tl_array *a, int64_t i)
-{
-    const void *p = tl_array_at(a, i);
-    return a->dtype == TL_F64    ? *(const double *)p
-           : a->dtype == TL_F32  ? (double)*(const float *)p
-           : a->dtype == TL_BOOL ? *(const bool *)p
-                                 : (double)NAN;
-}
-
 /* As good as -inf, added to a score or in its place: its exp is 0. */
 static bool minus_much(double x, tl_dtype d) { return x <= (d == TL_F16 ? -3e4 : -1e9); }
 
@@ -120,12 +111,12 @@ static bool minus_much(double x, tl_dtype d) { return x <= (d == TL_F16 ? -3e4 :
 static bool causal(const tl_array *mask, mask_kind kind, tl_dtype d, int64_t queries, int64_t keys)
 {
     if (mask == NULL || mask->ndim < 2 || tl_array_count(mask) != queries * keys ||
-        mask->dim[mask->ndim - 1] != keys)
+        mask->dim[mask->ndim - 1] != keys || mask->dim[mask->ndim - 2] != queries)
         return false;
     for (int64_t i = 0; i < queries; i++)
         for (int64_t j = 0; j < keys; j++) {
             bool allowed = j <= i + (keys - queries);
-            double x = element(mask, i * keys + j);
+            double x = tl_array_get(mask, i * keys + j);
             if (kind == ADDED ? !(allowed ? x == 0 : minus_much(x, d))
                               : x != (allowed == (kind == CONSTANT)))
                 return false;

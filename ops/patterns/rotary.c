@@ -75,12 +75,14 @@ static void replace(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int 
     out[0] = tl_rotary(t, in[0], r1, r2, f->pairing);
 }
 
-/* An odd last dim has no halves. */
+/* An odd last dim has no halves. A table of one column would be another rotation. */
 static bool even(const tl_match *m, void *ctx)
 {
-    const tl_array *x = tl_match_input(m, "x");
-    (void)ctx;
-    return x->dim[x->ndim - 1] % 2 == 0;
+    const tl_array *x = tl_match_input(m, "x"), *c = tl_match_input(m, "cos"),
+                   *s = tl_match_input(m, "sin");
+    const int64_t d = x->dim[x->ndim - 1], n = ((const style *)ctx)->full ? d : d / 2;
+    return d % 2 == 0 && c->ndim > 0 && s->ndim > 0 && c->dim[c->ndim - 1] == n &&
+           s->dim[s->ndim - 1] == n;
 }
 
 static const tl_pattern_arg full[] = {TL_ARG("x", TL_F32, TL_DIMS(2, 3, 4, 10)),
