@@ -260,25 +260,65 @@ static void a_probe_that_goes_astray_is_an_error(void **unused)
     expect_failure(t, TL_EUSAGE, "no call with elements");
 }
 
-static void turned_floats(const tl_tile *k)
+static void added_floats(const tl_tile *k)
 {
     for (int64_t i = 0; i < k->n; i++)
         if (k->dtype == TL_F64)
-            ((double *)k->out)[i] = -((const double *)k->in[0])[i];
+            ((double *)k->out)[i] = ((const double *)k->in[0])[i] + ((const double *)k->in[1])[i];
         else if (k->dtype == TL_F32)
-            ((float *)k->out)[i] = -((const float *)k->in[0])[i];
+            ((float *)k->out)[i] = ((const float *)k->in[0])[i] + ((const float *)k->in[1])[i];
         else
             ((int64_t *)k->out)[i] = 42;
+}
+
+static const float *flat(const tl_call *c, int k) { return c->in[k]->data; }
+
+static tl_status flat_product(tl_call *c)
+{
+    for (int64_t i = 0; i < tl_array_count(&c->out[0]); i++)
+        ((float *)c->out[0].data)[i] = flat(c, 0)[i] * flat(c, 1)[i];
+    return TL_OK;
+}
+
+static bool same_shape(const tl_call *c) { return tl_array_same_shape(c->in[0], c->in[1]); }
+
+static bool contiguous(const tl_call *c)
+{
+    return same_shape(c) && tl_array_contiguous(c->in[0]) && tl_array_contiguous(c->in[1]);
+}
+
+/* What takes its inputs for dense ones of one shape has to say so. */
+static void strides_and_broadcasts_are_probed(void **unused)
+{
+    static const tl_kernel of[] = {{.op = "mul",
+                                    .name = "test-flat",
+                                    .dtype = TL_F32,
+                                    .run = flat_product,
+                                    .fits = same_shape},
+                                   {.op = "mul",
+                                    .name = "test-dense",
+                                    .dtype = TL_F32,
+                                    .run = flat_product,
+                                    .fits = contiguous}};
+    static bool registered;
+    char line[512];
+    (void)unused;
+    for (int i = 0; i < 2 && !registered; i++)
+        assert_int_equal(tl_kernel_register(t, &of[i]), TL_OK);
+    registered = true;
+    assert_int_equal(tl_kernel_check("mul", TL_F32, "test-flat", line, sizeof line), 1);
+    assert_non_null(strstr(line, "mul F32 on [5, 33], [5, 33]: element"));
+    assert_int_equal(tl_kernel_check("mul", TL_F32, "test-dense", line, sizeof line), 0);
 }
 
 /* A kernel of any dtype has been compared on floats, and gets no others. A probe for which memory
  * runs out is no verdict. */
 static void what_no_probe_has_seen_is_the_library_s(void **unused)
 {
-    static const tl_kernel any = {.op = "neg",
+    static const tl_kernel any = {.op = "add",
                                   .name = "test-any",
                                   .dtype = TL_ANY_DTYPE,
-                                  .tile = turned_floats};
+                                  .tile = added_floats};
     static bool registered;
     const int64_t seven = 7;
     (void)unused;
@@ -286,21 +326,22 @@ static void what_no_probe_has_seen_is_the_library_s(void **unused)
         assert_int_equal(tl_kernel_register(t, &any), TL_OK);
     for (int after = 1; !registered && after < 12; after += 2) {
         tl_alloc_fail_after(after);
-        tl_kernel_push(t, "neg", TL_ANY_DTYPE, "test-any");
+        tl_kernel_push(t, "add", TL_ANY_DTYPE, "test-any");
         tl_alloc_fail_after(0);
         expect_failure(t, TL_ENOMEM, "no memory");
     }
     registered = true;
-    int s = tl_kernel_push(t, "neg", TL_ANY_DTYPE, "test-any");
-    tl_tensor n = tl_data(t, &seven, TL_I64, TL_SCALAR);
-    assert_true(tl_item(t, tl_neg(t, n)) == -7);
-    assert_string_equal(tl_kernel_of(t, tl_neg(t, tl_scalar(t, TL_F64, 1))), "neg F64 test-any");
+    int s = tl_kernel_push(t, "add", TL_ANY_DTYPE, "test-any");
+    tl_tensor n = tl_data(t, &seven, TL_I64, TL_SCALAR), x = tl_scalar(t, TL_F64, 1);
+    assert_true(tl_item(t, tl_add(t, n, n)) == 14);
+    assert_string_equal(tl_kernel_of(t, tl_add(t, x, x)), "add F64 test-any");
     tl_mode_pop(t, s);
     expect_no_error(t);
 }
 
 const struct CMUnitTest tl_tests_kernels_promise[] = {
     TEST(what_no_probe_has_seen_is_the_library_s),
+    TEST(strides_and_broadcasts_are_probed),
     TEST(a_probe_that_goes_astray_is_an_error),
     TEST(a_kernel_that_disobeys_is_refused),
     TEST(a_kernel_that_obeys_is_taken_and_changes_nothing),

@@ -41,14 +41,24 @@ tl_tensor tl_probe_numbers(tl_tape *t, tl_dtype dtype, tl_shape shape, int k, bo
     return x;
 }
 
-/* The probe of pointwise ops without attributes: all inputs have the same length. */
+/* The probe of pointwise ops without attributes: inputs of one length; the first one spread out in
+ * memory; all others broadcast to it. */
 static tl_tensor probe_pointwise(tl_tape *t, const tl_op *op, tl_dtype dtype, int i)
 {
+    enum { SPREAD = sizeof lengths / sizeof *lengths, BROADCAST, CALLS };
+    static const tl_slice_attrs odd = {1, 0, 66, 2};
     tl_tensor in[TL_TILE_MAX_IN] = {TL_NONE};
-    if (i >= (int)(sizeof lengths / sizeof *lengths))
+    if (i >= CALLS)
         return TL_NONE;
     for (int k = 0; k < op->n_in; k++)
-        in[k] = tl_probe_numbers(t, dtype, TL_DIMS(lengths[i]), k, true);
+        in[k] = tl_probe_numbers(t, dtype,
+                                 i < SPREAD              ? TL_DIMS(lengths[i])
+                                 : k == 0 && i == SPREAD ? TL_DIMS(5, 66)
+                                 : k == 0 || i == SPREAD ? TL_DIMS(5, 33)
+                                                         : TL_DIMS(33),
+                                 k, true);
+    if (i == SPREAD)
+        in[0] = tl_apply1(TL_AT(t), &tl_op_slice, &odd, in, 1);
     return tl_apply1(TL_AT(t), op, NULL, in, op->n_in);
 }
 
