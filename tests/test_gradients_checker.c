@@ -1098,8 +1098,81 @@ static void infinities_have_no_size(void **unused)
     tl_free(on, own);
 }
 
+FUNCTION(f_cube, tl_pow(on, in[0], 3))
+FUNCTION(f_edge, tl_pow(on, in[0], 1.5))
+FUNCTION(f_root, tl_sqrt(on, in[0]))
+FUNCTION(f_entropy, tl_mul(on, tl_neg(on, tl_log(on, in[0])), in[1]))
+FUNCTION(f_less, tl_lt(on, in[0], in[1]))
+
+/* Steps keep to where a function is defined, and squares of large numbers are numbers. At the edge
+ * itself there is nothing to compare with. */
+static void edges_of_domains_are_not_wrong(void **unused)
+{
+    static const struct {
+        tl_function *f;
+        double x[3];
+        tl_verdict verdict;
+    } of[] = {{f_log, {1e-12, 1, 0.5}, TL_RIGHT},
+              {f_log, {1e-9, 1, 0.5}, TL_RIGHT},
+              {f_root, {1e-12, 1, 0.5}, TL_RIGHT},
+              {f_entropy, {1e-12, 0.3, 0.7}, TL_RIGHT},
+              {f_cube, {1e100, 2e100, -1e100}, TL_RIGHT},
+              {f_edge, {0, 1, 2}, TL_PRECISION_LIMITED}};
+    static const double p[] = {0.2, 0.3, 0.5};
+    (void)unused;
+    for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
+        tl_gradcheck_report r;
+        tl_tensor in[] = {tl_data(t, of[i].x, TL_F64, TL_DIMS(3)),
+                          tl_data(t, p, TL_F64, TL_DIMS(3))};
+        tl_gradcheck_with(t, of[i].f, in, 1 + (of[i].f == f_entropy), NULL, &r,
+                          .constant_ok = true);
+        if (r.verdict != of[i].verdict)
+            fail_msg("%zu: %s", i, r.text);
+        tl_error_clear(t);
+    }
+}
+
+static tl_tensor f_batch_norm(tl_tape *on, const tl_tensor *in, int n, void *ctx)
+{
+    (void)n;
+    return tl_batch_norm(on, ctx, "bn", in[0]);
+}
+
+static void all_zeros(const tl_tile *k) { memset(k->out, 0, (size_t)k->n * sizeof(float)); }
+
+/* What is checked runs in the scopes that are open around the check. */
+static void scopes_around_a_check_hold(void **unused)
+{
+    static const tl_kernel zeros = {
+        .op = "mul", .name = "test-zeros", .dtype = TL_F32, .mode = TL_FAST, .tile = all_zeros};
+    static const float x[12] = {3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8};
+    tl_gradcheck_report r;
+    tl_model *own = tl_model_new(.seed = 1);
+    tl_tape *on = tl_tape_new(own);
+    tl_tensor in[2] = {tl_data(on, x, TL_F32, TL_DIMS(4, 3)),
+                       tl_data(on, x, TL_F32, TL_DIMS(4, 3))};
+    (void)unused;
+    int depth = tl_mode_push(on, TL_EVAL);
+    assert_int_equal(tl_gradcheck(on, f_batch_norm, in, 1, own), TL_RIGHT);
+    tl_mode_pop(on, depth);
+    const tl_tensor mean = tl_model_find(own, "bn.running_mean");
+    assert_true(tl_item(on, tl_slice(on, mean, 0, 0, 1, 1)) == 0);
+    tl_kernel_register(on, &zeros);
+    tl_error_clear(on); /* if it had been there */
+    depth = tl_kernel_push(on, "mul", TL_F32, "test-zeros");
+    assert_int_not_equal(tl_gradcheck(on, f_product, in, 2, NULL), TL_RIGHT);
+    tl_mode_pop(on, depth);
+    tl_error_clear(on);
+    assert_int_equal(tl_gradcheck(on, f_product, in, 2, NULL), TL_RIGHT);
+    assert_int_equal(tl_gradgradcheck_with(on, f_less, in, 2, NULL, &r, .seed = 0), TL_NO_SIGNAL);
+    tl_error_clear(on);
+    tl_free(on, own);
+}
+
 const struct CMUnitTest tl_tests_gradients_checker[] = {
     cmocka_unit_test(infinities_have_no_size),
+    TEST(edges_of_domains_are_not_wrong),
+    cmocka_unit_test(scopes_around_a_check_hold),
     TEST(all_compares_every_element),
     TEST(fast_moves_everything_once),
     TEST(integers_are_held),

@@ -50,7 +50,8 @@ static tl_status cotangent(tl_checker *c, const tl_subject *f, tl_tensor *all, b
     if (s == TL_OK && find_used(on, y, all, n, used) != TL_OK)
         s = tl_fail(&c->s.err, TL_ENOMEM, "no memory to order the nodes");
     const tl_array *a = s == TL_OK ? &tl_peek(on, y)->a : NULL;
-    if (a != NULL && !tl_dtype_is_float(a->dtype)) {
+    c->empty = a != NULL && !tl_dtype_is_float(a->dtype);
+    if (c->empty) {
         s = tl_fail(&c->s.err, TL_ENOGRAD, "the function does not give a floating tensor");
     } else if (a != NULL && tl_bad_element(a) >= 0) {
         s = tl_fail(&c->s.err, TL_EDOMAIN, "the function's own result is not finite");

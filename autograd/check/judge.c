@@ -119,17 +119,17 @@ static double rms(const double *x, const tl_shadow_leaf *l)
 {
     double sum = 0;
     for (int64_t i = l->first; i < l->first + l->n; i++)
-        sum += x[i] * x[i];
-    return sqrt(sum / (double)(l->n ? l->n : 1));
+        sum = hypot(sum, x[i]); /* squares may overflow */
+    return sum / sqrt((double)(l->n ? l->n : 1));
 }
 
-/* The root of the sum of squares of x, an array by element, times dir. */
+/* The same, not a mean, of x times dir. */
 static double norm_along(const tl_shadow *s, const double *x)
 {
     double sum = 0;
     for (int64_t k = 0; k < s->n; k++)
-        sum += s->dir[k] != 0 ? x[k] * s->dir[k] * x[k] * s->dir[k] : 0;
-    return sqrt(sum);
+        sum = hypot(sum, s->dir[k] != 0 ? x[k] * s->dir[k] : 0);
+    return sum;
 }
 
 /* A derivative along a path that is compared, and its values by the gradients. */
@@ -183,7 +183,7 @@ static void compare(const tl_checker *c, derivative *d)
         d->over[own] = fabs(d->num.value - d->g[own]) / d->tolerance[own];
 }
 
-/* Clears an error, since a point nearby may lie outside the function's domain. */
+/* Clears an error: a point nearby may lie outside the function's domain. */
 static void forgive(tl_checker *c)
 {
     if (c->s.err.status == TL_OK || c->s.err.status == TL_ENOMEM)
@@ -204,17 +204,17 @@ static double noise_at(tl_checker *c, const tl_path *p, bool own)
     return norm_along(&c->s, noise);
 }
 
-/* The error that some units of 1 in the value make in a derivative by that step, if the function
- * has values of that size: an op may add 1 and take it away again (1 - tanh^2, 1 + erf). */
+/* The error that some units of 1 make in a derivative by that step, if values are as large: an op
+ * may add 1 and take it away again (1 - tanh^2, 1 + erf). */
 static double units_of_1(tl_checker *c, double step)
 {
     return 64 * 0x1p-52 * fmin(1, tl_shadow_largest(&c->s)) / step;
 }
 
 /* Both are within their tolerances except for the measured effect of roundings. Ridders' estimate
- * is no bound, because the jumps of the value may be more. But a function that asks whether x == 1
- * jumps as well, by any amount. So in f64, where few digits are ever lost, no more than 1e-6 of the
- * gradient is excused, or some units of 1. */
+ * is no bound: the jumps of the value may be more, but so may those of a function that asks whether
+ * x == 1. So in f64, where few digits are ever lost, 1e-6 of the gradient is excused, or some units
+ * of 1. */
 static bool is_lost(tl_checker *c, derivative d)
 {
     double noise[2] = {0, 0};
@@ -238,14 +238,13 @@ static bool is_lost(tl_checker *c, derivative d)
     return true;
 }
 
-/* Takes the derivative along a path, and its values by the analytic gradients. */
 static derivative take(tl_checker *c, tl_path path)
 {
     const tl_shadow *s = &c->s;
     derivative d = {.path = path, .num = tl_shadow_derivative(&c->s, &path)};
     const bool one = path.element >= 0;
-    const double size = one ? rms(s->g[0], path.leaf) : norm_along(s, s->g[0]),
-                 terms = one ? rms(s->terms, path.leaf) : norm_along(s, s->terms);
+    const double size = one ? rms(s->g[0], path.leaf) : norm_along(s, s->g[0]);
+    const double terms = one ? rms(s->terms, path.leaf) : norm_along(s, s->terms);
     for (int own = 0; own < 2; own++)
         d.g[own] = tl_shadow_along(s, s->g[own]);
     d.scale = fmax(fmax(fabs(d.num.value), fabs(d.g[0])), fmax(size, 1e-6 * c->largest));
@@ -255,8 +254,8 @@ static derivative take(tl_checker *c, tl_path path)
     return d;
 }
 
-/* Two falling steps, one after the other, agree with the f64 gradient, by differences far more
- * exact than the `off` that they contradict. Then the second of them counts. */
+/* Two falling steps in a row agree with the f64 gradient, by differences far more exact than the
+ * `off` that they contradict: the second counts. */
 static bool agrees(tl_checker *c, derivative *d, double step, double last, double off)
 {
     for (int agree = 0; step > last; step /= 8) {
@@ -274,10 +273,10 @@ static bool agrees(tl_checker *c, derivative *d, double step, double last, doubl
 }
 
 /* Where many bends lie close together large steps can agree by chance, and Ridders' estimate of the
- * error is none; so is that of steps which suit a mask's -1e30, but not the scores beside it. But a
+ * error is none; so is that of steps which suit a mask's -1e30, but not the scores beside it. A
  * wrong gradient is wrong at every step, so the small ones are asked. A value that jumps, as one
- * that is rounded on the way, has no slope at small steps: what the jumps amount to counts as
- * error, and no gradient of zero is excused. */
+ * that is rounded, has no slope at small steps: what the jumps amount to counts as error, and no
+ * gradient of zero is excused. */
 static void look_closer(tl_checker *c, derivative *d)
 {
     const double off = fabs(d->num.value - d->g[0]), all = tl_shadow_size(&c->s, &d->path);
@@ -301,21 +300,22 @@ static bool is_bent(tl_checker *c, const derivative *d)
     return bends;
 }
 
-/* Compares and judges the derivative along a path. Returns whether there is a signal: it is not
- * zero on both sides. */
+/* Judges the derivative along a path. Returns whether there is a signal: not 0 on both sides. */
 static bool judge(tl_checker *c, tl_path path)
 {
     derivative d = take(c, path);
     look_closer(c, &d);
     const tl_numeric num = d.num;
     const double *over = d.over, large = fmax(1e-4 * d.scale, 1e-9 * d.terms);
-    const bool finite = isfinite(num.value) && isfinite(d.g[1]) && isfinite(d.g[0]);
+    const bool there = isfinite(d.g[1]) && isfinite(d.g[0]), finite = there && isfinite(num.value);
     tl_verdict v = TL_RIGHT;
     const bool fine64 = isfinite(d.g[0]) && over[0] <= 1;
-    d.why = finite ? "and in f64 so is the whole; in %s it is off by more than roundings"
-                   : "and in f64 so is the whole; in %s it is not finite, as after an overflow";
+    d.why = finite  ? "and in f64 so is the whole; in %s it is off by more than roundings"
+            : there ? "but the whole has no finite values beside this point to compare with"
+                    : "and in f64 so is the whole; in %s it is not finite, as after an overflow";
     if (!finite) {
-        v = TL_WRONG;
+        v = there ? TL_PRECISION_LIMITED : TL_WRONG;
+        c->lost |= there;
     } else if (fabs(num.bend) > large && fabs(num.bend) > units_of_1(c, num.smallest)) {
         v = TL_KINK;
     } else if (d.g[1] == 0 && d.g[0] == 0 && fabs(num.value) <= num.error) {

@@ -35,11 +35,11 @@ double tl_shadow_size(const tl_shadow *s, const tl_path *p)
     for (int i = 0; i < s->n_leaves; i++) {
         const double *x0 = s->x0 + s->leaf[i].first;
         for (int64_t k = 0; tl_path_moves(p, &s->leaf[i]) && k < s->leaf[i].n; k++) {
-            sum += isfinite(x0[k]) ? x0[k] * x0[k] : 0;
+            sum = hypot(sum, isfinite(x0[k]) ? x0[k] : 0);
             n += isfinite(x0[k]);
         }
     }
-    return sqrt(sum / (n > 0 ? n : 1));
+    return sum / sqrt(n > 0 ? n : 1);
 }
 
 /* A smooth function's second difference over h shrinks with h; that of a bend stays. */
@@ -108,17 +108,29 @@ static tl_numeric attempt(tl_shadow *s, double middle, double step)
     return out;
 }
 
+/* The longest step along dir that no element but 0 is crossed by. */
+static double reach(const tl_shadow *s)
+{
+    double least = HUGE_VAL;
+    for (int64_t k = 0; k < s->n; k++)
+        if (s->dir[k] != 0 && s->x0[k] != 0)
+            least = fmin(least, fabs(s->x0[k] / s->dir[k]));
+    return least;
+}
+
 /* The first steps begin at a twentieth of the moving leaves' size. If that size is small, larger
  * steps are tried, too; and if the answer is not good enough, because the function turns quickly or
- * is not finite there, smaller ones. The answer with the smallest error counts. */
+ * is not finite there, smaller ones; at last, in which no element changes its sign (log). The
+ * answer with the smallest error counts. */
 tl_numeric tl_shadow_derivative(tl_shadow *s, const tl_path *p)
 {
     tl_numeric best = {.value = (double)NAN, .error = HUGE_VAL};
-    double middle = tl_shadow_value(s), size = tl_shadow_size(s, p);
-    double step[4] = {0.05 * (size > 0 ? size : 1), size < 1e-2 && size > 0 ? 5e-4 : 0, 5e-4 * size,
-                      5e-8 * size};
-    for (int k = 0; k < 4; k++) {
-        bool enough = isfinite(best.value) && (k > 2 || best.error <= 1e-6 * fabs(best.value));
+    double middle = tl_shadow_value(s), size = tl_shadow_size(s, p), least = reach(s);
+    double step[5] = {0.05 * (size > 0 ? size : 1), size < 1e-2 && size > 0 ? 5e-4 : 0, 5e-4 * size,
+                      5e-8 * size, isfinite(least) ? 0.05 * least : 0};
+    for (int k = 0; k < 5; k++) {
+        const double far = (k < 4 ? 1e-6 : 1e-4) * fabs(best.value);
+        bool enough = isfinite(best.value) && (k == 3 || best.error <= far);
         if (step[k] == 0 || enough)
             continue;
         tl_numeric n = attempt(s, middle, step[k]);

@@ -108,8 +108,11 @@ tl_status tl_shadow_record(const tl_subject *f, const char *who, bool grads, tl_
         snprintf(what, sizeof what, "%s: input %d", who, i);
         s = copy_input(f->at, what, f->in[i], grads, on, &copies[i]);
     }
-    if (s == TL_OK)
+    const tl_scope outer = on->now; /* the scopes that are open on the caller's tape are on here */
+    on->now.mode |= f->at.tape->now.mode & (TL_EVAL | TL_FAST);
+    if (s == TL_OK && tl_choice_follow(on, f->at.tape->now.choice))
         *y = f->f(on, copies, f->n, f->ctx);
+    on->now = outer;
     snprintf(what, sizeof what, "%s: the function's result", who);
     const tl_tape *failed = tl_failed(f->at.tape) ? f->at.tape : on;
     const tl_at at = {on, f->at.file, f->at.line, NULL};
