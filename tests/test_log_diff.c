@@ -320,6 +320,67 @@ static void arguments_and_exit_statuses(void **unused)
     logged_says("A  plain: step 1 (XXH3-128)\n");
 }
 
+/* ---- what another program does without another op ---- */
+
+enum { AS_IT_IS, WIRED, FORGETFUL, SCALED, FROZEN };
+
+/* Three steps; from the third on what that variant does otherwise. n samples at once of 4. */
+static void train_variant(const char *path, int variant, int n)
+{
+    static const float x[4][3] = {{1, 2, 3}, {4, 5, 6}, {-1, 0, 1}, {2, -2, 2}};
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tape *t = tl_tape_new(m);
+    tl_opt *o = tl_sgd_new(m, .lr = 0.1, .momentum = 0.9);
+    tl_log_open(t, path);
+    for (int step = 0; step < 3; step++) {
+        const int now = step == 2 ? variant : AS_IT_IS;
+        for (int at = 0; at < 4; at += n) {
+            tl_tensor in = tl_data(t, x[at], TL_F32, TL_DIMS(n, 3));
+            tl_tensor h = tl_linear(t, m, "h", in, 2), p = tl_tanh(t, h);
+            tl_tensor y = tl_mul(t, p, now == WIRED ? p : h);
+            y = tl_scale(t, y, now == SCALED ? 0.5 : 0.25);
+            tl_backward(t, tl_sum(t, y, TL_ALL, false));
+            if (at + n < 4)
+                tl_tape_reset(t);
+        }
+        if (now == FROZEN)
+            tl_model_freeze(m, "h.bias", true);
+        if (now == FORGETFUL) {
+            tl_opt *fresh = tl_sgd_new(m, .lr = 0.1, .momentum = 0.9);
+            tl_free(o);
+            o = fresh;
+        }
+        tl_step(o, t);
+        tl_tape_reset(t);
+    }
+    assert_int_equal(tl_log_close(t), TL_OK);
+    tl_free(o, t, m);
+}
+
+/* The same ops, but other inputs, a state that is not logged before it is used, an attribute beside
+ * another split, updates that are not there: no op is blamed for these. */
+static void what_is_no_op_s_fault_is_told(void **unused)
+{
+    static const struct {
+        int variant, n;
+        const char *said, *not_said;
+    } of[] = {{AS_IT_IS, 2, "No difference", "differ, too"},
+              {WIRED, 4, ": another program.", "to blame"},
+              {FORGETFUL, 4, "the optimizer's state, which is logged after the update", "to blame"},
+              {SCALED, 4, "Its attributes differ: {c=0.25} in A, {c=0.5} in B.", "to blame"},
+              {SCALED, 2, "{c=0.5} in B; so do the splits, which may be why.", "another program"},
+              {FROZEN, 2, "Not the same program: the first difference is in step 3, at u",
+               "to blame"}};
+    (void)unused;
+    train_variant(logged_file("good"), AS_IT_IS, 4);
+    for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
+        train_variant(logged_file("bad"), of[i].variant, of[i].n);
+        assert_int_equal(logged_diff("good", "bad"), of[i].variant != AS_IT_IS);
+        logged_says(of[i].said);
+        logged_says_not(of[i].not_said);
+    }
+}
+
 static void lengths_samples_and_appended_logs(void **unused)
 {
     (void)unused;
@@ -386,6 +447,7 @@ const struct CMUnitTest tl_tests_log_diff[] = {
     cmocka_unit_test_setup_teardown(the_first_fast_matmul_is_named, logged_begin, logged_end),
     cmocka_unit_test_setup_teardown(other_values_data_and_rates, logged_begin, logged_end),
     cmocka_unit_test_setup_teardown(other_programs, logged_begin, logged_end),
+    cmocka_unit_test_setup_teardown(what_is_no_op_s_fault_is_told, logged_begin, logged_end),
     cmocka_unit_test_setup_teardown(arguments_and_exit_statuses, logged_begin, logged_end),
     cmocka_unit_test_setup_teardown(lengths_samples_and_appended_logs, logged_begin, logged_end),
 };

@@ -121,9 +121,10 @@ static void earliest(uint64_t *key, uint64_t x)
 
 tl_status tl_log_compare(tl_log_comparison *c, const tl_logged_step *a, const tl_logged_step *b)
 {
-    /* both ought to have the same results, in the same parts */
+    /* both ought to have the same updates and, in the same parts, the same results */
     const int parts_a = most_parts(a), parts_b = most_parts(b);
-    bool strict = has_all(a) && has_all(b) && parts_a == parts_b, unknown = false;
+    const bool whole = has_all(a) && has_all(b), strict = whole && parts_a == parts_b;
+    bool unknown = false;
     *c = (tl_log_comparison){.a = a,
                              .b = b,
                              .partial = (a->compiled && parts_a > 1) ||
@@ -146,12 +147,12 @@ tl_status tl_log_compare(tl_log_comparison *c, const tl_logged_step *a, const tl
             c->unknown += v == TL_LOG_UNKNOWN && (x->all != NULL || y->all != NULL);
         if (c->first < 0 && v == TL_LOG_DIFFERS)
             c->first = i;
-        if (v == TL_LOG_OTHER || (v == TL_LOG_MISSING && strict))
+        if (v == TL_LOG_OTHER || (v == TL_LOG_MISSING && (strict || (whole && x->def->update))))
             earliest(&c->other, x->key);
     }
     for (int i = 0; i < b->n; i++) {
         bool missing = tl_log_find(a, b->result[i].key) == NULL;
-        if (strict && missing)
+        if (missing && (strict || (whole && b->result[i].def->update)))
             earliest(&c->other, b->result[i].key);
         c->fused += missing && no_record(a, NULL, &b->result[i]);
     }

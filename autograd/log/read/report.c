@@ -94,13 +94,23 @@ static void show_result(FILE *f, const tl_log_comparison *c, const tl_log_result
             words(text, c->a, r->def));
 }
 
+/* r is the update of a parameter whose optimizer has states: what it reads of them is not logged.
+ */
+static bool reads_state(const tl_logged_step *s, const tl_log_result *r)
+{
+    for (int i = 0; r->def->update && i < s->n; i++)
+        if (is(s->result[i].def, "state"))
+            return true;
+    return false;
+}
+
 /* Shows the inputs of r. Returns whether none of them differs; *all_known: each could be compared.
  */
 static bool show_inputs(FILE *f, const tl_log_comparison *c, const tl_log_result *r,
                         bool *all_known)
 {
     bool agree = true;
-    *all_known = true;
+    *all_known = !reads_state(c->a, r);
     for (int k = 0; k < r->def->n_in; k++) {
         const tl_log_result *in = tl_log_find(c->a, r->def->in[k]);
         if (in == NULL) {
@@ -249,6 +259,23 @@ static void show_leaf(FILE *f, const tl_log_pair *p, const tl_log_comparison *c,
                 m.differ, m.same);
 }
 
+/* Says so if the op has other inputs in B. */
+static bool show_rewired(FILE *f, const tl_log_comparison *c, const tl_log_def *a,
+                         const tl_log_def *b)
+{
+    char key[TL_KEY_TEXT];
+    bool other = a->n_in != b->n_in;
+    for (int k = 0; k < a->n_in && !other; k++)
+        other = a->in[k] != b->in[k];
+    if (!other || c->a->compiled != c->b->compiled)
+        return false;
+    fputs("In B it reads", f);
+    for (int k = 0; k < b->n_in; k++)
+        fprintf(f, "%s %s", k > 0 ? "," : "", b->in[k] ? tl_log_key_text(key, b->in[k]) : "-");
+    fputs(": another program.\n", f);
+    return true;
+}
+
 static void show_op(FILE *f, const tl_log_comparison *c, const tl_log_result *r,
                     const tl_log_def *b)
 {
@@ -256,16 +283,20 @@ static void show_op(FILE *f, const tl_log_comparison *c, const tl_log_result *r,
     bool known;
     fputs(a->n_in > 0 ? "\nIts inputs:\n" : "\nIt has no inputs.\n", f);
     const bool agree = show_inputs(f, c, r, &known);
-    if (strcmp(a->attrs, b->attrs) != 0 && a->parts == b->parts)
-        fprintf(f, "Its attributes differ: %s in A, %s in B.\n", a->attrs, b->attrs);
+    const bool attributes = strcmp(a->attrs, b->attrs) != 0, splits = a->parts != b->parts;
+    if (attributes)
+        fprintf(f, "Its attributes differ: %s in A, %s in B%s.\n", a->attrs, b->attrs,
+                splits ? "; so do the splits, which may be why" : "");
+    if (show_rewired(f, c, a, b) || (attributes && !splits))
+        ;
     else if (!agree)
         fputs("They did not agree any more: what made them is not in the log.\n", f);
     else if (known)
         fputs("They still agreed, so this op is to blame.\n", f);
     else
-        fputs("Those that could be compared still agreed; the fault is in this op or in what made "
-              "the others.\n",
-              f);
+        fprintf(f, "Those that could be compared still agreed; the fault is in this op or in %s.\n",
+                reads_state(c->a, r) ? "the optimizer's state, which is logged after the update"
+                                     : "what made the others");
     if (a->fast != b->fast)
         fprintf(f, "%s recorded it under TL_FAST, where nothing is promised.\n",
                 a->fast ? "A" : "B");
