@@ -38,9 +38,8 @@ typedef struct tl_kernel {
 } tl_kernel;
 
 /* Puts a kernel, which must live as long as the process, into the table. TL_ENAME: its name is
- * empty, reserved or taken. TL_EDTYPE: its dtype is not one, or not a float's and it is
- * TL_INVARIANT. TL_EUSAGE: it has neither run nor tile, or both; it is TL_INVARIANT without a
- * probe; or its mode or isa does not exist. */
+ * empty, reserved or taken. TL_EDTYPE: it is of no dtype, or TL_INVARIANT and of integers.
+ * TL_EUSAGE: none or both of run and tile; TL_INVARIANT without a probe; no such mode or isa. */
 #define tl_kernel_register(t, k) tl_kernel_register_at(TL_AT(t), k)
 tl_status tl_kernel_register_at(tl_at at, const tl_kernel *k);
 

@@ -399,6 +399,31 @@ static void bad_tables(void **unused)
     refuses_text("1,2\r3,4\n", "byte 3, in row 1, is a CR without LF");
     refuses_text("1,2\n3,4\r", "byte 7, in row 2, is a CR without LF");
     refuses("1\n2\0003\n", 6, TL_EFORMAT, "byte 3, in row 2, is a NUL");
+    refuses_text("a,b\r1,2\r", "byte 3, in row 1, is a CR without LF");
+    refuses_text("\"a,b\n1,2\n", "no rows of numbers");
+    refuses_text("1,2\n\"3\",4\n", "row 2, column 1: '\"3\"' is not a number");
+}
+
+/* The numbers 1, 2, 3, ... in rows. */
+static void reads_text(const char *text, int64_t rows, int64_t columns)
+{
+    tl_arrays *f;
+    tl_err err = {.status = TL_OK};
+    if (tl_arrays_open_memory(&f, text, strlen(text), "it", &err, (tl_arrays_options){0}) != TL_OK)
+        fail_msg("%s", err.message);
+    const tl_array a = tl_arrays_at(f, 0);
+    assert_true(a.ndim == 2 && a.dim[0] == rows && a.dim[1] == columns);
+    for (int64_t i = 0; i < rows * columns; i++)
+        assert_true(tl_array_get(&a, i) == (double)(i + 1));
+    tl_arrays_close(f);
+}
+
+static void names_may_hold_anything(void **unused)
+{
+    (void)unused;
+    reads_text("PKG,PKH\n1,2\n3,4\n", 2, 2);
+    reads_text("\"a,b\",\"c \"\"d\"\" e\", f\n1,2,3\n", 1, 3);
+    reads_text("\"two\nlines\",b\r\n1,2\r\n3,4\r\n", 2, 2);
 }
 
 static void bad_options_and_places(void **unused)
@@ -788,6 +813,7 @@ const struct CMUnitTest tl_tests_arrays[] = {
     cmocka_unit_test(numbers_are_rounded_once),
     cmocka_unit_test(lies_about_deflated_members),
     cmocka_unit_test(deflated_members_spoilt_or_without_memory),
+    cmocka_unit_test(names_may_hold_anything),
     cmocka_unit_test(files_are_read_as_what_they_say),
     cmocka_unit_test(whole_numbers_of_every_size_are_read),
     cmocka_unit_test(members_of_an_archive),

@@ -598,6 +598,35 @@ static void out_of_memory(void **unused)
     assert_true(whole > 10); /* the last ones have all the memory they want */
 }
 
+/* A log that cannot begin leaves the file that is there. */
+static void out_of_memory_empties_no_log(void **unused)
+{
+    int refused = 0;
+    (void)unused;
+    for (int64_t n = 1;; n++) {
+        FILE *f = fopen(logged_file("old"), "w");
+        fputs("precious", f);
+        fclose(f);
+        tl_tape *t = tl_tape_new(NULL);
+        tl_alloc_fail_after(n);
+        const tl_status s = tl_log_open(t, logged_file("old"));
+        tl_alloc_fail_after(0);
+        char *text = NULL;
+        size_t bytes = 0;
+        tl_err err = {.status = TL_OK};
+        assert_int_equal(tl_file_read(logged_file("old"), 1 << 20, &text, &bytes, &err), TL_OK);
+        if (s != TL_OK && (bytes != 8 || memcmp(text, "precious", 8) != 0))
+            fail_msg("allocation %d: the old log has %zu bytes", (int)n, bytes);
+        tl_free_raw(text);
+        refused += s == TL_ENOMEM;
+        tl_error_clear(t);
+        tl_free(t);
+        if (s == TL_OK)
+            break;
+    }
+    assert_true(refused > 2);
+}
+
 /* The last allocation of a report cuts its text to size. */
 static void no_memory_to_say_how_they_differ(void **unused)
 {
@@ -626,6 +655,7 @@ static void no_memory_to_say_how_they_differ(void **unused)
 const struct CMUnitTest tl_tests_log_bad[] = {
     cmocka_unit_test_setup_teardown(unreadable_logs, logged_begin, logged_end),
     cmocka_unit_test_setup_teardown(logs_of_two_hashes, logged_begin, logged_end),
+    cmocka_unit_test_setup_teardown(out_of_memory_empties_no_log, logged_begin, logged_end),
     cmocka_unit_test_setup_teardown(logs_cut_off_by_a_crash, logged_begin, logged_end),
     cmocka_unit_test_setup_teardown(damaged_logs_are_read, logged_begin, logged_end),
     cmocka_unit_test_setup_teardown(damaged_lines_are_no_success, logged_begin, logged_end),

@@ -261,6 +261,29 @@ static void test_dtypes(void **unused)
     }
 }
 
+/* Two folds of pairs that are alike: deep, and with branches at each step. */
+static void test_deep(void **unused)
+{
+    enum { PAIRS = 100000 };
+    tl_order *o = tl_order_new(4 * PAIRS);
+    int64_t half[2];
+    char text[256];
+    tl_err err = {0};
+    (void)unused;
+    for (int h = 0; h < 2; h++)
+        for (int64_t k = 0; k < PAIRS; k++) {
+            const int64_t first = h * 2 * PAIRS + 2 * k;
+            int64_t sum[2] = {half[h], tl_order_add(o, (int64_t[]){first, first + 1}, 2)};
+            half[h] = k == 0 ? sum[1] : tl_order_add(o, sum, 2);
+        }
+    tl_order_add(o, half, 2);
+    assert_int_equal(tl_order_format(text, sizeof text, o, &err), TL_OK);
+    assert_string_equal(text,
+                        "(((0 + 1) + (2 + 3) + ... + (199998 + 199999)) + ((200000 + 200001) + "
+                        "(200002 + 200003) + ... + (399998 + 399999)))");
+    tl_order_free(o);
+}
+
 /* ---- what has no order ---- */
 
 static double larger_first(void *ctx, int64_t n, const void *x)
@@ -379,9 +402,9 @@ static void test_print(void **unused)
 }
 
 const struct CMUnitTest tl_tests_order[] = {
-    cmocka_unit_test(test_known_orders),  cmocka_unit_test(test_against_stated),
-    cmocka_unit_test(test_dtypes),        cmocka_unit_test(test_no_order),
-    cmocka_unit_test(test_trees),         cmocka_unit_test(test_print),
-    cmocka_unit_test(test_what_is_alike),
+    cmocka_unit_test(test_known_orders), cmocka_unit_test(test_against_stated),
+    cmocka_unit_test(test_dtypes),       cmocka_unit_test(test_deep),
+    cmocka_unit_test(test_no_order),     cmocka_unit_test(test_trees),
+    cmocka_unit_test(test_print),        cmocka_unit_test(test_what_is_alike),
 };
 const size_t tl_tests_order_count = sizeof tl_tests_order / sizeof tl_tests_order[0];

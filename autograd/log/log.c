@@ -47,10 +47,10 @@ static tl_status check_log(tl_at at, const char *path, FILE *f)
                         path, version, TL_LOG_VERSION);
 }
 
+/* Opens the file. It stays as it is until the rest of the log has found memory. */
 static tl_status open_file(tl_at at, tl_run_log *l)
 {
-    const int fd = tl_file_open(l->path,
-                                (l->o.append ? O_RDWR | O_APPEND : O_WRONLY | O_TRUNC) | O_CREAT,
+    const int fd = tl_file_open(l->path, (l->o.append ? O_RDWR | O_APPEND : O_WRONLY) | O_CREAT,
                                 0666);
     l->f = fd < 0 ? NULL : fdopen(fd, l->o.append ? "a+" : "w");
     if (l->f == NULL && fd >= 0)
@@ -58,8 +58,14 @@ static tl_status open_file(tl_at at, tl_run_log *l)
     if (l->f == NULL)
         return tl_tape_fail(at, errno == ENOMEM ? TL_ENOMEM : TL_EIO,
                             "tl_log_open: cannot write %.200s: %s", l->path, strerror(errno));
-    if (l->o.append)
-        TL_TRY(check_log(at, l->path, l->f));
+    return l->o.append ? check_log(at, l->path, l->f) : TL_OK;
+}
+
+static tl_status begin_file(tl_at at, tl_run_log *l)
+{
+    if (!l->o.append && ftruncate(fileno(l->f), 0) != 0 && errno != EINVAL) /* a FIFO has no end */
+        return tl_tape_fail(at, TL_EIO, "tl_log_open: cannot begin %.200s: %s", l->path,
+                            strerror(errno));
     /* a log that was cut off ends in half a line; the next line must not join it */
     bool half = l->o.append && fseek(l->f, -1, SEEK_END) == 0 && fgetc(l->f) != '\n';
     fseek(l->f, 0, SEEK_END);
@@ -115,6 +121,8 @@ tl_status tl_log_open_at(tl_at at, const char *path, tl_log_options o)
         s = tl_log_attach(t, l);
     if (s == TL_ENOMEM)
         tl_tape_fail(at, s, "tl_log_open: no memory for the log %.300s", path);
+    if (s == TL_OK && (s = begin_file(at, l)) != TL_OK)
+        tl_log_attach(t, NULL);
     if (s != TL_OK)
         tl_log_free(l);
     return s;

@@ -89,11 +89,13 @@ static tl_dtype natural(const tl_arrays_raw *r)
 
 static double float_of(uint64_t bits, int size)
 {
-    uint16_t half = (uint16_t)bits;
-    uint32_t single = (uint32_t)bits;
-    return size == 8   ? tl_element_get(TL_F64, &bits)
-           : size == 4 ? tl_element_get(TL_F32, &single)
-                       : tl_element_get(TL_F16, &half);
+    const uint16_t half = (uint16_t)bits;
+    const uint32_t low = (uint32_t)bits;
+    float single;
+    double wide;
+    memcpy(&single, &low, sizeof single);
+    memcpy(&wide, &bits, sizeof wide);
+    return size == 8 ? wide : size == 4 ? (double)single : tl_element_get(TL_F16, &half);
 }
 
 /* Converts the elements into `to`, whose elements it visits in the order of the file. */

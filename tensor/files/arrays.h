@@ -1,7 +1,7 @@
 /* arrays.h: arrays in files of other programs - .npy and .npz, IDX, CSV. Public.
  *
- * The first bytes say which it is: "\x93NUMPY" .npy, "PK" .npz, two zeros IDX, all else CSV. A file
- * is read whole or not at all; its claims are compared with its bytes before memory is taken.
+ * The first bytes say which it is: "\x93NUMPY" .npy, "PK\3\4" .npz, two zeros IDX, all else CSV. A
+ * file is read whole or not at all; its claims are compared with its bytes before memory is taken.
  *
  *   .npy  versions 1 to 3. f8 f4 f2 become F64 F32 F16; i1 i2 i4 i8 u1 u2 u4 u8 I64 (a u8 beyond
  *         2^63 - 1 is refused); b1 BOOL; no others. Either byte order, C or Fortran order.

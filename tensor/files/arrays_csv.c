@@ -22,10 +22,15 @@ static double odd_of_text(const char *s)
 }
 
 /* The field that begins at *p, without blanks around it; *p moves to its comma or its line's end.
- */
+ * One in quotes may hold these; it is never a number here. */
 static const char *field(const char **p, size_t *n)
 {
-    const char *s = *p + strspn(*p, " \t"), *stop = *p + strcspn(*p, ",\r\n");
+    const char *s = *p + strspn(*p, " \t"), *stop = s;
+    for (bool quoted = *s == '"'; quoted; quoted = *stop == '"') {
+        stop += 1 + strcspn(stop + 1, "\"");
+        stop += *stop == '"';
+    }
+    stop += strcspn(stop, ",\r\n");
     *p = stop;
     while (stop > s && (stop[-1] == ' ' || stop[-1] == '\t'))
         stop--;
@@ -47,11 +52,16 @@ static bool number(const char *s, size_t n, double *x)
     return n > 0 && i == n && end == s + n;
 }
 
-/* Steps over a line's end: LF or CR LF. */
-static void next_line(const char **p)
+/* Steps over the end of a row's line: LF or CR LF, or the end of all. */
+static tl_status next_line(tl_arrays *f, const char **p, const char *end, int64_t row)
 {
-    *p += **p == '\r' && (*p)[1] == '\n';
+    const char *line = *p;
+    *p += *line == '\r' && line[1] == '\n';
     *p += **p == '\n';
+    if (*p > line || line >= end)
+        return TL_OK;
+    return tl_arrays_bad(f, "byte %zu, in row %" PRId64 ", is %s", (size_t)(line - f->bytes), row,
+                         *line == '\r' ? "a CR without LF" : "a NUL");
 }
 
 /* Reads rows of `columns` numbers from p into `to`, or only checks them if `to` is NULL, and counts
@@ -81,11 +91,7 @@ static tl_status rows(tl_arrays *f, const char *p, const char *end, int64_t firs
             if (*p != ',')
                 break;
         }
-        const char *line = p;
-        next_line(&p);
-        if (p == line && p < end)
-            return tl_arrays_bad(f, "byte %zu, in row %" PRId64 ", is %s", (size_t)(p - f->bytes),
-                                 first + *count, *p == '\r' ? "a CR without LF" : "a NUL");
+        TL_TRY(next_line(f, &p, end, first + *count));
     }
     return TL_OK;
 }
@@ -108,7 +114,7 @@ tl_status tl_csv_read(tl_arrays *f, const char *p, size_t size)
             break;
     }
     if (names)
-        next_line(&s);
+        TL_TRY(next_line(f, &s, end, 1));
     p = names ? s : p;
     if (p >= end)
         return tl_arrays_bad(f, f->size == 0 ? "is empty" : "no rows of numbers");

@@ -62,6 +62,7 @@ static bool eat_shape(cursor *c, tl_shape *s)
             x = x * 10 + (*c->at - '0');
         if (c->at == first || s->ndim == TL_MAX_DIMS)
             return false;
+        eat(c, "L"); /* as Python 2 wrote long integers */
         s->dim[s->ndim++] = x;
         if (!eat(c, ",") && (s->ndim == 1 || c->at == c->end || *c->at != ')'))
             return false;

@@ -65,7 +65,7 @@ static tl_status parse(tl_arrays *f)
         return read_idx(f, b, n);
     if (n >= 1 && b[0] == 0x93)
         return tl_npy_read(f, "", 0, b, n);
-    if (n >= 2 && b[0] == 'P' && b[1] == 'K')
+    if (n >= 4 && (memcmp(b, "PK\3\4", 4) == 0 || memcmp(b, "PK\5\6", 4) == 0))
         return tl_npz_read(f, b, n);
     if (n >= 2 && b[0] == 0x1f && b[1] == 0x8b)
         return tl_arrays_bad(f, "is compressed by gzip; gunzip unpacks it");

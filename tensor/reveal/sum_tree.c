@@ -162,8 +162,8 @@ static int64_t largest(const tl_order *o, int64_t v)
     return most >= 2 * second ? best : -1;
 }
 
-/* Whether b is a with every term moved by the same distance. The last part that is no term is
- * compared in the loop, not by recursion, since folds are deep. */
+/* Whether b is a with every term moved by the same distance. The largest part is compared in the
+ * loop, not by recursion, since folds are deep. */
 static bool alike(const tl_order *o, int64_t a, int64_t b)
 {
     const int64_t by = o->node[b].least - o->node[a].least;
@@ -172,14 +172,15 @@ static bool alike(const tl_order *o, int64_t a, int64_t b)
     while (!leaf(o, a) && !leaf(o, b)) {
         int64_t deep_a = -1, deep_b = -1, c = o->node[a].child, d = o->node[b].child;
         for (; c >= 0 && d >= 0; c = o->node[c].next, d = o->node[d].next) {
-            if (o->node[d].least - o->node[c].least != by)
+            if (o->node[d].least - o->node[c].least != by || o->node[c].size != o->node[d].size)
                 return false;
             if (leaf(o, c) && leaf(o, d))
                 continue;
-            if (deep_a >= 0 && !alike(o, deep_a, deep_b))
+            const bool deeper = deep_a < 0 || o->node[c].size > o->node[deep_a].size;
+            if (deep_a >= 0 && !alike(o, deeper ? deep_a : c, deeper ? deep_b : d))
                 return false;
-            deep_a = c;
-            deep_b = d;
+            deep_a = deeper ? c : deep_a;
+            deep_b = deeper ? d : deep_b;
         }
         if (c >= 0 || d >= 0)
             return false;
