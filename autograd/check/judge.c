@@ -119,7 +119,7 @@ static double rms(const double *x, const tl_shadow_leaf *l)
 {
     double sum = 0;
     for (int64_t i = l->first; i < l->first + l->n; i++)
-        sum = hypot(sum, x[i]); /* squares may overflow */
+        sum = tl_hypotenuse(sum, x[i]);
     return sum / sqrt((double)(l->n ? l->n : 1));
 }
 
@@ -128,7 +128,7 @@ static double norm_along(const tl_shadow *s, const double *x)
 {
     double sum = 0;
     for (int64_t k = 0; k < s->n; k++)
-        sum = hypot(sum, s->dir[k] != 0 ? x[k] * s->dir[k] : 0);
+        sum = tl_hypotenuse(sum, s->dir[k] != 0 ? x[k] * s->dir[k] : 0);
     return sum;
 }
 

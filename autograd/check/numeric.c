@@ -35,7 +35,7 @@ double tl_shadow_size(const tl_shadow *s, const tl_path *p)
     for (int i = 0; i < s->n_leaves; i++) {
         const double *x0 = s->x0 + s->leaf[i].first;
         for (int64_t k = 0; tl_path_moves(p, &s->leaf[i]) && k < s->leaf[i].n; k++) {
-            sum = hypot(sum, isfinite(x0[k]) ? x0[k] : 0);
+            sum = tl_hypotenuse(sum, isfinite(x0[k]) ? x0[k] : 0);
             n += isfinite(x0[k]);
         }
     }

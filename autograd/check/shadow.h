@@ -8,6 +8,8 @@
 #ifndef TL_SHADOW_H
 #define TL_SHADOW_H
 
+#include <math.h>
+
 #include "autograd/check/gradcheck.h"
 #include "autograd/internal.h"
 #include "tensor/rng.h"
@@ -104,6 +106,13 @@ typedef struct {
     double below, above; /* one-sided derivatives by it ... */
     double bend;         /* ... and their difference where the function bends; 0: smooth */
 } tl_numeric;
+
+/* sqrt(a^2 + b^2); the squares may overflow. */
+static inline double tl_hypotenuse(double a, double b)
+{
+    const double m = fmax(fabs(a), fabs(b));
+    return m > 0 && isfinite(m) ? m * sqrt(a / m * (a / m) + b / m * (b / m)) : fabs(a) + fabs(b);
+}
 
 /* tl_shadow_value at x0 + h * dir. */
 double tl_shadow_value_at(tl_shadow *s, double h);
