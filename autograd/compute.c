@@ -65,12 +65,11 @@ tl_tiles tl_tiles_of(int n, size_t unit)
     return (tl_tiles){len < TL_TILE_LEN ? len : TL_TILE_LEN, bytes};
 }
 
-static void run_range(void *ctx, int64_t begin, int64_t end, int thread)
+static void run_range(void *ctx, int64_t begin, int64_t end, TL_UNUSED int thread)
 {
     const loop *k = ctx;
     _Alignas(64) unsigned char buf[TL_TILES_BYTES];
     int64_t step = k->all_direct ? end - begin : k->tiles.len;
-    (void)thread;
     for (int64_t at = begin; at < end; at += step) {
         tl_tile t = {.n = end - at < step ? end - at : step,
                      .dtype = k->in[k->c->n_in - 1].tile,

@@ -192,11 +192,7 @@ tl_status tl_observe_like(tl_tape *dst, const tl_tape *src)
     return TL_OK;
 }
 
-static void tell_begins(tl_tape *t, void *unused)
-{
-    (void)unused;
-    TL_TELL(t, update_begins, t);
-}
+static void tell_begins(tl_tape *t, TL_UNUSED void *unused) { TL_TELL(t, update_begins, t); }
 
 void tl_update_begin(tl_tape *t)
 {

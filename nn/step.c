@@ -162,11 +162,10 @@ static void before(tl_tape *t, void *ctx)
     now->lr = tl_schedule_lr(&o->o.schedule, o->o.lr, o->steps + now->ahead);
 }
 
-static void after(tl_tape *t, void *ctx)
+static void after(TL_UNUSED tl_tape *t, void *ctx)
 {
     const tl_opt_numbers *now = ctx;
     tl_opt *o = now->o;
-    (void)t;
     o->steps++;
     o->pow1 = now->pow1;
     o->pow2 = now->pow2;

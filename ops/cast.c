@@ -44,10 +44,9 @@ typedef struct {
     tl_dtype from, to;
 } span;
 
-static void cast_range(void *ctx, int64_t begin, int64_t end, int thread)
+static void cast_range(void *ctx, int64_t begin, int64_t end, TL_UNUSED int thread)
 {
     const span *s = ctx;
-    (void)thread;
     tl_isa_now()->convert->cast(end - begin, s->from,
                                 s->x + begin * (int64_t)tl_dtype_size(s->from), s->to,
                                 s->y + begin * (int64_t)tl_dtype_size(s->to));

@@ -78,7 +78,7 @@ typedef struct {
 } job;
 
 /* Writes planes [begin, end) of (g, n, c): the elements of x that are reached, and zeros. */
-static void spread_planes(void *ctx, int64_t begin, int64_t end, int thread)
+static void spread_planes(void *ctx, int64_t begin, int64_t end, TL_UNUSED int thread)
 {
     const job *j = ctx;
     const tl_array *x = j->c->in[0], *y = &j->x;
@@ -87,7 +87,6 @@ static void spread_planes(void *ctx, int64_t begin, int64_t end, int thread)
     /* the columns of x that are reached */
     const int64_t first = lo <= 0 ? 0 : (lo + b - 1) / b, last = (lo + cols - 1) / b,
                   count = (last < x->dim[4] - 1 ? last : x->dim[4] - 1) - first + 1;
-    (void)thread;
     for (int64_t i = begin; i < end; i++) {
         char *to = (char *)y->data + i * rows * cols * size;
         int64_t c = i % x->dim[2], n = i / x->dim[2] % x->dim[1], g = i / x->dim[2] / x->dim[1],

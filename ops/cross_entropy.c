@@ -142,13 +142,12 @@ static tl_tensor dy_gradient(tl_vjp *g, const tl_op *op)
 static const tl_attr tl_loss_schema[] = {REDUCTION, TL_FIELD(tl_loss, smoothing, F64), {0}};
 
 /* The loss of each row, or (dz) its gradient. */
-static void entropy_rows(void *ctx, int64_t begin, int64_t end, int thread)
+static void entropy_rows(void *ctx, int64_t begin, int64_t end, TL_UNUSED int thread)
 {
     const job *j = ctx;
     const tl_row_table *k = tl_isa_now()->row;
     const double smoothing = j->a->smoothing;
     const bool f64 = j->values->dtype == TL_F64;
-    (void)thread;
     for (int64_t r = begin; r < end; r++) {
         const int64_t t = tl_i64_at(j->targets, r);
         const void *z = tl_flat_at(j->values, r * j->n);
@@ -284,10 +283,9 @@ const tl_op tl_op_cross_entropy_grad = {TL_NAMED(cross_entropy_grad, 4, 1),
 static const tl_attr nll_schema[] = {REDUCTION, {0}};
 
 /* The loss of each row, or (dz, which is 0) its gradient. */
-static void nll_rows(void *ctx, int64_t begin, int64_t end, int thread)
+static void nll_rows(void *ctx, int64_t begin, int64_t end, TL_UNUSED int thread)
 {
     const job *j = ctx;
-    (void)thread;
     for (int64_t r = begin; r < end; r++) {
         const int64_t t = tl_i64_at(j->targets, r);
         if (j->dz == NULL)

@@ -46,11 +46,10 @@ static double block(const job *j, int64_t row, int64_t at, int64_t m, double acc
     return acc;
 }
 
-static void cumsum_rows(void *ctx, int64_t begin, int64_t end, int thread)
+static void cumsum_rows(void *ctx, int64_t begin, int64_t end, TL_UNUSED int thread)
 {
     const job *j = ctx;
     int64_t blocks = (j->n + BLOCK - 1) / BLOCK;
-    (void)thread;
     for (int64_t r = begin; r < end; r++) {
         double acc = 0;
         for (int64_t b = 0; b < blocks; b++) {

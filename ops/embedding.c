@@ -51,14 +51,13 @@ static tl_status embedding_shape(tl_call *c)
     return TL_OK;
 }
 
-static void copy_rows(void *ctx, int64_t begin, int64_t end, int thread)
+static void copy_rows(void *ctx, int64_t begin, int64_t end, TL_UNUSED int thread)
 {
     const tl_call *c = ctx;
     const tl_array *w = c->in[0], *ids = c->in[1];
     const int64_t n = w->dim[1], size = (int64_t)tl_dtype_size(w->dtype);
     const tl_shape row = TL_DIMS(n);
     tl_cursor at = tl_cursor_at(ids, ids->ndim, begin);
-    (void)thread;
     for (int64_t i = begin; i < end; i++, tl_cursor_next(&at)) {
         const int64_t id = *(const int64_t *)tl_cursor_data(&at);
         tl_array src = tl_array_make(w->dtype, &row, (char *)w->data + id * w->stride[0] * size);
@@ -172,12 +171,11 @@ static void add_wide(const job *j, double *y, int64_t ss, int64_t from, int64_t 
 }
 
 /* Columns [begin, end) of every row, in order. */
-static void scatter_columns(void *ctx, int64_t begin, int64_t end, int thread)
+static void scatter_columns(void *ctx, int64_t begin, int64_t end, TL_UNUSED int thread)
 {
     const job *j = ctx;
     int64_t count = tl_array_count(j->ids), n = j->out->dim[1], ss = j->out->stride[1];
     tl_cursor ids = tl_cursor_at(j->ids, j->ids->ndim, 0);
-    (void)thread;
     for (int64_t i = 0; i < count; i++, tl_cursor_next(&ids)) {
         int64_t id = *(const int64_t *)tl_cursor_data(&ids),
                 at = id * j->out->stride[0] + begin * ss;

@@ -51,11 +51,10 @@ static tl_status over_rows(tl_call *c, tl_range_fn *body, bool min)
     return TL_OK;
 }
 
-static void extremes(void *ctx, int64_t begin, int64_t end, int thread)
+static void extremes(void *ctx, int64_t begin, int64_t end, TL_UNUSED int thread)
 {
     const job *j = ctx;
     const tl_row_table *k = tl_isa_now()->row;
-    (void)thread;
     for (int64_t r = begin; r < end; r++) {
         const void *x = tl_flat_at(&j->rows, r * j->n);
         if (j->rows.dtype == TL_F64) {
@@ -133,10 +132,9 @@ static int64_t first_max(const tl_array *rows, int64_t r, int64_t n)
     return best;
 }
 
-static void first_places(void *ctx, int64_t begin, int64_t end, int thread)
+static void first_places(void *ctx, int64_t begin, int64_t end, TL_UNUSED int thread)
 {
     const job *j = ctx;
-    (void)thread;
     for (int64_t r = begin; r < end; r++)
         ((int64_t *)j->y.data)[r] = first_max(&j->rows, r, j->n);
 }

@@ -77,7 +77,7 @@ typedef struct {
     const tl_sgd_step *sgd;
 } job;
 
-static void update_range(void *ctx, int64_t from, int64_t end, int thread)
+static void update_range(void *ctx, int64_t from, int64_t end, TL_UNUSED int thread)
 {
     const job *j = ctx;
     const tl_row_table *k = tl_isa_now()->row;
@@ -86,7 +86,6 @@ static void update_range(void *ctx, int64_t from, int64_t end, int thread)
     const int64_t n = end - from;
     void *p = tl_flat_at(in[0], from), *g = tl_flat_at(in[1], from),
          *m = in[2] != NULL ? tl_flat_at(in[2], from) : NULL; /* sgd's b, or NULL */
-    (void)thread;
     if (j->adamw == NULL)
         TL_ROW(k, f64, sgd, n, p, g, m, j->sgd);
     else

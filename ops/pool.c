@@ -102,11 +102,10 @@ static inline void window(const pool_attrs *a, int dim, int64_t p, int64_t n, in
     at[2] = by;
 }
 
-static void pool_planes(void *ctx, int64_t begin, int64_t end, int thread)
+static void pool_planes(void *ctx, int64_t begin, int64_t end, TL_UNUSED int thread)
 {
     const job *j = ctx;
     const int64_t *in = j->x->dim + j->x->ndim - 2, *out = j->y->dim + j->y->ndim - 2;
-    (void)thread;
     for (int64_t i = begin; i < end; i++) {
         int64_t *y = (int64_t *)j->y->data + i * out[0] * out[1], h[3], w[3],
                 from = i * in[0] * in[1];

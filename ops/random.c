@@ -101,10 +101,9 @@ static int64_t skipped(const places *p, int64_t row)
 
 static int64_t blocks_of(const places *p) { return (p->n + BLOCK - 1) / BLOCK; }
 
-static void draw_range(void *ctx, int64_t begin, int64_t end, int thread)
+static void draw_range(void *ctx, int64_t begin, int64_t end, TL_UNUSED int thread)
 {
     const places *p = ctx;
-    (void)thread;
     for (int64_t i = begin; i < end; i++) {
         int64_t row = i / blocks_of(p), e = i % blocks_of(p) * BLOCK,
                 m = p->n - e < BLOCK ? p->n - e : BLOCK;

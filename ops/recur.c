@@ -251,10 +251,9 @@ static void forward_step(const job *j, int64_t i, int64_t t, const void *u, void
     rounded(j, h);
 }
 
-static void forward_rows(void *ctx, int64_t begin, int64_t end, int thread)
+static void forward_rows(void *ctx, int64_t begin, int64_t end, TL_UNUSED int thread)
 {
     const job *j = ctx;
-    (void)thread;
     for (int64_t i = begin; i < end; i++) {
         copy_row(j, row(j, j->h, i), initial(j, &j->x[RECUR_H0], i), j->n);
         copy_row(j, row(j, j->q, i), initial(j, &j->x[RECUR_C0], i), j->n);
@@ -408,13 +407,12 @@ static void back_step(const job *j, int64_t i, int64_t k, void *dh, void *q)
                ds);
 }
 
-static void back_rows(void *ctx, int64_t begin, int64_t end, int thread)
+static void back_rows(void *ctx, int64_t begin, int64_t end, TL_UNUSED int thread)
 {
     const job *j = ctx;
     const tl_array *x = j->x, *ds = &x[j->at.cell == TL_GRU ? DU : DG];
     const int64_t n = j->n;
     const tl_row_table *r = tl_isa_now()->row;
-    (void)thread;
     for (int64_t i = begin; i < end; i++) {
         copy_row(j, row(j, j->h, i), initial(j, &x[BACK_DHN], i), n);
         copy_row(j, row(j, j->q, i), initial(j, &x[BACK_DCN], i), n);

@@ -108,7 +108,7 @@ static void rotate_row(const job *j, int64_t n, const void *x, const void *r1, c
  * and of two tables are more streams than a processor follows by itself. */
 enum { AHEAD = 4096, FAR = 1 << 20 };
 
-static void rotary_rows(void *ctx, int64_t begin, int64_t end, int thread)
+static void rotary_rows(void *ctx, int64_t begin, int64_t end, TL_UNUSED int thread)
 {
     const job *j = ctx;
     const size_t unit = tl_dtype_size(j->compute), all = (size_t)j->a[0].dim[j->lead] * unit,
@@ -116,7 +116,6 @@ static void rotary_rows(void *ctx, int64_t begin, int64_t end, int thread)
     const bool far = tl_array_contiguous(&j->a[0]) &&
                      tl_array_count(&j->a[0]) * (int64_t)unit > FAR;
     tl_cursor at[MOST];
-    (void)thread;
     begin_at(j, begin, at);
     for (int64_t r = begin; r < end; r++, next_row(j, at)) {
         const char *x = tl_cursor_data(&at[0]);

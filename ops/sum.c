@@ -115,11 +115,10 @@ static void fold_inner(const tl_array *x, const char *from, int64_t n, double *t
     }
 }
 
-static void fold_range(void *ctx, int64_t begin, int64_t end, int thread)
+static void fold_range(void *ctx, int64_t begin, int64_t end, TL_UNUSED int thread)
 {
     const fold_job *j = ctx;
     tl_array x = j->v[0], acc = j->v[1];
-    (void)thread;
     if (x.ndim > 0) {
         x = tl_part_of(&j->v[0], j->split, begin, 1, end - begin);
         acc = tl_part_of(&j->v[1], j->split, begin, 1, end - begin);
@@ -169,10 +168,9 @@ static void fold_into(const tl_array *x, const tl_array *acc)
 }
 
 /* Rounds the fold of one term for each element of x to out; both are contiguous, of one length. */
-static void fold_one(void *ctx, int64_t begin, int64_t end, int thread)
+static void fold_one(void *ctx, int64_t begin, int64_t end, TL_UNUSED int thread)
 {
     const tl_array *x = ((const fold_job *)ctx)->v, *out = x + 1, flat = {.dtype = x->dtype};
-    (void)thread;
     for (int64_t at = begin; at < end; at += GATHER) {
         double part[GATHER] = {0};
         const int64_t m = end - at < GATHER ? end - at : GATHER;

@@ -55,14 +55,13 @@ static tl_status grad_shape(tl_call *c)
 }
 
 /* A graph may ask for a third output, the result of swiglu (.result_of). */
-static void grad_range(void *ctx, int64_t begin, int64_t end, int thread)
+static void grad_range(void *ctx, int64_t begin, int64_t end, TL_UNUSED int thread)
 {
     const tl_call *c = ctx;
     const void *dy = tl_flat_at(c->in[0], begin), *a = tl_flat_at(c->in[1], begin),
                *b = tl_flat_at(c->in[2], begin);
     void *da = tl_flat_at(&c->out[0], begin), *db = tl_flat_at(&c->out[1], begin),
          *y = c->n_out > 2 ? tl_flat_at(&c->out[2], begin) : NULL;
-    (void)thread;
     TL_ROW(tl_isa_now()->row, c->in[0]->dtype == TL_F64, swiglu_grad, end - begin, dy, a, b, da, db,
            y);
 }

@@ -43,10 +43,9 @@ typedef struct {
     bool store; /* from the copy into the operand */
 } mover;
 
-static void move_range(void *ctx, int64_t begin, int64_t end, int thread)
+static void move_range(void *ctx, int64_t begin, int64_t end, TL_UNUSED int thread)
 {
     const mover *m = ctx;
-    (void)thread;
     tl_operand_move(&m->operand, begin, end - begin,
                     m->copy + begin * (int64_t)tl_dtype_size(m->operand.tile), m->store);
 }

@@ -49,7 +49,7 @@ typedef struct {
 
 /* Copies rows begin to end, counted through all planes, one block of columns after another. So the
  * cache lines of an array whose columns are contiguous are still there for the next row. */
-static void copy_rows(void *ctx, int64_t begin, int64_t end, int thread)
+static void copy_rows(void *ctx, int64_t begin, int64_t end, TL_UNUSED int thread)
 {
     enum { BLOCK = 64 };
     const copying *c = ctx;
@@ -58,7 +58,6 @@ static void copy_rows(void *ctx, int64_t begin, int64_t end, int thread)
     const int64_t rows = d->dim[row], cols = d->dim[col], size = (int64_t)c->size;
     const int64_t block = d->stride[col] == 1 && s->stride[col] == 1 ? cols : BLOCK;
     tl_cursor to = tl_cursor_at(d, row, begin / rows), from = tl_cursor_at(s, row, begin / rows);
-    (void)thread;
     for (int64_t first = begin % rows, n; begin < end; begin += n, first = 0) {
         n = rows - first < end - begin ? rows - first : end - begin;
         for (int64_t j = 0; j < cols; j += block)
@@ -75,11 +74,10 @@ static void copy_rows(void *ctx, int64_t begin, int64_t end, int thread)
 }
 
 /* Copies elements begin to end of arrays of one dim. */
-static void copy_part(void *ctx, int64_t begin, int64_t end, int thread)
+static void copy_part(void *ctx, int64_t begin, int64_t end, TL_UNUSED int thread)
 {
     const copying *c = ctx;
     const int64_t size = (int64_t)c->size, ds = c->v[0].stride[0], ss = c->v[1].stride[0];
-    (void)thread;
     copy_row((char *)c->v[0].data + begin * ds * size, ds,
              (const char *)c->v[1].data + begin * ss * size, ss, end - begin, c->size);
 }

@@ -23,6 +23,9 @@ char *tl_strdup(const char *s);
 bool tl_text_close(FILE *f, char **text);
 bool tl_same_text(const char *a, const char *b); /* or both are NULL */
 
+/* Marks a parameter that a callback does not need. */
+#define TL_UNUSED __attribute__((unused))
+
 /* A table from keys, which are never 0, to numbers. */
 typedef struct {
     uint64_t *key, *value;

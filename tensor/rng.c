@@ -8,6 +8,7 @@
 #include "tensor/files/bytes.h"
 #include "tensor/files/hash.h"
 #include "tensor/isa.h"
+#include "tensor/memory.h"
 #include "tensor/threads.h"
 
 enum { ROUNDS = 10 };
@@ -213,11 +214,10 @@ typedef struct {
     double scale;
 } filling;
 
-static void fill_range(void *ctx, int64_t begin, int64_t end, int thread)
+static void fill_range(void *ctx, int64_t begin, int64_t end, TL_UNUSED int thread)
 {
     const filling *f = ctx;
     double x[2 * PAIRS];
-    (void)thread;
     for (int64_t i = begin, n; i < end; i += n) {
         n = end - i < 2 * PAIRS ? end - i : 2 * PAIRS;
         (f->normal ? tl_rng_fill_normal64 : tl_rng_fill_uniform64)(x, (size_t)n, f->key, 0,

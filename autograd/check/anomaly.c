@@ -25,19 +25,17 @@ static bool odd_input(const tl_call *c, bool of_changed)
 /* The last call on this thread that has begun to change an input that was not finite. */
 static _Thread_local const tl_call *odd;
 
-static void look(void *ctx, tl_tape *t, const tl_seen *seen)
+static void look(TL_UNUSED void *ctx, TL_UNUSED tl_tape *t, const tl_seen *seen)
 {
-    (void)ctx, (void)t;
     if (odd_input(seen->call, true))
         odd = seen->call;
     else if (odd == seen->call)
         odd = NULL;
 }
 
-static tl_status check(void *ctx, tl_tape *t, const tl_seen *seen)
+static tl_status check(TL_UNUSED void *ctx, tl_tape *t, const tl_seen *seen)
 {
     const tl_call *c = seen->call;
-    (void)ctx;
     if (c->n_in == 0) /* a constant is whatever the program asked for */
         return TL_OK;
     if (odd == c || odd_input(c, false)) /* it came from elsewhere */

@@ -207,12 +207,11 @@ static bool blames(tl_tape *t, const tl_node *n, char why[TL_MESSAGE_MAX])
 }
 
 /* Under TL_STRICT: refuses to record a node that is outside the promise. */
-static tl_status refuse(void *ctx, tl_tape *t, const tl_seen *seen)
+static tl_status refuse(TL_UNUSED void *ctx, tl_tape *t, const tl_seen *seen)
 {
     const tl_node *n = &t->node[seen->node];
     const tl_at at = {t, seen->file, seen->line, seen->by};
     char why[TL_MESSAGE_MAX];
-    (void)ctx;
     if (n->kernel != NULL && n->kernel->mode & TL_FAST)
         return tl_tape_fail(at, TL_EUSAGE, "%s: TL_STRICT: kernel '%.60s' promises no bits",
                             n->op->name, n->kernel->name);

@@ -174,7 +174,7 @@ static void settle(const tl_fused_op *o, int64_t n, void *tile, void *stored, vo
         cv->widen(n, o->dtype, to, 1, tile);
 }
 
-static void run_tiles(void *ctx, int64_t begin, int64_t end, int thread)
+static void run_tiles(void *ctx, int64_t begin, int64_t end, TL_UNUSED int thread)
 {
     const tl_fused *f = ctx;
     tl_tile_fn *const *const table = tl_isa_now()->tile;
@@ -183,7 +183,6 @@ static void run_tiles(void *ctx, int64_t begin, int64_t end, int thread)
     void *const narrow = tile; /* buffer 0, if there is an op that needs it */
     /* operands, and before them the ops' values, by tl_fused_op.from */
     const void *values[TL_FUSED_OPS + TL_FUSED_INS], **const value = values + TL_FUSED_OPS;
-    (void)thread;
     for (int64_t at = begin; at < end; at += f->tiles.len) {
         int64_t n = end - at < f->tiles.len ? end - at : f->tiles.len;
         for (int i = 0; i < f->n_in; i++) {

@@ -31,10 +31,9 @@ static void leave_tape(tl_graph *g)
 }
 
 /* The tape is freed before its graphs, which give its memory back and cannot run any more. */
-static void orphan(void *ctx, tl_tape *t)
+static void orphan(void *ctx, TL_UNUSED tl_tape *t)
 {
     tl_tape_graphs *a = ctx;
-    (void)t;
     for (tl_compiled *c = a->compiled; c != NULL; c = c->next)
         c->tape = NULL;
     while (a->graphs != NULL) {

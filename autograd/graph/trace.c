@@ -93,20 +93,18 @@ static void recorded(void *ctx, tl_tape *t, uint32_t node)
         *part = k->part;
 }
 
-static void forget(void *ctx, tl_tape *t)
+static void forget(void *ctx, TL_UNUSED tl_tape *t)
 {
     tl_traced_tape *k = ctx;
-    (void)t;
     if (k->cap_leaves > 0)
         memset(k->leaf, 0, k->cap_leaves * sizeof *k->leaf);
     k->n_seen = 0;
     k->wanted = 0;
 }
 
-static void freed(void *ctx, tl_tape *t)
+static void freed(void *ctx, TL_UNUSED tl_tape *t)
 {
     tl_traced_tape *k = ctx;
-    (void)t;
     tl_free_raw(k->leaf);
     tl_free_raw(k->part_of);
     tl_free_raw(k->grads.note);
@@ -158,15 +156,15 @@ tl_tensor tl_trace_leaf(tl_tape *t, const tl_array *a, tl_leaf leaf)
 
 /* ---- the recorder ---- */
 
-static tl_tensor accumulator(void *ctx, tl_tape *t, const tl_array *a, uint32_t leaf, uint32_t use)
+static tl_tensor accumulator(TL_UNUSED void *ctx, tl_tape *t, const tl_array *a, uint32_t leaf,
+                             uint32_t use)
 {
-    (void)ctx;
     return tl_trace_leaf(t, a, (tl_leaf){TL_LEAF_ACC, leaf, use});
 }
 
-static bool accumulator_of(void *ctx, const tl_tape *t, tl_tensor x, uint32_t *leaf, uint32_t *use)
+static bool accumulator_of(TL_UNUSED void *ctx, const tl_tape *t, tl_tensor x, uint32_t *leaf,
+                           uint32_t *use)
 {
-    (void)ctx;
     const tl_leaf l = tl_leaf_of(t, tl_bottom(t, x));
     *leaf = l.at;
     *use = l.use;
@@ -191,9 +189,8 @@ static int64_t last_change(void *ctx, tl_tape *t, tl_tensor x)
     return x.index < k->n_changed ? (int64_t)k->changed[x.index] - 1 : -1;
 }
 
-static uint64_t origin(void *ctx, const tl_tape *t, tl_tensor x)
+static uint64_t origin(TL_UNUSED void *ctx, const tl_tape *t, tl_tensor x)
 {
-    (void)ctx;
     const tl_leaf l = tl_leaf_of(t, x);
     return (uint64_t)l.kind << 32 | l.at;
 }
@@ -245,9 +242,8 @@ static tl_tensor source(void *ctx, tl_at at, const char *who, tl_source kind, co
     return TL_NONE;
 }
 
-static tl_status unread(void *ctx, tl_at at, tl_tensor x, const char *who)
+static tl_status unread(TL_UNUSED void *ctx, tl_at at, tl_tensor x, const char *who)
 {
-    (void)ctx;
     return tl_tape_fail(at, TL_ETRACED,
                         "%s: value %u is part of a trace and has no contents to read; return it in "
                         "out[], or use tl_watch",

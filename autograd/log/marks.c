@@ -64,10 +64,9 @@ bool tl_log_full(const tl_run_log *l)
     return !l->begun || l->o.every <= 1 || l->step % l->o.every == 0 || l->step == l->o.keep;
 }
 
-static void freed(void *ctx, tl_tape *t)
+static void freed(void *ctx, TL_UNUSED tl_tape *t)
 {
     tl_log_side *s = ctx;
-    (void)t;
     tl_free_raw(s->mark);
     tl_free_raw(s);
 }

@@ -421,11 +421,7 @@ static void cleared(void *ctx, tl_tape *t)
     tl_log_forget_keys(t);
 }
 
-static void freed(void *log, tl_tape *t)
-{
-    (void)t;
-    tl_log_free(log);
-}
+static void freed(void *log, TL_UNUSED tl_tape *t) { tl_log_free(log); }
 
 const tl_observer tl_log_observer = {.runs = runs,
                                      .backward_begins = backward_begins,

@@ -12,6 +12,7 @@
 
 #include "autograd/observer.h"
 #include "nn/group/internal.h"
+#include "tensor/memory.h"
 
 tl_status tl_group_parts(tl_group *g, int64_t elements)
 {
@@ -288,9 +289,8 @@ static void cleared(void *ctx, tl_tape *t)
 
 /* Checks a backward before tl_group_backward, which checks its own, traced or not. The check waits
  * until the backward is over: it is a walk, and there is one at a time. */
-static void backward_begins(void *ctx, tl_tape *t, tl_tensor y)
+static void backward_begins(void *ctx, TL_UNUSED tl_tape *t, tl_tensor y)
 {
-    (void)t;
     ((tl_group *)ctx)->y = y;
 }
 
@@ -330,18 +330,16 @@ static void end_backward(tl_group *g)
 
 /* A run of a graph does the same before its first op and after its last. (The group may have
  * ended.) */
-static void begin_run(tl_tape *t, void *unused)
+static void begin_run(tl_tape *t, TL_UNUSED void *unused)
 {
     tl_group *g = tl_observed(t, &watches);
-    (void)unused;
     if (g != NULL && !g->backward)
         begin_backward(g, tl_nowhere(t));
 }
 
-static void end_run(tl_tape *t, void *unused)
+static void end_run(tl_tape *t, TL_UNUSED void *unused)
 {
     tl_group *g = tl_observed(t, &watches);
-    (void)unused;
     if (g != NULL && g->backward)
         end_backward(g);
 }

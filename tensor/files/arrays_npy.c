@@ -154,17 +154,12 @@ static bool widen(member *m, const unsigned char *extra, size_t n)
     return true;
 }
 
-static void *z_take(void *unused, unsigned n, unsigned size)
+static void *z_take(TL_UNUSED void *unused, unsigned n, unsigned size)
 {
-    (void)unused;
     return tl_calloc(n, size);
 }
 
-static void z_give_back(void *unused, void *p)
-{
-    (void)unused;
-    tl_free_raw(p);
-}
+static void z_give_back(TL_UNUSED void *unused, void *p) { tl_free_raw(p); }
 
 enum { DEFLATE_MOST = 1032 /* bytes that one deflated byte can stand for */, PIECE = 1 << 30 };
 

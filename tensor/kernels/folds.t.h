@@ -84,13 +84,12 @@ static inline __attribute__((always_inline)) void F(fold_columns)(const int kind
     }
 }
 
-static void F(fold)(void *columns, int64_t begin, int64_t end, int thread)
+static void F(fold)(void *columns, int64_t begin, int64_t end, TL_UNUSED int thread)
 {
     enum { MOST = F(AHEAD) / (int)sizeof(T), WHOLE = F(STRIP) * F(LANES) };
     const tl_norm_rows *j = columns;
     const int64_t n = end - begin,
                   part = (n / ((n + MOST - 1) / MOST + !n) + WHOLE) / WHOLE * WHOLE;
-    (void)thread;
     if (j->rows * n * (int64_t)sizeof(T) <= F(FAR) || n < 2 * WHOLE) {
         F(fold_columns)(F(PLAIN), F(DEEP), j, begin, end, 0);
         return;
@@ -101,10 +100,9 @@ static void F(fold)(void *columns, int64_t begin, int64_t end, int thread)
     }
 }
 
-static void F(norm_fold)(void *columns, int64_t begin, int64_t end, int thread)
+static void F(norm_fold)(void *columns, int64_t begin, int64_t end, TL_UNUSED int thread)
 {
     const tl_norm_rows *j = columns;
-    (void)thread;
     if (j->mean == NULL)
         F(fold_columns)(F(RMS), F(DEEP), j, begin, end, 0);
     else

@@ -3,7 +3,7 @@
  * Included by rows.k.c after sums.t.h, whose lanes add up each row. */
 
 /* rstd = 1/sqrt(mean(x^2) + eps), y = (x*rstd)*gamma */
-static void F(rms_norm)(void *rows, int64_t begin, int64_t end, int thread)
+static void F(rms_norm)(void *rows, int64_t begin, int64_t end, TL_UNUSED int thread)
 {
     const tl_rows *j = rows;
     const tl_norm_attrs *a = j->attrs;
@@ -11,7 +11,6 @@ static void F(rms_norm)(void *rows, int64_t begin, int64_t end, int thread)
     const T *x = (const T *)j->in[0] + begin * n, *gamma = j->in[1];
     const T eps = (T)a->eps;
     T *y = (T *)j->out[0] + begin * n, *rstd = j->out[1];
-    (void)thread;
     for (int64_t r = begin; r < end; r++, x += n, y += n) {
         const T k = rstd[r] = RSQRT(F(lanes_of_products)(n, x, x, 0) / (T)n + eps);
         if (gamma == NULL)
@@ -27,7 +26,7 @@ static void F(rms_norm)(void *rows, int64_t begin, int64_t end, int thread)
 }
 
 /* rstd = 1/sqrt(mean((x - mean)^2) + eps), y = ((x - mean)*rstd)*gamma + beta */
-static void F(layer_norm)(void *rows, int64_t begin, int64_t end, int thread)
+static void F(layer_norm)(void *rows, int64_t begin, int64_t end, TL_UNUSED int thread)
 {
     const tl_rows *j = rows;
     const tl_norm_attrs *a = j->attrs;
@@ -35,7 +34,6 @@ static void F(layer_norm)(void *rows, int64_t begin, int64_t end, int thread)
     const T *x = (const T *)j->in[0] + begin * n, *gamma = j->in[1], *beta = j->in[2];
     const T eps = (T)a->eps;
     T *y = (T *)j->out[0] + begin * n;
-    (void)thread;
     for (int64_t r = begin; r < end; r++, x += n, y += n) {
         const T m = F(lanes)(n, x) / (T)n;
         const T rstd = RSQRT(F(lanes_of_products)(n, x, x, m) / (T)n + eps);
@@ -84,11 +82,10 @@ static inline __attribute__((always_inline)) void F(norm_grad_row)(const bool ce
 }
 
 /* dx of layer_norm or, where there is no mean, of rms_norm. */
-static void F(norm_grad)(void *rows, int64_t begin, int64_t end, int thread)
+static void F(norm_grad)(void *rows, int64_t begin, int64_t end, TL_UNUSED int thread)
 {
     const tl_norm_rows *j = rows;
     const T *mean = j->mean, *rstd = j->rstd;
-    (void)thread;
     for (int64_t r = begin; r < end; r++) {
         const T *dy = (const T *)j->dy + r * j->n, *x = (const T *)j->x + r * j->n;
         T *dx = (T *)j->dx + r * j->n;

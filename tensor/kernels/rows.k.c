@@ -9,6 +9,7 @@
 #include "tensor/kernels/math32_pow.h"
 #include "tensor/kernels/math64_log.h"
 #include "tensor/kernels/rows.h"
+#include "tensor/memory.h"
 
 #include "tensor/kernels/vec.t.h"
 

@@ -24,13 +24,12 @@ static T F(exp_row)(int64_t n, const T *x, T m, T *y)
     return F(lanes_finish)(&l, e + full, used - full);
 }
 
-static void F(softmax)(void *rows, int64_t begin, int64_t end, int thread)
+static void F(softmax)(void *rows, int64_t begin, int64_t end, TL_UNUSED int thread)
 {
     const tl_rows *j = rows;
     const int64_t n = j->n;
     const T *x = (const T *)j->in[0] + begin * n;
     T *y = (T *)j->out[0] + begin * n;
-    (void)thread;
     for (; begin < end; begin++, x += n, y += n) {
         T r = 1 / F(exp_row)(n, x, F(max)(n, x), y);
         for (int64_t i = 0; i < n; i++)
@@ -38,13 +37,12 @@ static void F(softmax)(void *rows, int64_t begin, int64_t end, int thread)
     }
 }
 
-static void F(softmax_grad)(void *rows, int64_t begin, int64_t end, int thread)
+static void F(softmax_grad)(void *rows, int64_t begin, int64_t end, TL_UNUSED int thread)
 {
     const tl_rows *j = rows;
     const int64_t n = j->n;
     const T *dy = (const T *)j->in[0] + begin * n, *y = (const T *)j->in[1] + begin * n;
     T *dx = (T *)j->out[0] + begin * n;
-    (void)thread;
     for (; begin < end; begin++, dy += n, y += n, dx += n) {
         T d = F(lanes_of_products)(n, dy, y, 0);
         for (int64_t i = 0; i < n; i++)
@@ -52,13 +50,12 @@ static void F(softmax_grad)(void *rows, int64_t begin, int64_t end, int thread)
     }
 }
 
-static void F(log_softmax)(void *rows, int64_t begin, int64_t end, int thread)
+static void F(log_softmax)(void *rows, int64_t begin, int64_t end, TL_UNUSED int thread)
 {
     const tl_rows *j = rows;
     const int64_t n = j->n;
     const T *x = (const T *)j->in[0] + begin * n;
     T *y = (T *)j->out[0] + begin * n;
-    (void)thread;
     for (; begin < end; begin++, x += n, y += n) {
         T m = F(max)(n, x), l = LOG(F(exp_row)(n, x, m, y));
         for (int64_t i = 0; i < n; i++)
@@ -66,13 +63,12 @@ static void F(log_softmax)(void *rows, int64_t begin, int64_t end, int thread)
     }
 }
 
-static void F(log_softmax_grad)(void *rows, int64_t begin, int64_t end, int thread)
+static void F(log_softmax_grad)(void *rows, int64_t begin, int64_t end, TL_UNUSED int thread)
 {
     const tl_rows *j = rows;
     const int64_t n = j->n;
     const T *dy = (const T *)j->in[0] + begin * n, *y = (const T *)j->in[1] + begin * n;
     T *dx = (T *)j->out[0] + begin * n;
-    (void)thread;
     for (; begin < end; begin++, dy += n, y += n, dx += n) {
         T d = F(lanes)(n, dy);
         M(exp)(n, y, dx);
