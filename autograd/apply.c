@@ -113,15 +113,13 @@ static tl_status check_change(making *k)
     const tl_storage *st = k->value[op->mutates]->st;
     const bool follows = k->needs_grad && !(op->traits & TL_NONDIFF);
     const unsigned reads = follows ? tl_op_reads(op, k->wanted) : 0;
-    char a[TL_SHAPE_TEXT], b[TL_SHAPE_TEXT];
     /* Storage can stay blank if the op's own kernel overwrites all of it and nobody watches. */
     k->call.begins = st != NULL && st->blank && k->mutates && t->now.choice == NULL &&
                      !t->run_watched && !(k->call.mode & TL_TRACE) && tl_op_begins(op, x, st);
     if (!tl_array_same_shape(&k->call.out[0], x))
         return tl_tape_fail(k->at, TL_ESHAPE,
                             "%s: changes input %d of shape %s, and its shape rule makes %s of it",
-                            op->name, op->mutates, tl_array_shape_text(a, x),
-                            tl_array_shape_text(b, &k->call.out[0]));
+                            op->name, op->mutates, TL_TEXT(x), TL_TEXT(&k->call.out[0]));
     for (unsigned left = k->changes; left != 0; left &= left - 1) {
         const int m = __builtin_ctz(left);
         x = &k->value[m]->a;
@@ -129,7 +127,7 @@ static tl_status check_change(making *k)
             return tl_tape_fail(k->at, TL_EINPLACE,
                                 "%s: input %d, %s, shows elements more than once; it cannot be "
                                 "changed in place",
-                                op->name, m, tl_array_shape_text(a, x));
+                                op->name, m, TL_TEXT(x));
         const tl_value *base = tl_peek(t, tl_behind(t, k->in[m], TL_VIEW, 0));
         if (base == NULL)
             return tl_tape_fail(k->at, TL_ESTALE,

@@ -123,9 +123,8 @@ static double item(tl_at at, tl_tensor x)
     if (v == NULL)
         return (double)NAN;
     if (tl_array_count(&v->a) != 1) {
-        char text[TL_SHAPE_TEXT];
         tl_tape_fail(at, TL_ESHAPE, "tl_item: a tensor of shape %s does not have one element",
-                     tl_array_shape_text(text, &v->a));
+                     TL_TEXT(&v->a));
         return (double)NAN;
     }
     return tl_array_get(&v->a, 0);
@@ -208,11 +207,10 @@ tl_status tl_assign_at(tl_at at, tl_tensor dst, tl_tensor x)
                             tl_behind(t, dst, TL_VIEW, 0).owner == t->values.owner
                                 ? "is the tape's"
                                 : "shows elements more than once");
-    char a[TL_SHAPE_TEXT], b[TL_SHAPE_TEXT];
     if (!tl_array_same_shape(&d->a, &v->a) || d->a.dtype != v->a.dtype)
         return tl_tape_fail(at, TL_ESHAPE, "tl_assign: %s %s cannot be written into %s %s",
-                            tl_array_shape_text(a, &v->a), tl_dtype_name(v->a.dtype),
-                            tl_array_shape_text(b, &d->a), tl_dtype_name(d->a.dtype));
+                            TL_TEXT(&v->a), tl_dtype_name(v->a.dtype), TL_TEXT(&d->a),
+                            tl_dtype_name(d->a.dtype));
     if (t->inside != NULL)
         return tl_tape_fail(at, TL_EUSAGE, "tl_assign: called inside %s", t->inside);
     TL_TRY(tl_batch_assigns(at, dst, x));

@@ -161,13 +161,12 @@ static tl_status insert(tl_model *m, int at, const char *name, uint32_t value, b
 static tl_status check_same(const tl_value *v, const char *name, tl_dtype dtype,
                             const tl_shape *shape, tl_err *err)
 {
-    char a[TL_SHAPE_TEXT], b[TL_SHAPE_TEXT];
     tl_shape have = tl_array_shape(&v->a);
     if (!tl_shape_equal(&have, shape))
         return tl_fail(
             err, TL_ESHAPE,
             "'%.100s' has shape %s, but shape %s is asked for: does another layer have this name?",
-            name, tl_shape_text(a, &have), tl_shape_text(b, shape));
+            name, TL_TEXT_OF(&have), TL_TEXT_OF(shape));
     if (v->a.dtype != dtype)
         return tl_fail(err, TL_EDTYPE, "'%.100s' is %s, but %s is asked for", name,
                        tl_dtype_name(v->a.dtype), tl_dtype_name(dtype));

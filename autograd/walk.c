@@ -122,7 +122,6 @@ static tl_status check_start(const tl_walk *w)
 {
     tl_tape *t = w->t;
     const tl_value *y = tl_peek(t, w->y);
-    char a[TL_SHAPE_TEXT], b[TL_SHAPE_TEXT];
     if (y->st == NULL && t->recorder == NULL)
         return tl_tape_fail(w->at, TL_ETRACED,
                             "%s: the output has no value: it is of a trace, or was "
@@ -140,7 +139,7 @@ static tl_status check_start(const tl_walk *w)
                    : tl_tape_fail(w->at, TL_ESHAPE,
                                   "%s: the output has shape %s; without a cotangent it "
                                   "must have one element",
-                                  w->who, tl_array_shape_text(a, &y->a));
+                                  w->who, TL_TEXT(&y->a));
     const tl_value *c = tl_deref(w->at, w->opt.cotangent, w->who);
     if (c == NULL)
         return tl_error_status(t);
@@ -151,8 +150,8 @@ static tl_status check_start(const tl_walk *w)
                             w->who);
     if (!tl_array_same_shape(&c->a, &y->a) || c->a.dtype != y->a.dtype)
         return tl_tape_fail(w->at, TL_ESHAPE, "%s: the cotangent is %s %s, the output %s %s",
-                            w->who, tl_array_shape_text(a, &c->a), tl_dtype_name(c->a.dtype),
-                            tl_array_shape_text(b, &y->a), tl_dtype_name(y->a.dtype));
+                            w->who, TL_TEXT(&c->a), tl_dtype_name(c->a.dtype), TL_TEXT(&y->a),
+                            tl_dtype_name(y->a.dtype));
     return TL_OK;
 }
 

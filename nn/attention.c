@@ -32,7 +32,6 @@ static tl_status check_cache(tl_tape *t, const tl_columns *c, int64_t s)
     const tl_shape have = tl_shape_of(t, c->cache->k);
     const bool one_column = !tl_is_none(c->at);
     const int64_t n = c->cache->n;
-    char text[TL_SHAPE_TEXT];
     TL_TRY(tl_error_status(t));
     if (tl_traced(t))
         return tl_tape_fail(TL_AT(t), TL_ETRACED,
@@ -45,7 +44,7 @@ static tl_status check_cache(tl_tape *t, const tl_columns *c, int64_t s)
     if (have.ndim != 5)
         return tl_tape_fail(TL_AT(t), TL_ESHAPE,
                             "a cache of shape %s: it was not made for this model, or never made",
-                            tl_shape_text(text, &have));
+                            TL_TEXT_OF(&have));
     if (one_column ? s != 1 : n < 0 || s > have.dim[3] - n)
         return tl_tape_fail(TL_AT(t), TL_ESHAPE,
                             "%lld columns more, where the cache holds %lld of at most %lld%s",
@@ -58,13 +57,12 @@ static tl_status check_cache(tl_tape *t, const tl_columns *c, int64_t s)
 static tl_status check_keys(tl_tape *t, const tl_columns *c, int64_t layer, tl_tensor x)
 {
     const tl_shape have = tl_shape_of(t, c->cache->k), s = tl_shape_of(t, x);
-    char a[TL_SHAPE_TEXT], b[TL_SHAPE_TEXT];
     TL_TRY(check_cache(t, c, s.dim[2]));
     if (layer < 0 || layer >= have.dim[0] || have.dim[1] != s.dim[0] || have.dim[2] != s.dim[1] ||
         have.dim[4] != s.dim[3])
         return tl_tape_fail(TL_AT(t), TL_ESHAPE,
                             "keys of shape %s for layer %lld of a cache of shape %s",
-                            tl_shape_text(a, &s), (long long)layer, tl_shape_text(b, &have));
+                            TL_TEXT_OF(&s), (long long)layer, TL_TEXT_OF(&have));
     return TL_OK;
 }
 
@@ -98,11 +96,10 @@ static void check_of_samples(tl_tape *t, tl_tensor x, const char *name, int64_t 
 {
     const tl_shape s = tl_shape_of(t, x);
     const tl_dtype dtype = tl_dtype_of(t, x);
-    char text[TL_SHAPE_TEXT];
     if (tl_usable(TL_AT(t), x, name) && (dtype != TL_I64 || s.ndim != 1 || s.dim[0] != b))
         tl_tape_fail(TL_AT(t), dtype != TL_I64 ? TL_EDTYPE : TL_ESHAPE,
                      "`%s` has shape %s, %s; I64 (%lld), a column for each sample, is needed", name,
-                     tl_shape_text(text, &s), tl_dtype_name(dtype), (long long)b);
+                     TL_TEXT_OF(&s), tl_dtype_name(dtype), (long long)b);
 }
 
 /* Checks that `at` names columns of the cache: tl_select would count one below 0 from the end. */
@@ -291,7 +288,6 @@ tl_tensor tl_self_attention_at(tl_at at, tl_model *m, const char *name, tl_tenso
     int place = tl_share_push(at, o.shared);
     const tl_shape s = tl_shape_of(t, x);
     const int64_t width = s.dim[2], kv_heads = o.kv_heads != 0 ? o.kv_heads : o.heads;
-    char text[TL_SHAPE_TEXT];
     if (o.heads < 1)
         tl_tape_fail(at, TL_ESHAPE, "tl_self_attention: '%.100s' has .heads = %lld; 1 is the least",
                      tl_title(name), (long long)o.heads);
@@ -300,7 +296,7 @@ tl_tensor tl_self_attention_at(tl_at at, tl_model *m, const char *name, tl_tenso
         tl_tape_fail(TL_AT(t), TL_ESHAPE,
                      "self_attention: x %s in %lld heads, %lld of keys; x must be (b, s, width), "
                      "width a multiple of .heads, and .heads of .kv_heads",
-                     tl_shape_text(text, &s), (long long)o.heads, (long long)kv_heads);
+                     TL_TEXT_OF(&s), (long long)o.heads, (long long)kv_heads);
     else if (width / o.heads % 2 != 0)
         tl_tape_fail(at, TL_ESHAPE,
                      "tl_self_attention: '%.100s': width %lld in %lld heads gives heads of %lld; "

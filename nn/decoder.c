@@ -98,7 +98,6 @@ static tl_status check_call(tl_tape *t, const tl_decoder_numbers *c, tl_tensor i
                             const tl_decoder_options *o)
 {
     tl_shape s = tl_shape_of(t, ids);
-    char text[TL_SHAPE_TEXT];
     const tl_columns *columns = &o->columns;
     int64_t held = columns->cache != NULL && tl_is_none(columns->at) ? columns->cache->n : 0;
     const double dropout = tl_mode(t) & TL_EVAL ? 0 : c->dropout;
@@ -106,13 +105,13 @@ static tl_status check_call(tl_tape *t, const tl_decoder_numbers *c, tl_tensor i
     TL_TRY(check_numbers(t, c));
     if (s.ndim != 2)
         return tl_tape_fail(TL_AT(t), TL_ESHAPE, "%s: ids have shape %s; (b, s) is needed", c->name,
-                            tl_shape_text(text, &s));
+                            TL_TEXT_OF(&s));
     if (c->max_positions > 0 && tl_is_none(columns->start) && tl_is_none(columns->end) &&
         held >= 0 && s.dim[1] > c->max_positions - held)
         return tl_tape_fail(
             TL_AT(t), TL_ESHAPE,
             "%s: ids %s make %llu positions, but the config's max_positions is %lld", c->name,
-            tl_shape_text(text, &s), (unsigned long long)s.dim[1] + (unsigned long long)held,
+            TL_TEXT_OF(&s), (unsigned long long)s.dim[1] + (unsigned long long)held,
             (long long)c->max_positions);
     if (!c->llama && c->pairing == 0 && c->max_positions < 1)
         return tl_tape_fail(TL_AT(t), TL_ESHAPE,

@@ -147,12 +147,10 @@ static tl_status take_array(tl_map_entry *e, tl_array a, const tl_source *folder
     if (e->how == TL_TRANSPOSED && a.ndim == 2)
         a = transposed(&a);
     tl_shape s = tl_array_shape(&a);
-    char have[TL_SHAPE_TEXT], want[TL_SHAPE_TEXT];
     if (!tl_shape_equal(&s, &e->shape) || !tl_dtype_is_float(a.dtype))
         return tl_file_fail(folder, TL_ESHAPE, "'%s' is %s %s%s there, floats %s by config.json",
-                            e->theirs, tl_shape_text(have, &s), tl_dtype_name(a.dtype),
-                            e->how == TL_TRANSPOSED ? " (transposed)" : "",
-                            tl_shape_text(want, &e->shape));
+                            e->theirs, TL_TEXT_OF(&s), tl_dtype_name(a.dtype),
+                            e->how == TL_TRANSPOSED ? " (transposed)" : "", TL_TEXT_OF(&e->shape));
     e->array = a;
     return TL_OK;
 }

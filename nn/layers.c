@@ -156,7 +156,7 @@ static tl_tensor convolve(tl_at at, tl_model *m, const char *name, tl_tensor x, 
     tl_tape *t = at.tape;
     tl_shape s = tl_shape_of(t, x), w = {.ndim = dims + 2, .dim = {outputs}};
     const char *who = dims == 1 ? "tl_convolve1d" : "tl_convolve2d", *title = tl_title(name);
-    char text[TL_SHAPE_TEXT], kernel[48];
+    char kernel[48];
     int place = tl_share_push(at, o->shared);
     int64_t groups = o->groups != 0 ? o->groups : 1, inputs = 1;
     if (!tl_usable(TL_AT(t), x, who))
@@ -177,7 +177,7 @@ static tl_tensor convolve(tl_at at, tl_model *m, const char *name, tl_tensor x, 
                      (long long)o->padding[1], (long long)o->dilation[1]);
     else if (s.ndim != dims + 2)
         tl_tape_fail(at, TL_ESHAPE, "%s: '%.100s': x has shape %s; %s is needed", who, title,
-                     tl_shape_text(text, &s), dims == 1 ? "(n, c, w)" : "(n, c, h, w)");
+                     TL_TEXT_OF(&s), dims == 1 ? "(n, c, w)" : "(n, c, h, w)");
     else if (groups < 1 || s.dim[1] % groups != 0 || outputs % groups != 0)
         tl_tape_fail(
             at, TL_ESHAPE,

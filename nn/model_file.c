@@ -92,12 +92,11 @@ tl_status tl_source_early(const tl_source *file, const tl_st_file *f, bool empty
 
 tl_status tl_source_alike(const tl_source *file, const tl_st_entry *e, const tl_array *ours)
 {
-    char have[TL_SHAPE_TEXT], want[TL_SHAPE_TEXT];
     if (tl_array_same_shape(&e->array, ours) && e->array.dtype == ours->dtype)
         return TL_OK;
     return tl_file_fail(file, TL_ESHAPE, "'%.100s' is %s %s there; the model needs %s %s", e->name,
-                        tl_array_shape_text(have, &e->array), tl_dtype_name(e->array.dtype),
-                        tl_array_shape_text(want, ours), tl_dtype_name(ours->dtype));
+                        TL_TEXT(&e->array), tl_dtype_name(e->array.dtype), TL_TEXT(ours),
+                        tl_dtype_name(ours->dtype));
 }
 
 /* ---- saving ---- */

@@ -276,7 +276,6 @@ tl_status tl_map_give(tl_model *m, const tl_decoder_config *c, tl_map *map, tl_e
 {
     TL_TRY(check_left_out(m, c, err));
     for (tl_map_entry *e = map->e; e < map->e + map->n; e++) {
-        char want[TL_SHAPE_TEXT], have[TL_SHAPE_TEXT];
         const tl_named x = tl_model_named(m, e->ours);
         if (!x.param)
             return tl_fail(err, TL_ENAME,
@@ -284,7 +283,7 @@ tl_status tl_map_give(tl_model *m, const tl_decoder_config *c, tl_map *map, tl_e
         tl_shape s = tl_array_shape(&x.array);
         if (!tl_shape_equal(&s, &e->shape))
             return tl_fail(err, TL_ESHAPE, "'%s' is %s in the model, %s by its config", e->ours,
-                           tl_shape_text(have, &s), tl_shape_text(want, &e->shape));
+                           TL_TEXT_OF(&s), TL_TEXT_OF(&e->shape));
         e->array = x.array;
     }
     return TL_OK;

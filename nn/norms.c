@@ -49,7 +49,6 @@ static tl_tensor scaled(tl_tape *t, tl_model *m, const char *name, tl_tensor y, 
 
 static bool has_channels(tl_tape *t, const char *who, tl_tensor x, tl_shape *s)
 {
-    char text[TL_SHAPE_TEXT];
     *s = tl_shape_of(t, x);
     if (!tl_usable(TL_AT(t), x, who))
         return false;
@@ -57,7 +56,7 @@ static bool has_channels(tl_tape *t, const char *who, tl_tensor x, tl_shape *s)
         return true;
     tl_tape_fail(TL_AT(t), s->ndim < 2 ? TL_ESHAPE : TL_EDTYPE,
                  "%s: x is %s %s; floats of shape (n, c, ...) are needed", who,
-                 tl_dtype_name(tl_dtype_of(t, x)), tl_shape_text(text, s));
+                 tl_dtype_name(tl_dtype_of(t, x)), TL_TEXT_OF(s));
     return false;
 }
 

@@ -92,7 +92,6 @@ static tl_status check(const net *n, tl_tensor x)
     const char *who = n->who;
     const tl_recurrent_options *o = n->o;
     tl_shape s = tl_shape_of(t, x);
-    char text[TL_SHAPE_TEXT];
     const tl_tensor given[] = {o->h, o->c, o->start, o->end, o->sample}; /* even if not used */
     TL_TRY(tl_error_status(t));
     tl_usable(TL_AT(t), x, who);
@@ -107,7 +106,7 @@ static tl_status check(const net *n, tl_tensor x)
         tl_tape_fail(TL_AT(t), TL_ESHAPE,
                      "%s: '%.100s': x %s, %lld units, %lld layers; (b, s, inputs) of a step or "
                      "more and 1 to %d of the others are needed",
-                     who, tl_title(n->name), tl_shape_text(text, &s), (long long)n->hidden,
+                     who, tl_title(n->name), TL_TEXT_OF(&s), (long long)n->hidden,
                      (long long)(o->layers != 0 ? o->layers : 1), (int)MOST);
     TL_TRY(tl_error_status(t));
     if (o->dropout != 0 && o->layers < 2)
@@ -125,7 +124,7 @@ static tl_status check(const net *n, tl_tensor x)
         if (!tl_is_none(given[i]) && !tl_shape_equal(&is, &want))
             tl_tape_fail(TL_AT(t), TL_ESHAPE,
                          "%s: .%s is %s; (layers and directions, b, units) is needed", who,
-                         i ? "c" : "h", tl_shape_text(text, &is));
+                         i ? "c" : "h", TL_TEXT_OF(&is));
     }
     return tl_error_status(t);
 }

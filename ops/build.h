@@ -51,10 +51,6 @@ extern const tl_attr tl_const_schema[];
 
 /* ---- shape rules ---- */
 
-/* The shape of an array, or a tl_shape, as text for a message. It lives until the block ends. */
-#define TL_TEXT(array) tl_array_shape_text((char[TL_SHAPE_TEXT]){0}, array)
-#define TL_TEXT_OF(shape) tl_shape_text((char[TL_SHAPE_TEXT]){0}, shape)
-
 /* The shape rule of a pointwise op over floats. */
 tl_status tl_float_shape(tl_call *c);
 /* TL_EDTYPE unless x, which the message calls `name`, is of a floating dtype. */

@@ -96,15 +96,13 @@ tl_status tl_view_check(tl_array *a, const tl_array *of, bool once, tl_err *err)
         return tl_shape_check(&s, a->dtype, err);
     int64_t low, high, from, to;
     const int64_t apart = (char *)a->data - (char *)of->data;
-    char text[TL_SHAPE_TEXT];
     if (once && tl_array_repeats(a) && !tl_array_repeats(of))
         return tl_fail(err, TL_EUSAGE, "shows elements more than once, but is not TL_REPEATS");
     if (of->data == NULL || !reach(of, &from, &to))
         return TL_OK;
     if (reach(a, &low, &high) && (low == high || (apart >= from - low && apart <= to - high)))
         return TL_OK;
-    return tl_fail(err, TL_EUSAGE, "shows %s elements that do not lie in its input",
-                   tl_array_shape_text(text, a));
+    return tl_fail(err, TL_EUSAGE, "shows %s elements that do not lie in its input", TL_TEXT(a));
 }
 
 static int64_t step_of(const tl_array *a, int i)
@@ -260,10 +258,8 @@ tl_status tl_shape_broadcast(tl_shape *out, const tl_array *a, const tl_array *b
         int ia = i - (nd - a->ndim), ib = i - (nd - b->ndim);
         int64_t da = ia < 0 ? 1 : a->dim[ia], db = ib < 0 ? 1 : b->dim[ib];
         if (da != db && da != 1 && db != 1) {
-            char ta[TL_SHAPE_TEXT], tb[TL_SHAPE_TEXT];
             return tl_fail(err, TL_ESHAPE, "%s and %s do not broadcast: sizes %lld and %lld meet",
-                           tl_array_shape_text(ta, a), tl_array_shape_text(tb, b), (long long)da,
-                           (long long)db);
+                           TL_TEXT(a), TL_TEXT(b), (long long)da, (long long)db);
         }
         out->dim[i] = da == 1 ? db : da;
     }
@@ -428,9 +424,8 @@ static tl_status lay(tl_array *a, bool strided, size_t *bytes, tl_err *err)
             return tl_fail(err, TL_ESHAPE, "dim %d has size %lld; sizes are 0 or more", i,
                            (long long)m);
         if (m > 1 && span > INT64_MAX / m) {
-            char text[TL_SHAPE_TEXT];
             return tl_fail(err, TL_ESHAPE, "%s of %s is more bytes than a 64-bit size can count",
-                           tl_array_shape_text(text, a), dtypes[d].name);
+                           TL_TEXT(a), dtypes[d].name);
         }
         if (!strided)
             a->stride[i] = span / size;

@@ -60,11 +60,10 @@ tl_status tl_data_check(const void *data, tl_c_data c, const tl_array *a, tl_err
 {
     const int64_t n = tl_array_count(a);
     const unsigned char *byte = data;
-    char text[TL_SHAPE_TEXT];
     if (data == NULL && n > 0)
         return tl_fail(err, TL_EUSAGE,
                        "no data for %s %s; tl_zeros makes zeros, tl_fill any number",
-                       tl_dtype_name(a->dtype), tl_array_shape_text(text, a));
+                       tl_dtype_name(a->dtype), TL_TEXT(a));
     TL_TRY(tl_c_data_check(c, a->dtype, (size_t)n * tl_dtype_size(a->dtype), err));
     for (int64_t i = 0; a->dtype == TL_BOOL && i < n; i++)
         if (byte[i] > 1)

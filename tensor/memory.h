@@ -22,6 +22,9 @@ char *tl_strdup(const char *s);
  * cut or missing: fclose alone may not report that it had no memory. f may be NULL. */
 bool tl_text_close(FILE *f, char **text);
 bool tl_same_text(const char *a, const char *b); /* or both are NULL */
+/* The shape of an array, or a shape, as text for a message. It lives until the block ends. */
+#define TL_TEXT(array) tl_array_shape_text((char[TL_SHAPE_TEXT]){0}, array)
+#define TL_TEXT_OF(shape) tl_shape_text((char[TL_SHAPE_TEXT]){0}, shape)
 
 /* Marks a parameter that a callback does not need. */
 #define TL_UNUSED __attribute__((unused))

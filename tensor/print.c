@@ -1,6 +1,7 @@
 /* print.c: prints an array in passes over the elements that are shown: one finds the form that
  * suits them all, one the width, and one writes. */
 #include "tensor/print.h"
+#include "tensor/memory.h"
 
 #include <ctype.h>
 #include <math.h>
@@ -165,9 +166,8 @@ static void put_block(printer *p, int dim, int64_t offset)
 
 static void put_shape(printer *p)
 {
-    char shape[TL_SHAPE_TEXT];
     put_text(p, "\n");
-    put_text(p, tl_array_shape_text(shape, p->a));
+    put_text(p, TL_TEXT(p->a));
     put_text(p, " ");
     for (const char *c = tl_dtype_name(p->a->dtype); *c != '\0'; c++)
         put_repeated(p, (char)tolower(*c), 1);

@@ -351,13 +351,12 @@ static tl_status check_read(tl_tape *t, uint32_t node)
 /* y, if it has that shape; else an error. (A checkpoint may name a value of another shape.) */
 static tl_tensor of_shape(tl_tape *t, tl_tensor y, const tl_shape *s, const char *name)
 {
-    char a[TL_SHAPE_TEXT], b[TL_SHAPE_TEXT];
     const tl_shape has = tl_array_shape(&tl_peek(t->lasting, y)->a);
     if (tl_shape_equal(&has, s))
         return y;
     tl_fail(&t->head.err, TL_ESHAPE,
             "a gradient was loaded for %s of shape %s, which has shape %s here", name,
-            tl_shape_text(a, &has), tl_shape_text(b, s));
+            TL_TEXT_OF(&has), TL_TEXT_OF(s));
     return TL_NONE;
 }
 

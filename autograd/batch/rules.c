@@ -53,7 +53,6 @@ static const tl_node *used(const tl_tape *t, tl_tensor x)
 /* Sets v's axis, if `told` allows it. name: v's, if it is a named tensor of the model. */
 static tl_status set_axis(tl_value *v, int axis, bool told, const char *name, tl_err *e)
 {
-    char text[TL_SHAPE_TEXT];
     if (!told && name != NULL)
         return tl_fail(e, TL_EUSAGE,
                        "tl_batch_axis: '%.200s' is a tensor of the model; those with names are "
@@ -66,7 +65,7 @@ static tl_status set_axis(tl_value *v, int axis, bool told, const char *name, tl
                        "made of");
     if (axis != TL_FREE && axis != TL_MIXED && (axis < 0 || axis >= v->a.ndim))
         return tl_fail(e, TL_ESHAPE, "tl_batch_axis: %d is neither TL_FREE nor an axis of %s", axis,
-                       tl_array_shape_text(text, &v->a));
+                       TL_TEXT(&v->a));
     if (v->batch != axis) /* if equal, keep its samples: a view may have merged them with rows */
         tl_batch_set(v, axis);
     v->fixed &= axis == TL_FREE;

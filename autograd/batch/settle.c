@@ -94,7 +94,6 @@ bool tl_derived_strays(tl_tape *t, int i, int call, char why[TL_MESSAGE_MAX])
         return false;
     const tl_tensor x = tl_derived_made(t, g->leaf);
     const uint64_t h = tl_print_made(t->lasting, x);
-    char a[TL_SHAPE_TEXT], b[TL_SHAPE_TEXT];
     for (int k = t->first_grad; h != 0 && k < t->n_grads && other == NULL; k++)
         if (tl_derived(t, t->grad[k].leaf) && !t->grad[k].reached && met(&t->grad[k], call) &&
             tl_print_made(t->lasting, tl_derived_made(t, t->grad[k].leaf)) == h)
@@ -106,9 +105,8 @@ bool tl_derived_strays(tl_tape *t, int i, int call, char why[TL_MESSAGE_MAX])
              "%s (%.90s:%d) makes %s of parameters and constants alone, where a micro-batch before "
              "made another value, %s: what comes to each is finished apart; make one for all "
              "micro-batches, as large as any needs, and take views of it (tl_slice)",
-             n->op->name, n->file == NULL ? "?" : n->file, n->line,
-             tl_array_shape_text(a, &tl_peek(t, x)->a),
-             tl_array_shape_text(b, &tl_peek(t, other->leaf)->a));
+             n->op->name, n->file == NULL ? "?" : n->file, n->line, TL_TEXT(&tl_peek(t, x)->a),
+             TL_TEXT(&tl_peek(t, other->leaf)->a));
     return true;
 }
 

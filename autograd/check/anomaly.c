@@ -42,13 +42,11 @@ static tl_status check(TL_UNUSED void *ctx, tl_tape *t, const tl_seen *seen)
         return TL_OK;
     for (int i = 0; i < c->n_out; i++) {
         int64_t bad = tl_bad_element(&c->out[i]);
-        char text[TL_SHAPE_TEXT];
         if (bad >= 0)
             return tl_tape_fail((tl_at){t, seen->file, seen->line, NULL}, TL_EDOMAIN,
                                 "%s%s: made %g at element %lld of its output %s from finite inputs",
                                 seen->phase & TL_PHASE_BACKWARD ? "backward: " : "", c->op->name,
-                                tl_array_get(&c->out[i], bad), (long long)bad,
-                                tl_array_shape_text(text, &c->out[i]));
+                                tl_array_get(&c->out[i], bad), (long long)bad, TL_TEXT(&c->out[i]));
     }
     return TL_OK;
 }

@@ -82,12 +82,11 @@ static bool has_rule(const tl_op *op) { return op->batch != NULL || op->traits &
 
 static void say_inputs(report *s, const tl_tape *t, const tl_node *n)
 {
-    char shape[TL_SHAPE_TEXT];
     for (int i = 0; i < n->n_in && i < 6; i++) {
         const tl_value *v = tl_peek(t, n->in[i]);
         if (v == NULL)
             continue;
-        line(s, "%s input %d %s", i > 0 ? "," : "", i, tl_array_shape_text(shape, &v->a));
+        line(s, "%s input %d %s", i > 0 ? "," : "", i, TL_TEXT(&v->a));
         if (v->batch >= 0)
             line(s, " per sample along axis %d", v->batch);
         else

@@ -145,7 +145,6 @@ static bool depends_alike(const tl_graph *g, int i, tl_tensor x)
 
 tl_status tl_graph_input_fits(const tl_graph *g, const tl_tensor *in, int i, const tl_at *at)
 {
-    char a[TL_SHAPE_TEXT], b[TL_SHAPE_TEXT];
     const tl_value *v = tl_peek(g->user, in[i]), *was = tl_peek(g->t, g->in[i]);
     const int same = twin(in, i), was_same = twin(g->in, i);
     const bool dtype = v->a.dtype == was->a.dtype;
@@ -158,8 +157,8 @@ tl_status tl_graph_input_fits(const tl_graph *g, const tl_tensor *in, int i, con
     if (!array)
         return tl_tape_fail(*at, dtype ? TL_ESHAPE : TL_EDTYPE,
                             "tl_graph_run: input %d is %s %s, but the graph was traced with %s %s",
-                            i, tl_dtype_name(v->a.dtype), tl_array_shape_text(a, &v->a),
-                            tl_dtype_name(was->a.dtype), tl_array_shape_text(b, &was->a));
+                            i, tl_dtype_name(v->a.dtype), TL_TEXT(&v->a),
+                            tl_dtype_name(was->a.dtype), TL_TEXT(&was->a));
     if (!depends)
         return tl_tape_fail(*at, TL_EUSAGE,
                             "tl_graph_run: input %d depends on the batch otherwise than the one "

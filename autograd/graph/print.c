@@ -91,7 +91,7 @@ static tl_status written(tl_graph *g, FILE *f, const char *what)
 static void print_node(const tl_graph *g, FILE *f, uint32_t i)
 {
     const tl_node *n = &g->t->node[i];
-    char text[TEXT], shape[TL_SHAPE_TEXT];
+    char text[TEXT];
     int width = 0;
     for (int j = 0; j < n->n_out; j++)
         width += fprintf(f, "%s%%%u", j == 0 ? "  " : ", ", g->value[n->out + (uint32_t)j].number);
@@ -101,8 +101,7 @@ static void print_node(const tl_graph *g, FILE *f, uint32_t i)
     fprintf(f, ")%s", tl_attrs_text(n->op, n->attrs, text));
     for (int j = 0; j < n->n_out; j++) {
         const tl_array *a = &tl_values_at(&g->t->values, n->out + (uint32_t)j)->a;
-        fprintf(f, "%s %s %s", j == 0 ? " :" : ",", tl_dtype_name(a->dtype),
-                tl_array_shape_text(shape, a));
+        fprintf(f, "%s %s %s", j == 0 ? " :" : ",", tl_dtype_name(a->dtype), TL_TEXT(a));
     }
     fprintf(f, "%s%s   # %s:%d\n", n->op->traits & TL_VIEW ? "  view" : "",
             tl_inlined(g, i) ? "  inlined" : "", short_file(n->file), n->line);
@@ -114,7 +113,7 @@ tl_status tl_graph_print(tl_graph *g, FILE *f)
 {
     TL_TRY(tl_graph_there(g, __func__));
     TL_TRY(TL_NEED(&g->head.err, f));
-    char text[TEXT], shape[TL_SHAPE_TEXT];
+    char text[TEXT];
     number_results(g);
     fprintf(f,
             "graph: %d input%s, %d output%s, %d node%s recorded, %d needed, run in %d step%s, slab "
@@ -124,7 +123,7 @@ tl_status tl_graph_print(tl_graph *g, FILE *f)
             bytes_text(g->stats.slab, text));
     for (int i = 0; i < g->n_in; i++) {
         const tl_array *a = tl_graph_array(g, g->in[i]);
-        fprintf(f, "  in%d : %s %s\n", i, tl_dtype_name(a->dtype), tl_array_shape_text(shape, a));
+        fprintf(f, "  in%d : %s %s\n", i, tl_dtype_name(a->dtype), TL_TEXT(a));
     }
     for (uint32_t i = 0; i < g->n_order; i++)
         print_node(g, f, g->order[i]);
@@ -226,7 +225,6 @@ tl_status tl_graph_dot(tl_graph *g, FILE *f)
 static void explain_all(const tl_graph *g, const tl_decision *list, const char *otherwise, FILE *f,
                         int kept[2])
 {
-    char shape[TL_SHAPE_TEXT];
     for (uint32_t i = 0; i < g->n_order && list != NULL; i++) {
         const tl_node *n = &g->t->node[g->order[i]];
         const tl_decision *d = &list[g->order[i]];
@@ -236,10 +234,9 @@ static void explain_all(const tl_graph *g, const tl_decision *list, const char *
         fprintf(f,
                 "%-14s %-5s%-20s %5d %12" PRId64 " %12" PRId64 " %12" PRId64 " %12" PRId64
                 "  %-7s %-20s %.40s:%d\n",
-                n->op->name, tl_dtype_name(a->dtype), tl_array_shape_text(shape, a),
-                d->question.users, d->question.read, d->question.written, d->answer.inlined,
-                d->answer.kept, d->answer.keep ? "kept" : otherwise, d->answer.rule,
-                short_file(n->file), n->line);
+                n->op->name, tl_dtype_name(a->dtype), TL_TEXT(a), d->question.users,
+                d->question.read, d->question.written, d->answer.inlined, d->answer.kept,
+                d->answer.keep ? "kept" : otherwise, d->answer.rule, short_file(n->file), n->line);
         kept[d->answer.keep]++;
     }
 }

@@ -78,12 +78,12 @@ static tl_tensor call(tl_tape *t, const tl_kernel *k, const char *name, tl_dtype
 static void describe(const tl_tape *t, const tl_node *n, int out, const tl_array *a,
                      const tl_array *b, int64_t at, char *buf, size_t cap)
 {
-    char shapes[400] = "", one[TL_SHAPE_TEXT], what[120];
+    char shapes[400] = "", what[120];
     tl_textenv saved = tl_textenv_enter();
     for (int k = 0; k < n->n_in; k++)
         if (!tl_is_none(n->in[k]))
             snprintf(shapes + strlen(shapes), sizeof shapes - strlen(shapes), "%s%.60s",
-                     k ? ", " : "", tl_array_shape_text(one, &tl_peek(t, n->in[k])->a));
+                     k ? ", " : "", TL_TEXT(&tl_peek(t, n->in[k])->a));
     if (a->dtype != b->dtype || !tl_array_same_shape(a, b))
         snprintf(what, sizeof what, "output %d has another shape or dtype", out);
     else

@@ -53,15 +53,13 @@ void tl_match_bar(tl_pass *p, tl_match *m)
 
 tl_status tl_same_kind(const tl_array *a, const tl_array *b, const char *what, int i, tl_err *err)
 {
-    char sa[TL_SHAPE_TEXT], sb[TL_SHAPE_TEXT];
     if (b == NULL)
         return tl_fail(err, TL_EUSAGE, "its replacement sets no %s %d", what, i);
     if (a->dtype == b->dtype && tl_array_same_shape(a, b))
         return TL_OK;
     return tl_fail(err, a->dtype != b->dtype ? TL_EDTYPE : TL_ESHAPE,
                    "%s %d of its replacement is %s %s, of its search %s %s", what, i,
-                   tl_dtype_name(b->dtype), tl_array_shape_text(sb, b), tl_dtype_name(a->dtype),
-                   tl_array_shape_text(sa, a));
+                   tl_dtype_name(b->dtype), TL_TEXT(b), tl_dtype_name(a->dtype), TL_TEXT(a));
 }
 
 uint32_t tl_pass_slot(const tl_pass *p, tl_tensor x)

@@ -193,10 +193,10 @@ static tl_status check(const tl_rule *r, tl_dtype d, const tl_shape *shapes, boo
     tl_fpenv_leave(saved);
     tl_object_end(k.t[0]);
     tl_object_end(k.t[1]);
-    char at[TL_SHAPE_TEXT + 48] = "", text[TL_SHAPE_TEXT];
+    char at[TL_SHAPE_TEXT + 48] = "";
     if (shapes != NULL)
         snprintf(at, sizeof at, ", %.40s being %s", k.o->example_inputs[0].name,
-                 tl_shape_text(text, &shapes[0]));
+                 TL_TEXT_OF(&shapes[0]));
     return e.status == TL_OK ? TL_OK
                              : tl_fail(err, e.status, "'%s' in %s%s: %s", k.o->name,
                                        tl_dtype_name(d), at, e.message);

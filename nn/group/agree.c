@@ -167,11 +167,9 @@ static tl_status write_list(tl_group *g, const tl_note *notes, int n, FILE *list
             continue; /* each rank has that of other parameters */
         if (!x.param && tl_is_rotary_table(x.name, &x.array))
             continue; /* ranks may have seen other lengths; contents follow from names */
-        char shape[TL_SHAPE_TEXT];
         TL_TRY(tl_sha256(g->t, x.tensor, hex));
         snprintf(text, sizeof text, "%s %s %s%s, sha256 %.16s", x.param ? "parameter" : "buffer",
-                 tl_dtype_name(x.array.dtype), tl_array_shape_text(shape, &x.array),
-                 x.frozen ? " frozen" : "", hex);
+                 tl_dtype_name(x.array.dtype), TL_TEXT(&x.array), x.frozen ? " frozen" : "", hex);
         add(list, x.name, text);
     }
     return TL_OK;

@@ -179,13 +179,12 @@ tl_status tl_arrays_add(tl_arrays *f, const char *name, size_t length, tl_arrays
 
 tl_status tl_arrays_add_raw(tl_arrays *f, const char *name, size_t length, const tl_arrays_raw *r)
 {
-    char text[TL_SHAPE_TEXT];
     tl_arrays_entry *e;
     if (tl_shape_check(&r->shape, TL_F64, NULL) != TL_OK ||
         (uint64_t)tl_shape_count(&r->shape) * (uint64_t)r->size != r->bytes)
         return tl_arrays_bad(
             f, "the shape %s, with elements of %d bytes, does not take the %zu that follow",
-            tl_shape_text(text, &r->shape), r->size, r->bytes);
+            TL_TEXT_OF(&r->shape), r->size, r->bytes);
     TL_TRY(tl_arrays_add(f, name, length, &e));
     tl_dtype dtype = f->as != TL_DTYPE_DEFAULT ? f->as : natural(r);
     e->array = tl_array_make(dtype, &r->shape, NULL);

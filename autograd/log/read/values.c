@@ -53,14 +53,12 @@ static void lay_out(tl_value_difference *d, const tl_array *a)
 tl_status tl_value_compare(tl_value_difference *d, const tl_array *a, const tl_array *b,
                            tl_err *err)
 {
-    char s[TL_SHAPE_TEXT], u[TL_SHAPE_TEXT];
     *d = (tl_value_difference){.count = tl_array_count(a), .first = -1};
     if (a->dtype != b->dtype)
         return tl_fail(err, TL_EDTYPE, "one is %s, the other %s", tl_dtype_name(a->dtype),
                        tl_dtype_name(b->dtype));
     if (!tl_array_same_shape(a, b))
-        return tl_fail(err, TL_ESHAPE, "one has shape %s, the other %s", tl_array_shape_text(s, a),
-                       tl_array_shape_text(u, b));
+        return tl_fail(err, TL_ESHAPE, "one has shape %s, the other %s", TL_TEXT(a), TL_TEXT(b));
     lay_out(d, a);
     int64_t across = a->ndim > 0 ? a->dim[a->ndim - 1] : 1;
     for (int64_t i = 0; i < d->count; i++) {
