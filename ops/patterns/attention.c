@@ -64,13 +64,12 @@ static tl_tensor scores(tl_tape *t, tl_tensor q, tl_tensor k, double c, int kind
     return kind == BY_SCALE ? tl_scale(t, s, c) : kind == BY_QUOTIENT ? over(t, s, c) : s;
 }
 
-static void search(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int n_out, void *ctx)
+TL_PATTERN(search)
 {
     const tl_pattern_values *v = ctx;
     mask_kind mask = ((const style *)v->ctx)->mask;
     tl_shape sq = tl_shape_of(t, in[0]), sk = tl_shape_of(t, in[1]);
     tl_tensor key = in[1], value = in[2];
-    (void)n, (void)n_out;
     if (grouped(form_of(v))) {
         key = repeated(t, key, sq.dim[1]);
         value = repeated(t, value, sq.dim[1]);
@@ -92,11 +91,10 @@ static double scale_of(int form, double c)
 }
 
 /* The result is contiguous, as a matmul's is: later calls may view it. */
-static void replace(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int n_out, void *ctx)
+TL_PATTERN(replace)
 {
     const tl_pattern_values *v = ctx;
     bool full = ((const style *)v->ctx)->mask == UNMASKED;
-    (void)n, (void)n_out;
     out[0] = tl_contiguous(t,
                            tl_attention(t, in[0], in[1], in[2],
                                         .scale = scale_of(form_of(v), v->scalar[0]), .full = full));

@@ -17,17 +17,12 @@ static tl_cross_entropy_options options(const tl_pattern_values *v, const tl_ten
                                       .count = n > 2 ? in[2] : TL_NONE};
 }
 
-static void search(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int n_out, void *ctx)
+TL_PATTERN(search)
 {
-    (void)n_out;
     out[0] = tl_nll_at(TL_AT(t), tl_log_softmax(t, in[0], -1), in[1], options(ctx, in, n));
 }
 
-static void replace(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int n_out, void *ctx)
-{
-    (void)n_out;
-    out[0] = tl_cross_entropy_at(TL_AT(t), in[0], in[1], options(ctx, in, n));
-}
+TL_PATTERN(replace) { out[0] = tl_cross_entropy_at(TL_AT(t), in[0], in[1], options(ctx, in, n)); }
 
 /* ---- by gather: forms 0 and 1 are the mean, 2 and 3 the sum; odd ones negate last ---- */
 
@@ -36,30 +31,25 @@ static tl_tensor reduced(tl_tape *t, tl_tensor x, int form)
     return form < 2 ? tl_mean(t, x, TL_ALL, false) : tl_sum(t, x, TL_ALL, false);
 }
 
-static void search_gather(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int n_out,
-                          void *ctx)
+TL_PATTERN(search_gather)
 {
     int form = ((const tl_pattern_values *)ctx)->form;
     tl_tensor p = tl_gather(t, tl_log_softmax(t, in[0], -1), in[1], -1);
-    (void)n, (void)n_out;
     out[0] = form % 2 ? tl_neg(t, reduced(t, p, form)) : reduced(t, tl_neg(t, p), form);
 }
 
-static void replace_gather(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int n_out,
-                           void *ctx)
+TL_PATTERN(replace_gather)
 {
     int form = ((const tl_pattern_values *)ctx)->form;
     tl_shape s = tl_shape_of(t, in[1]);
-    (void)n, (void)n_out;
     s.ndim -= s.ndim > 0;
     out[0] = tl_cross_entropy(t, in[0], tl_reshape(t, in[1], s), form < 2 ? TL_MEAN : TL_SUM);
 }
 
 /* Rows have one target each. */
-static bool rows(const tl_match *m, void *ctx)
+static bool rows(const tl_match *m, TL_UNUSED void *ctx)
 {
     const tl_array *z = tl_match_input(m, "logits"), *ids = tl_match_input(m, "targets");
-    (void)ctx;
     return z->ndim == 2 && ids->ndim == 2 && ids->dim[0] == z->dim[0] && ids->dim[1] == 1;
 }
 

@@ -6,6 +6,7 @@
 
 #include "autograd/replace/pattern.h"
 #include "ops/ops.h"
+#include "tensor/memory.h"
 
 /* clang-format off */
 #define TL_REPLACEMENT_LIST(X)                                                                   \
@@ -16,6 +17,10 @@
     X(attention_grouped_divided) X(attention_full) X(attention_divided) X(attention_scaled)      \
     X(attention_added) X(attention_chosen) X(attention_constant) X(attention_excluded)           \
     X(cross_entropy) X(cross_entropy_count) X(cross_entropy_gather)
+/* Begins a function that writes a pattern, or what replaces it. */
+#define TL_PATTERN(id)                                                                           \
+    static void id(tl_tape *t, const tl_tensor *in, TL_UNUSED int n, tl_tensor *out,             \
+                   TL_UNUSED int n_out, TL_UNUSED void *ctx)
 /* Defines one; other fields of tl_replacement follow n_out. */
 #define TL_REPLACE(id, search_, replace_, args, n_in_, n_out_, ...)                              \
     const tl_replacement tl_replace_##id = {                                                     \

@@ -40,12 +40,11 @@ static tl_tensor over_root(tl_tape *t, tl_tensor x, tl_tensor v, int kind)
     }
 }
 
-static void search(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int n_out, void *ctx)
+TL_PATTERN(search)
 {
     const tl_pattern_values *v = ctx;
     const style *f = v->ctx;
     tl_dtype d = tl_dtype_of(t, in[0]);
-    (void)n, (void)n_out;
     tl_tensor x = f->cast == NO_CAST ? in[0] : tl_cast(t, in[0], TL_F32);
     tl_tensor mean = tl_mean(t, square_of(t, x, v->form % SQUARES), TL_DIMS(-1), true);
     tl_tensor y = over_root(t, x, tl_shift(t, mean, v->scalar[0]), v->form / SQUARES);
@@ -58,11 +57,10 @@ static void search(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int n
     out[0] = f->cast == CAST_LAST ? tl_cast(t, y, d) : y;
 }
 
-static void replace(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int n_out, void *ctx)
+TL_PATTERN(replace)
 {
     const tl_pattern_values *v = ctx;
     const style *f = v->ctx;
-    (void)n, (void)n_out;
     out[0] = f->weight == BARE    ? tl_rms_norm(t, in[0], TL_NONE, v->scalar[0])
              : f->weight == GAMMA ? tl_rms_norm(t, in[0], in[1], v->scalar[0])
                                   : tl_rms_norm_plus_one(t, in[0], in[1], v->scalar[0]);
@@ -70,10 +68,9 @@ static void replace(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int 
 
 /* gamma is one row, and rows of x are summed by lanes, so they are not along the batch (NUMERICS
  * 4.1). A NaN as eps means something else to rms_norm. */
-static bool rows(const tl_match *m, void *ctx)
+static bool rows(const tl_match *m, TL_UNUSED void *ctx)
 {
     const tl_array *x = tl_match_input(m, "x"), *gamma = tl_match_input(m, "gamma");
-    (void)ctx;
     if (x->ndim < 2 || x->dim[x->ndim - 1] >= 1 << 24 || !(tl_match_scalar(m, "eps") >= 0))
         return false;
     return gamma == NULL || (gamma->ndim == 1 && gamma->dim[0] == x->dim[x->ndim - 1]);
@@ -108,19 +105,16 @@ RULE(rms_norm_plus_one_gamma, CAST_LAST, PLUS_ONE, F32)
  *         must be the last of several.
  */
 
-static void add_search(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int n_out, void *ctx)
+TL_PATTERN(add_search)
 {
     const tl_pattern_values *v = ctx;
-    (void)n_out;
     out[1] = tl_add(t, in[0], in[1]);
     out[0] = tl_rms_norm(t, out[1], n == 3 ? in[2] : TL_NONE, v->scalar[0]);
 }
 
-static void add_replace(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int n_out,
-                        void *ctx)
+TL_PATTERN(add_replace)
 {
     const tl_pattern_values *v = ctx;
-    (void)n_out;
     out[0] = tl_add_rms_norm(t, in[0], in[1], n == 3 ? in[2] : TL_NONE, v->scalar[0], NULL,
                              &out[1]);
 }

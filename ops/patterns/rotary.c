@@ -49,12 +49,11 @@ static tl_tensor joined(tl_tape *t, tl_tensor x, const style *f, tl_tensor y1, t
                                         : tl_reshape(t, tl_stack(t, y, 2, -1), tl_shape_of(t, x));
 }
 
-static void search(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int n_out, void *ctx)
+TL_PATTERN(search)
 {
     const tl_pattern_values *v = ctx;
     const style *f = v->ctx;
     tl_tensor x1, x2;
-    (void)n, (void)n_out;
     parts(t, in[0], v, &x1, &x2);
     if (f->full) {
         out[0] = tl_add(t, tl_mul(t, in[0], in[1]),
@@ -66,10 +65,9 @@ static void search(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int n
     out[0] = joined(t, in[0], f, y1, y2);
 }
 
-static void replace(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int n_out, void *ctx)
+TL_PATTERN(replace)
 {
     const style *f = ((const tl_pattern_values *)ctx)->ctx;
-    (void)n, (void)n_out;
     tl_tensor r1 = f->full ? in[1] : tl_rotary_widen(t, in[1], f->pairing),
               r2 = f->full ? in[2] : tl_rotary_widen(t, in[2], f->pairing);
     out[0] = tl_rotary(t, in[0], r1, r2, f->pairing);

@@ -6,16 +6,11 @@
  */
 #include "ops/patterns/patterns.h"
 
-static void search(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int n_out, void *ctx)
-{
-    (void)n, (void)n_out, (void)ctx;
-    out[0] = tl_mul(t, in[0], tl_sigmoid(t, in[0]));
-}
+TL_PATTERN(search) { out[0] = tl_mul(t, in[0], tl_sigmoid(t, in[0])); }
 
-static void search_exp(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int n_out, void *ctx)
+TL_PATTERN(search_exp)
 {
     const tl_pattern_values *v = ctx;
-    (void)n, (void)n_out;
     tl_tensor below = tl_shift(t, tl_exp(t, tl_neg(t, in[0])), 1);
     if (v->form == 0) {
         out[0] = tl_div(t, in[0], below);
@@ -25,11 +20,7 @@ static void search_exp(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, i
     out[0] = tl_mul(t, in[0], v->form == 1 ? tl_reciprocal(t, below) : tl_div(t, one, below));
 }
 
-static void replace(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int n_out, void *ctx)
-{
-    (void)n, (void)n_out, (void)ctx;
-    out[0] = tl_silu(t, in[0]);
-}
+TL_PATTERN(replace) { out[0] = tl_silu(t, in[0]); }
 
 static const tl_pattern_arg args[] = {TL_ARG("x", TL_F32, TL_DIMS(5, 33))};
 
@@ -40,25 +31,14 @@ TL_REPLACE(silu_exp, search_exp, replace, args, 1, 1, .forms = 3)
  * Exact:  f32, f64. In f16 and bf16 silu(a) is rounded by itself, in swiglu it is not.
  */
 
-static void swiglu_search(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int n_out,
-                          void *ctx)
-{
-    (void)n, (void)n_out, (void)ctx;
-    out[0] = tl_mul(t, tl_silu(t, in[0]), in[1]);
-}
+TL_PATTERN(swiglu_search) { out[0] = tl_mul(t, tl_silu(t, in[0]), in[1]); }
 
-static void swiglu_replace(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int n_out,
-                           void *ctx)
-{
-    (void)n, (void)n_out, (void)ctx;
-    out[0] = tl_swiglu(t, in[0], in[1]);
-}
+TL_PATTERN(swiglu_replace) { out[0] = tl_swiglu(t, in[0], in[1]); }
 
 /* If one is broadcast to the other, the written form adds up the gradient before silu's gradient,
  * swiglu after it. */
-static bool alike(const tl_match *m, void *ctx)
+static bool alike(const tl_match *m, TL_UNUSED void *ctx)
 {
-    (void)ctx;
     return tl_array_same_shape(tl_match_input(m, "a"), tl_match_input(m, "b"));
 }
 
