@@ -653,6 +653,68 @@ static void halves_have_sums_of_their_own(void **state)
         assert_string_equal(hash[i], hash[i < 2 ? 0 : 2]);
 }
 
+/* Turns a total as rotary does, written out: TL_STRICT takes what is written, not rotary. */
+static void turns_a_total(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int m, void *ctx)
+{
+    static const float cos[4] = {1, 2, 3, 4}, sin[4] = {.5f, .25f, .125f, 1};
+    const int outer = tl_mode_push(t, TL_STRICT);
+    tl_tensor w = tl_param(t, tl_tape_model(t), "w", TL_F32, TL_DIMS(4, 4), TL_INIT_NORMAL, 1);
+    tl_tensor y = tl_matmul(t, in[0], w), x = tl_sum(t, y, TL_DIMS(0), true);
+    tl_tensor half[2] = {tl_neg(t, tl_slice(t, x, -1, 2, 4, 1)), tl_slice(t, x, -1, 0, 2, 1)};
+    (void)n, (void)m, (void)ctx;
+    out[0] = tl_detach(t, tl_add(t, tl_mul(t, x, tl_constant(t, cos, TL_F32, TL_DIMS(4))),
+                                 tl_mul(t, tl_concat(t, half, 2, -1),
+                                        tl_constant(t, sin, TL_F32, TL_DIMS(4)))));
+    tl_backward(t, tl_sum(t, tl_tanh(t, y), TL_ALL, false));
+    tl_mode_pop(t, outer);
+}
+
+/* What comes of a leaf that was detached from a parameter, and marked: its gradient goes out. */
+static void marks_what_is_detached(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int m,
+                                   void *ctx)
+{
+    tl_tensor w = tl_param(t, tl_tape_model(t), "w", TL_F32, TL_DIMS(4, 4), TL_INIT_NORMAL, 1);
+    tl_tensor y = tl_detach(t, *(const int *)ctx ? tl_scale(t, w, 2) : w);
+    (void)n, (void)m;
+    tl_require_grad(t, y);
+    tl_backward(t, tl_add(t, tl_sum(t, tl_matmul(t, in[0], w), TL_ALL, false),
+                          tl_sum(t, tl_square(t, y), TL_ALL, false)));
+    out[0] = tl_grad(t, y);
+}
+
+/* A replacement that is refused costs no gradients, and marked leaves are leaves again. */
+static void graphs_have_the_gradients_of_calls(void **state)
+{
+    static int of_scaled[3] = {0, 0, 1};
+    static const float rows[2][8] = {{1, -2, 3, 0, 2, 1, -1, 0.5f}, {0, 1, 1, -3, 4, 2, -2, 1}};
+    (void)state;
+    for (int k = 0; k < 3; k++) {
+        char hash[2][2][65];
+        tl_program *f = k == 0 ? turns_a_total : marks_what_is_detached;
+        for (int compiled = 0; compiled < 2; compiled++) {
+            tl_model *m = tl_model_new(.seed = 1);
+            tl_tape *t = tl_tape_new(m);
+            tl_compiled *c = tl_compile(t, f, 1, &of_scaled[k]);
+            for (int i = 0; i < 2; i++) { /* the first micro-batch is called */
+                tl_tensor x = tl_data(t, rows[i], TL_F32, TL_DIMS(2, 4)), out;
+                if (compiled && i == 1)
+                    tl_run(c, &x, 1, &out);
+                else
+                    f(t, &x, 1, &out, 1, &of_scaled[k]);
+                tl_sha256(t, out, hash[compiled][0]);
+                if (i == 0)
+                    tl_tape_reset(t);
+            }
+            tl_sha256(t, tl_grad(t, tl_model_find(m, "w")), hash[compiled][1]);
+            if (tl_failed(t))
+                fail_msg("%d: %s", k, tl_error(t));
+            tl_free(c, t, m);
+        }
+        assert_string_equal(hash[0][0], hash[1][0]);
+        assert_string_equal(hash[0][1], hash[1][1]);
+    }
+}
+
 static void turns_often(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int m, void *ctx)
 {
     tl_tensor x = in[0];
@@ -1048,6 +1110,7 @@ const struct CMUnitTest tl_tests_graph_edges[] = {
     cmocka_unit_test(rounding_that_a_hook_leaves_changes_no_bit),
     cmocka_unit_test(updates_are_counted_though_the_run_fails),
     cmocka_unit_test(halves_have_sums_of_their_own),
+    cmocka_unit_test(graphs_have_the_gradients_of_calls),
     cmocka_unit_test(a_long_chain_of_views_is_no_deep_recursion),
     cmocka_unit_test(a_failed_hook_leaves_no_output),
     cmocka_unit_test(an_operand_keeps_its_place_while_it_is_read),

@@ -35,8 +35,10 @@ tl_tensor tl_again_value(tl_again *r, tl_tensor x)
     if (tl_is_none(v->source))
         return *m = r->leaf(r->ctx, x);
     *m = tl_detach_at(tl_nowhere(r->dst), tl_again_value(r, v->source));
-    if (!tl_is_none(*m))
-        tl_peek(r->dst, *m)->needs_grad = v->needs_grad;
+    if (!tl_is_none(*m) && v->needs_grad) {
+        tl_peek(r->dst, *m)->needs_grad = true;
+        tl_batch_unfix(r->dst, *m);
+    }
     return *m;
 }
 

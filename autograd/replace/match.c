@@ -271,7 +271,7 @@ static bool put(tl_match *m)
     if (s != TL_OK)
         tl_fail(&p->why, s, "%s", tl_error(t));
     if (s != TL_OK && s != TL_ENOMEM)
-        tl_error_clear(t); /* this place is refused, and not the program */
+        tl_err_clear(&t->head.err); /* this place is refused, and not the program */
     return s == TL_OK;
 }
 
