@@ -238,7 +238,8 @@ static void resume(void)
     ex_check(tl_checkpoint_load(ex.m, ex.opt, ex.resume, NULL, NULL, 0));
     tl_tape_reset(ex.t);
     for (int i = 0; i < n_kept; i++)
-        strcpy(kept[i].value, its[n - n_kept + i]);
+        if (!kept[i].must) /* else they are the same */
+            memcpy(kept[i].value, its[n - n_kept + i], TL_NOTE_MAX);
 }
 
 /* ---- the loop ---- */

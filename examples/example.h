@@ -82,8 +82,8 @@ const ex_option *ex_flag(int i);
 const char *ex_flag_text(const ex_option *o, char buf[TL_NOTE_MAX], int digits);
 
 void ex_begin(int argc, char **argv, const ex_program *p);
-/* What else a checkpoint keeps, before ex_ready: `must` is compared, the other is given back. Both
- * are borrowed. */
+/* What else a checkpoint keeps, before ex_ready: `must` is compared, the other is given back, in up
+ * to TL_NOTE_MAX bytes. Both are borrowed. */
 void ex_keep(const char *key, char *value, bool must);
 void ex_ready(void);
 bool ex_step(void); /* false: there is none left; all is saved */

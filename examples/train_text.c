@@ -177,7 +177,7 @@ static void train(void)
 
 int main(int argc, char **argv)
 {
-    char before[32] = "";
+    char before[TL_NOTE_MAX] = "";
     ex.steps = 2000, ex.batch = 12, ex.lr = 2e-3, ex.unit = "tok";
     ex_text.seq = 64, ex_text.sample = 400;
     ex_begin(argc, argv,

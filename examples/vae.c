@@ -76,6 +76,8 @@ int main(int argc, char **argv)
              &(ex_program){"vae", "A variational autoencoder learns to draw digits.\n", own,
                            sizeof own / sizeof *own, batch, 2, loss_of, NULL});
     ex_digits(images, NULL, samples, data);
+    if (data[0].dim[0] < SHOWN)
+        ex_die(EX_WRONG_USE, "%" PRId64 " images; %d are shown in the end", data[0].dim[0], SHOWN);
     loader = tl_loader_new(ex.t, "digits", data, 1, .batch = ex.batch, .drop_last = true);
     ex.opt = tl_adamw_new(ex.m, .lr = ex.lr,
                           .schedule = {TL_COSINE, .warmup = 20, .total = ex.steps});
