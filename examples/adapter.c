@@ -49,6 +49,14 @@ static tl_tensor loss_of(tl_tape *t, const tl_tensor *in)
                             .count = tl_scalar(t, TL_F64, ex.count));
 }
 
+/* The id of a letter's capital; its own, if the text has none of that. */
+static int64_t capital(int64_t id)
+{
+    const int byte = toupper(ex_text.byte_of[id]);
+    const int64_t to = ex_text.id_of[byte];
+    return ex_text.byte_of[to] == byte ? to : id;
+}
+
 /* Windows of the text; in capitals, once the Llama can read. */
 static void batch(int64_t step, int64_t first, int64_t rows, tl_tensor *in)
 {
@@ -59,8 +67,8 @@ static void batch(int64_t step, int64_t first, int64_t rows, tl_tensor *in)
                                    (uint64_t)(ex_text.train - SEQ));
         ex_text_window((int64_t)at, ids[i], targets[i]);
         for (int k = 0; k < SEQ && capitals; k++) {
-            ids[i][k] = ex_text.id_of[toupper(ex_text.byte_of[ids[i][k]])];
-            targets[i][k] = ex_text.id_of[toupper(ex_text.byte_of[targets[i][k]])];
+            ids[i][k] = capital(ids[i][k]);
+            targets[i][k] = capital(targets[i][k]);
         }
     }
     in[0] = tl_data(ex.t, ids, TL_I64, TL_DIMS(rows, SEQ));
@@ -71,6 +79,8 @@ static void batch(int64_t step, int64_t first, int64_t rows, tl_tensor *in)
 static void learn_to_read(void)
 {
     tl_opt *opt = ex_need(tl_adamw_new(ex.m, .lr = 3e-3));
+    tl_tape *groups = ex.t; /* here each process learns from all samples */
+    ex.t = ex_need(tl_tape_new(ex.m));
     for (int64_t step = 0; step < pretrain; step++) {
         tl_tensor in[2];
         batch(step, 0, ex.batch, in);
@@ -79,7 +89,8 @@ static void learn_to_read(void)
         tl_tape_reset(ex.t);
         ex_wait("the Llama reads: step %" PRId64 " of %" PRId64 "\n", step + 1, pretrain);
     }
-    tl_free(opt);
+    tl_free(opt, ex.t);
+    ex.t = groups;
 }
 
 /* Elements of the adapter's parameters, and of the others. */

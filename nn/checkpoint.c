@@ -37,8 +37,8 @@ typedef struct {
 static tl_status add_gradients(entries *x, tl_tape *t, tl_err *err)
 {
     static int64_t nothing;
-    for (int i = 0; i < tl_accumulating_count(t); i++) {
-        tl_accumulating g = tl_accumulating_at(t, i);
+    tl_accumulating g;
+    for (int i = 0; (g = tl_accumulating_at(t, i)).param != NULL; i++) {
         if (*g.param == '\0') /* the name of a derived value is put together when it is asked for */
             return tl_fail(err, TL_ENOMEM, "no memory for a gradient's name");
         /* a model in which it is frozen would refuse the file */

@@ -185,11 +185,9 @@ static tl_status check_fixed(const json_t *j, tl_family family, const tl_source 
         const json_t *v = json_object_get(j, fixed[i].key);
         if (fixed[i].family != family || v == NULL || json_is_null(v))
             continue;
-        char *text = json_dumps(v, JSON_COMPACT | JSON_ENCODE_ANY), word[64];
-        if (text == NULL)
-            return tl_file_fail(file, TL_ENOMEM, "no memory for the value of \"%s\"", fixed[i].key);
+        char text[64] = "", word[64];
+        json_dumpb(v, text, sizeof text - 1, JSON_COMPACT | JSON_ENCODE_ANY);
         const int n = snprintf(word, sizeof word, " %.60s ", text);
-        free(text);
         if (strstr(fixed[i].values, word) == NULL)
             return tl_file_fail(file, TL_EDOMAIN, "\"%s\" is%.*s; only%sis known", fixed[i].key,
                                 n - 1, word, fixed[i].values);
@@ -287,18 +285,22 @@ json_t *tl_hf_config_json(tl_decoder_config c, const char *dtype)
                          : json_pack("{s[s] ss ss sb sf}", "architectures", "GPT2LMHeadModel",
                                      "model_type", "gpt2", "activation_function", "gelu_new",
                                      "tie_word_embeddings", 1, "layer_norm_epsilon", c.gpt2.eps);
-    for (const field *f = is_llama ? llama_fields : gpt2_fields; j != NULL && f->key != NULL; f++) {
+    int lost = 0; /* what there was no memory for */
+    for (const field *f = is_llama ? llama_fields : gpt2_fields; f->key != NULL; f++) {
         int64_t x;
         memcpy(&x, (char *)&c + f->offset, sizeof x);
         if (!f->real)
-            json_object_set_new(j, f->key, x == 0 ? json_null() : json_integer(x));
+            lost |= json_object_set_new(j, f->key, x == 0 ? json_null() : json_integer(x));
     }
     json_t *stop = c.stops > 1    ? json_array()
                    : c.stops == 1 ? json_integer(c.stop[0])
                                   : json_null();
     for (int i = 0; c.stops > 1 && i < c.stops; i++)
-        json_array_append_new(stop, json_integer(c.stop[i]));
-    json_object_set_new(j, "eos_token_id", stop);
-    json_object_set_new(j, "torch_dtype", json_string(dtype));
-    return j;
+        lost |= json_array_append_new(stop, json_integer(c.stop[i]));
+    lost |= json_object_set_new(j, "eos_token_id", stop);
+    lost |= json_object_set_new(j, "torch_dtype", json_string(dtype));
+    if (lost == 0)
+        return j;
+    json_decref(j);
+    return NULL;
 }

@@ -45,7 +45,7 @@ tl_status tl_source_json(json_t **out, const tl_source *file, const char *text, 
     tl_textenv_leave(saved);
     if (*out != NULL)
         return TL_OK;
-    if (json_error_code(&e) == json_error_out_of_memory)
+    if (json_error_code(&e) == json_error_out_of_memory || (n > 0 && *e.text == '\0'))
         return tl_file_fail(file, TL_ENOMEM, "no memory to read %zu bytes of JSON", n);
     return tl_file_fail(file, TL_EFORMAT, "not valid JSON: %s (line %d, byte %d)",
                         n == 0 ? "it is empty" : e.text, e.line, e.position);

@@ -11,7 +11,7 @@
 
 int32_t *tl_token_place(const tl_tokenizer *k, const char *bytes, size_t n)
 {
-    for (uint64_t h = tl_mix(tl_mix_elements(1, bytes, n, 1), n);; h++) {
+    for (uint64_t h = tl_mix(tl_mix_elements(k->merge.salt, bytes, n, 1), n);; h++) {
         int32_t *at = &k->by_bytes[h & (k->places - 1)];
         if (*at < 0 || (k->token[*at].n == n && memcmp(k->token[*at].bytes, bytes, n) == 0))
             return at;

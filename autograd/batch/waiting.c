@@ -266,12 +266,13 @@ int tl_accumulating_count(const tl_tape *t)
 
 tl_accumulating tl_accumulating_at(const tl_tape *t, int i)
 {
-    int use = -1;
-    tl_leaf_grad *g = i < 0 || i >= tl_accumulating_count(t) ? NULL : t->grad;
-    if (g == NULL)
-        return (tl_accumulating){NULL, 0, NULL, {0}};
-    for (int n; i >= (n = entries(t, g)); g++)
+    const int records = tl_lives(t) && t->model != NULL && i >= 0 ? t->n_grads : 0;
+    int use = -1, k = 0;
+    for (int n; k < records && i >= (n = entries(t, &t->grad[k])); k++)
         i -= n;
+    if (k == records)
+        return (tl_accumulating){NULL, 0, NULL, {0}};
+    tl_leaf_grad *g = &t->grad[k];
     const char *param = tl_leaf_grad_name(t, g);
     while ((use = tl_acc_next(g, use)) >= 0)
         if (tl_acc_holds(&g->acc[use]) && i-- == 0)

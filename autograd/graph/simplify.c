@@ -208,6 +208,9 @@ static bool share(simplifier *s, uint32_t i)
 {
     tl_graph *g = s->g;
     const tl_node *n = &g->t->node[i];
+    for (int j = 0; j < n->n_out; j++) /* neither stands for another nor another for it */
+        if (!unchanging(s, tl_node_out(g->t, n, j)))
+            return false;
     const uint64_t at = hash(g, n) & s->mask;
     for (uint32_t k = s->bucket[at]; k != END; k = s->next[k]) {
         if (!equal(s, k, i))

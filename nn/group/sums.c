@@ -159,8 +159,12 @@ static tl_status send_sums(tl_group *g, what w, const char *name, const tl_accum
     memcpy(to, tile, sizeof tile);
     to += sizeof tile;
     for (int i = 0; i < n; i++) {
-        const sum s = {a[i].call, (int32_t)a[i].array.dtype, g->axis[i],
-                       tl_array_shape(&a[i].array)};
+        sum s;
+        memset(&s, 0, sizeof s); /* its padding is sent, too */
+        s.call = a[i].call;
+        s.dtype = (int32_t)a[i].array.dtype;
+        s.axis = g->axis[i];
+        s.shape = tl_array_shape(&a[i].array);
         memcpy(to, &s, sizeof s);
         to = stpcpy(to + sizeof s, a[i].kind) + 1;
     }
