@@ -382,8 +382,8 @@ static void halves_vjp(tl_vjp *g)
     /* As for rotary, no product is rounded to f16 before the fold. */
     tl_dtype c = tl_dtype_compute(tl_dtype_of(t, g->in[0]));
     for (int i = 0; i < 2; i++) {
-        x[i] = tl_cast(t, g->in[i], c);
-        dy[i] = tl_cast(t, dy[i], c);
+        x[i] = tl_in_dtype(TL_AT(t), g->in[i], c);
+        dy[i] = tl_in_dtype(TL_AT(t), dy[i], c);
     }
     if (g->wants[2])
         g->dx[2] = two_products(t, dy[0], x[0], dy[1], x[1], false);
