@@ -212,9 +212,10 @@ static tl_status allocate(making *k, tl_tensor *out)
         return tl_tape_fail(k->at, c->err->status, "%s: %s", op->name, c->err->message);
     if (!room)
         return tl_tape_fail(k->at, TL_ENOMEM,
-                            "%s: no memory to record node %u, or the tape has the %d values that "
-                            "it can have before a tl_tape_reset",
-                            op->name, t->n_nodes, TL_CHUNK * TL_CHUNKS);
+                            first_value + (uint32_t)c->n_out > (uint32_t)TL_CHUNK * TL_CHUNKS
+                                ? "%s: the tape has %u values, and room for no more; reset it"
+                                : "%s: no memory beside %u values",
+                            op->name, first_value);
     for (int i = 0; i < shared; i++)
         if ((st[i] = c->mode & TL_TRACE ? NULL : before[i]->st) != NULL)
             tl_storage_retain(st[i]);

@@ -38,8 +38,8 @@ typedef struct tl_kernel {
 } tl_kernel;
 
 /* Puts a kernel, which must live as long as the process, into the table. TL_ENAME: its name is
- * empty, reserved or taken. TL_EDTYPE: it is of no dtype, or TL_INVARIANT and of integers.
- * TL_EUSAGE: none or both of run and tile; TL_INVARIANT without a probe; no such mode or isa. */
+ * empty, reserved or taken. TL_EDTYPE: no such dtype, or one of integers with TL_INVARIANT.
+ * TL_EUSAGE: neither run nor tile, or both; TL_INVARIANT without a probe; no such mode or isa. */
 #define tl_kernel_register(t, k) tl_kernel_register_at(TL_AT(t), k)
 tl_status tl_kernel_register_at(tl_at at, const tl_kernel *k);
 

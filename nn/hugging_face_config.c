@@ -186,8 +186,11 @@ static tl_status check_fixed(const json_t *j, tl_family family, const tl_source 
         if (fixed[i].family != family || v == NULL || json_is_null(v))
             continue;
         char text[64] = "", word[64];
-        json_dumpb(v, text, sizeof text - 1, JSON_COMPACT | JSON_ENCODE_ANY);
-        const int n = snprintf(word, sizeof word, " %.60s ", text);
+        const size_t size = json_dumpb(v, text, sizeof text - 1, JSON_COMPACT | JSON_ENCODE_ANY);
+        if (size == 0)
+            return tl_file_fail(file, TL_ENOMEM, "no memory for the value of \"%s\"", fixed[i].key);
+        const int n = size < sizeof text ? snprintf(word, sizeof word, " %.60s ", text)
+                                         : snprintf(word, sizeof word, " of %zu bytes ", size);
         if (strstr(fixed[i].values, word) == NULL)
             return tl_file_fail(file, TL_EDOMAIN, "\"%s\" is%.*s; only%sis known", fixed[i].key,
                                 n - 1, word, fixed[i].values);

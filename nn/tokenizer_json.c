@@ -257,7 +257,7 @@ static tl_status make_tables(tl_tokenizer *k, reader *r, json_t *vocab, const js
         last = id > last ? id : last;
     }
     k->size = last < most ? last + 1 : most;
-    k->merge.salt = tl_mix(1, (uintptr_t)k); /* since a file chooses the pairs */
+    k->merge.salt = tl_mix(1, (uintptr_t)k); /* of tokens as well: a file chooses the keys */
     for (k->places = 4; k->places < 2 * json_object_size(vocab) + 2;)
         k->places *= 2;
     k->token = tl_calloc((size_t)k->size + 1, sizeof *k->token);

@@ -34,10 +34,13 @@ tl_tensor tl_arange_at(tl_at at, tl_dtype dtype, double start, double stop, doub
     if (dtype == TL_I64 && (trunc(start) != start || trunc(step) != step))
         return tl_reject(at, TL_EDOMAIN, "arange: from %g by %g; I64 needs a whole start and step",
                          start, step);
-    if (dtype == TL_I64 && n > 0 && (fabs(start) > 0x1p53 || fabs(stop) > 0x1p53))
-        return tl_reject(at, TL_EDOMAIN,
-                         "arange: from %g to %g; the numbers are doubles, whole up to 2^53", start,
-                         stop);
+    if (dtype == TL_I64 && n > 0 &&
+        (fabs(start) > 0x1p53 || fabs(stop) > 0x1p53 || fabs(stop - start) > 0x1p53))
+        return tl_reject(
+            at, TL_EDOMAIN,
+            "arange: from %g to %g; the numbers are doubles, whole up to 2^53 and that "
+            "far apart",
+            start, stop);
     tl_tensor i = tl_cast_at(at, count(at, 0, n > 0 ? (int64_t)n : 0), TL_F64);
     return tl_cast_at(at, tl_shift_at(at, tl_scale_at(at, i, step), start), dtype);
 }

@@ -257,10 +257,9 @@ tl_status tl_shape_broadcast(tl_shape *out, const tl_array *a, const tl_array *b
     for (int i = 0; i < nd; i++) {
         int ia = i - (nd - a->ndim), ib = i - (nd - b->ndim);
         int64_t da = ia < 0 ? 1 : a->dim[ia], db = ib < 0 ? 1 : b->dim[ib];
-        if (da != db && da != 1 && db != 1) {
+        if (da != db && da != 1 && db != 1)
             return tl_fail(err, TL_ESHAPE, "%s and %s do not broadcast: sizes %lld and %lld meet",
                            TL_TEXT(a), TL_TEXT(b), (long long)da, (long long)db);
-        }
         out->dim[i] = da == 1 ? db : da;
     }
     return TL_OK;
@@ -423,10 +422,9 @@ static tl_status lay(tl_array *a, bool strided, size_t *bytes, tl_err *err)
         if (m < 0)
             return tl_fail(err, TL_ESHAPE, "dim %d has size %lld; sizes are 0 or more", i,
                            (long long)m);
-        if (m > 1 && span > INT64_MAX / m) {
+        if (m > 1 && span > INT64_MAX / m)
             return tl_fail(err, TL_ESHAPE, "%s of %s is more bytes than a 64-bit size can count",
                            TL_TEXT(a), dtypes[d].name);
-        }
         if (!strided)
             a->stride[i] = span / size;
         span *= m > 1 ? m : 1;

@@ -254,8 +254,8 @@ breaks 8.4 "in place, the other pairing" reference ops/rotary.c 'static tl_statu
     job j = job_of(c, a->pairing != TL_ROTARY_INTERLEAVED,'
 breaks 8.5 "positions before the start go below zero" reference ops/rotary_table.c 'first + k < 0 && c->in[1] != NULL ? 0 : first + k' 'first + k'
 breaks 8.6 "the mixture in another order" rotary_table ops/rotary_table.c '(1 - mix) * (f / s->factor) + mix * f' 'f / s->factor + mix * (f - f / s->factor)'
-breaks 8.7 "the tables' products in the dtype" reference ops/rotary.c 'x[i] = tl_cast(t, g->in[i], c);
-        dy[i] = tl_cast(t, dy[i], c);' 'x[i] = g->in[i];'
+breaks 8.7 "the tables' products in the dtype" reference ops/rotary.c 'x[i] = tl_in_dtype(TL_AT(t), g->in[i], c);
+        dy[i] = tl_in_dtype(TL_AT(t), dy[i], c);' 'x[i] = g->in[i];'
 
 # 9: gather, scatter
 breaks 9.1 "rows added from the last" reference ops/embedding.c 'for (int64_t i = 0; i < count; i++, tl_cursor_next(&ids)) {' 'for (int64_t i = count; i-- > 0;) {

@@ -172,6 +172,8 @@ static void views(void **unused)
             tl_arange(t, TL_I64, 0x1p53, 0x1p53 + 4, 1));
     REFUSES(EDOMAIN, "arange", "the numbers are doubles",
             tl_arange(t, TL_I64, -0x1p53, -0x1p53 - 4, -1));
+    REFUSES(EDOMAIN, "arange", "and that far apart",
+            tl_arange(t, TL_I64, -0x1p53, 0x1p53, 4503599627370497));
     REFUSES(EDOMAIN, "arange", "by nan", tl_arange(t, TL_F32, 0, 3, (double)NAN));
     REFUSES(ESHAPE, "tril", "x has 0 dims", tl_tril(t, scalar, 0));
     REFUSES(ESHAPE, "diagonal", "dim 1 of [2, 3] is listed twice", tl_diagonal(t, a23, 0, 1, -1));

@@ -368,7 +368,7 @@ static void what_is_no_op_s_fault_is_told(void **unused)
               {WIRED, 4, ": another program.", "to blame"},
               {FORGETFUL, 4, "the optimizer's state, which is logged after the update", "to blame"},
               {SCALED, 4, "Its attributes differ: {c=0.25} in A, {c=0.5} in B.", "to blame"},
-              {SCALED, 2, "{c=0.5} in B; so do the splits, which may be why.", "another program"},
+              {SCALED, 2, "{c=0.5} in B; so do the splits, which may be why.", "to blame"},
               {FROZEN, 2, "Not the same program: the first difference is in step 3, at u",
                "to blame"}};
     (void)unused;

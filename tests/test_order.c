@@ -266,7 +266,7 @@ static void test_deep(void **unused)
 {
     enum { PAIRS = 100000 };
     tl_order *o = tl_order_new(4 * PAIRS);
-    int64_t half[2];
+    int64_t half[2] = {-1, -1};
     char text[256];
     tl_err err = {0};
     (void)unused;

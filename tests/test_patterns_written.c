@@ -344,7 +344,7 @@ static tl_tensor mask_written(tl_tape *t, tl_tensor s, int kind)
             bool allowed = j <= i + KEYS - QUERIES && !(masked_wrongly && i + j == 0);
             g[i][j] = allowed ? 0 : much;
             f[i][j] = (float)g[i][j];
-            h[i][j] = allowed ? 0 : d == TL_F16 ? 0xfbff : 0xff80; /* -65504, -inf */
+            h[i][j] = allowed ? 0 : d == TL_F16 ? 0xfc00 : 0xff80; /* -inf */
             b[i][j] = allowed == (kind == 3);
         }
     const tl_shape heads = TL_DIMS(QUERIES, 1, KEYS),

@@ -108,7 +108,7 @@ static tl_numeric attempt(tl_shadow *s, double middle, double step)
     return out;
 }
 
-/* The longest step along dir that no element but 0 is crossed by. */
+/* How far along dir until an element that is not 0 reaches 0. */
 static double reach(const tl_shadow *s)
 {
     double least = HUGE_VAL;
@@ -120,7 +120,7 @@ static double reach(const tl_shadow *s)
 
 /* The first steps begin at a twentieth of the moving leaves' size. If that size is small, larger
  * steps are tried, too; and if the answer is not good enough, because the function turns quickly or
- * is not finite there, smaller ones; at last, in which no element changes its sign (log). The
+ * is not finite there, smaller ones, at last such that no element changes its sign (log). The
  * answer with the smallest error counts. */
 tl_numeric tl_shadow_derivative(tl_shadow *s, const tl_path *p)
 {

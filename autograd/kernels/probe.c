@@ -41,24 +41,26 @@ tl_tensor tl_probe_numbers(tl_tape *t, tl_dtype dtype, tl_shape shape, int k, bo
     return x;
 }
 
-/* The probe of pointwise ops without attributes: inputs of one length; the first one spread out in
- * memory; all others broadcast to it. */
+/* The probe of pointwise ops without attributes: inputs of one length; one that is spread out in
+ * memory; one that is broadcast to the others. */
 static tl_tensor probe_pointwise(tl_tape *t, const tl_op *op, tl_dtype dtype, int i)
 {
-    enum { SPREAD = sizeof lengths / sizeof *lengths, BROADCAST, CALLS };
+    enum { LENGTHS = sizeof lengths / sizeof *lengths };
     static const tl_slice_attrs odd = {1, 0, 66, 2};
     tl_tensor in[TL_TILE_MAX_IN] = {TL_NONE};
-    if (i >= CALLS)
+    const int odd_one = i < LENGTHS ? -1 : (i - LENGTHS) / 2;
+    const bool spread = (i - LENGTHS) % 2 == 0;
+    if (odd_one >= op->n_in)
         return TL_NONE;
     for (int k = 0; k < op->n_in; k++)
         in[k] = tl_probe_numbers(t, dtype,
-                                 i < SPREAD              ? TL_DIMS(lengths[i])
-                                 : k == 0 && i == SPREAD ? TL_DIMS(5, 66)
-                                 : k == 0 || i == SPREAD ? TL_DIMS(5, 33)
-                                                         : TL_DIMS(33),
+                                 i < LENGTHS    ? TL_DIMS(lengths[i])
+                                 : k != odd_one ? TL_DIMS(5, 33)
+                                 : spread       ? TL_DIMS(5, 66)
+                                                : TL_DIMS(33),
                                  k, true);
-    if (i == SPREAD)
-        in[0] = tl_apply1(TL_AT(t), &tl_op_slice, &odd, in, 1);
+    if (odd_one >= 0 && spread)
+        in[odd_one] = tl_apply1(TL_AT(t), &tl_op_slice, &odd, &in[odd_one], 1);
     return tl_apply1(TL_AT(t), op, NULL, in, op->n_in);
 }
 
@@ -124,6 +126,8 @@ static int probe_dtype(tl_tape *t, const tl_kernel *k, tl_dtype dtype, int *ran,
         if (tl_is_none(x) && !tl_failed(t))
             return bad;
         tl_tensor y = call(t, k, k->name, dtype, i);
+        if (tl_failed(t) && bad > 0)
+            return bad;
         if (tl_failed(t)) {
             snprintf(buf, cap, "call %d of the probe failed: %s", i, tl_error(t));
             return -1;
@@ -153,8 +157,8 @@ int tl_kernel_probe(const tl_kernel *k, tl_dtype dtype, char *buf, size_t cap)
     tl_fpenv_leave(saved);
     const bool full = t == NULL || tl_error_status(t) == TL_ENOMEM;
     tl_object_end(t);
-    if (ran > 0 || bad != 0)
-        return full ? TL_NO_ROOM : bad;
+    if (bad > 0 || (!full && (bad < 0 || ran > 0)))
+        return bad;
     snprintf(buf, cap, "%s",
              full ? "no memory" : "the probe makes no call with elements that it can do");
     return full ? TL_NO_ROOM : -1;

@@ -15,7 +15,8 @@ static tl_status admit(tl_at at, tl_kernel_entry *e)
         *probed;                     /* what this thread probes, under the lock */
     static _Thread_local bool asked; /* its probe selects an unprobed kernel */
     const tl_kernel_entry *outer = probed;
-    bool full = false;
+    bool full = false; /* there was no memory to probe it */
+    char why[TL_MESSAGE_MAX];
     if (e->k->mode & TL_FAST)
         return TL_OK;
     if (outer == NULL)
@@ -29,6 +30,7 @@ static tl_status admit(tl_at at, tl_kernel_entry *e)
         probed = NULL;
     }
     const int verdict = e->verdict;
+    memcpy(why, e->why, sizeof why); /* another thread may probe it anew */
     if (outer == NULL)
         pthread_mutex_unlock(&probing);
     if (verdict == TL_UNPROBED && outer != NULL) {
@@ -42,8 +44,8 @@ static tl_status admit(tl_at at, tl_kernel_entry *e)
                ? TL_OK
                : tl_tape_fail(at, full ? TL_ENOMEM : TL_EUSAGE,
                               "tl_kernel_push: kernel '%.60s' of %.60s declares the contract's "
-                              "bits and is refused: %.200s",
-                              e->k->name, e->k->op, e->why);
+                              "bits and %s: %.200s",
+                              e->k->name, e->k->op, full ? "was not probed" : "is refused", why);
 }
 
 /* The kernel's name as the table has it, which outlives the caller's; NULL, with an error, if

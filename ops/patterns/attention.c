@@ -115,7 +115,9 @@ static bool causal(const tl_array *mask, mask_kind kind, tl_dtype d, int64_t que
         for (int64_t j = 0; j < keys; j++) {
             bool allowed = j <= i + (keys - queries);
             double x = tl_array_get(mask, i * keys + j);
-            if (kind == ADDED ? !(allowed ? x == 0 : minus_much(x, d))
+            if (kind == ADDED ? !(allowed       ? x == 0
+                                  : d == TL_F16 ? isinf(x) && x < 0
+                                                : minus_much(x, d))
                               : x != (allowed == (kind == CONSTANT)))
                 return false;
         }

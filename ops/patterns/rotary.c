@@ -74,7 +74,7 @@ TL_PATTERN(replace)
 }
 
 /* An odd last dim has no halves. A table of one column would be another rotation. */
-static bool even(const tl_match *m, void *ctx)
+static bool fits(const tl_match *m, void *ctx)
 {
     const tl_array *x = tl_match_input(m, "x"), *c = tl_match_input(m, "cos"),
                    *s = tl_match_input(m, "sin");
@@ -92,7 +92,7 @@ static const tl_pattern_arg half[] = {TL_ARG("x", TL_F32, TL_DIMS(2, 3, 4, 10)),
 
 #define RULE(id, pairing, full_tables, args, forms_)                                  \
     static style style_##id = {pairing, full_tables};                                 \
-    TL_REPLACE(id, search, replace, args, 3, 1, .forms = forms_, .extra_check = even, \
+    TL_REPLACE(id, search, replace, args, 3, 1, .forms = forms_, .extra_check = fits, \
                .ctx = &style_##id, .exact_forward = TL_WIDE)
 RULE(rotary_half, TL_ROTARY_HALF, true, full, 1)
 RULE(rotary_chunks, TL_ROTARY_HALF, false, half, 1)

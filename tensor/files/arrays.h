@@ -8,8 +8,8 @@
  *   .npz  numpy's savez and savez_compressed: NAME.npy, stored or deflated (1 to 1032), each CRC.
  *   IDX   the digit files' format: types 8 9 B C (1, 1, 2, 4 bytes) become I64, D F32, E F64.
  *   CSV   rows of numbers with commas between them, LF or CR LF at the end, as many in each; empty
- *         lines at the end and a first row without any number (names) are left out. F64 (rows,
- *         columns), each number rounded once (1e400 to inf), with a point in every locale.
+ *         lines at the end and a first row without any number (names, perhaps in quotes) are left
+ *         out. F64 (rows, columns), each rounded once (1e400 to inf), with a point in every locale.
  *
  * Source: numpy.lib.format; PKWARE's APPNOTE.TXT; LeCun's page of MNIST; RFC 4180. */
 #ifndef TL_ARRAYS_H

@@ -117,7 +117,10 @@ tl_status tl_csv_read(tl_arrays *f, const char *p, size_t size)
         TL_TRY(next_line(f, &s, end, 1));
     p = names ? s : p;
     if (p >= end)
-        return tl_arrays_bad(f, f->size == 0 ? "is empty" : "no rows of numbers");
+        return tl_arrays_bad(f, f->size == 0 ? "is empty"
+                                : strchr(f->bytes, '"') != NULL
+                                    ? "no rows of numbers; perhaps a quote is not closed"
+                                    : "no rows of numbers");
     TL_TRY(rows(f, p, end, 1 + names, columns, NULL, &n));
     TL_TRY(tl_arrays_add(f, "", 0, &e));
     tl_shape shape = TL_DIMS(n, columns);

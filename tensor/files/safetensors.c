@@ -227,11 +227,10 @@ tl_status tl_st_read(const tl_st_file *f, int i, const tl_array *dst, tl_err *er
     if (e.array.dtype != dst->dtype)
         return tl_fail(err, TL_EDTYPE, "tensor \"%.100s\" is %s in the file, but %s is expected",
                        e.name, tl_dtype_name(e.array.dtype), tl_dtype_name(dst->dtype));
-    if (!tl_array_same_shape(&e.array, dst)) {
+    if (!tl_array_same_shape(&e.array, dst))
         return tl_fail(err, TL_ESHAPE,
                        "tensor \"%.100s\" has shape %s in the file, but %s is expected", e.name,
                        TL_TEXT(&e.array), TL_TEXT(dst));
-    }
     TL_TRY(TL_NEED_N(err, dst->data, tl_array_count(dst)));
     tl_array_copy(dst, &e.array);
     return TL_OK;

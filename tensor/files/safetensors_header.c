@@ -231,11 +231,10 @@ static tl_status offsets_check(const text *x, tl_st_tensor *t, const int64_t at[
     if (begin > end)
         return bad(x, "bytes %lld to %lld do not lie in order", (long long)begin, (long long)end);
     int64_t need = tl_shape_count(&t->shape) * (int64_t)tl_dtype_size(t->dtype);
-    if (end - begin != need) {
+    if (end - begin != need)
         return bad(x, "%s of %s takes %lld bytes, but %lld to %lld are %lld", TL_TEXT_OF(&t->shape),
                    tl_dtype_name(t->dtype), (long long)need, (long long)begin, (long long)end,
                    (long long)(end - begin));
-    }
     t->begin = (uint64_t)begin;
     t->end = (uint64_t)end;
     return TL_OK;

@@ -94,13 +94,16 @@ static void show_result(FILE *f, const tl_log_comparison *c, const tl_log_result
             words(text, c->a, r->def));
 }
 
-/* r is the update of a parameter whose optimizer has states: what it reads of them is not logged.
- */
+/* r is the update of a parameter that has a state: what it reads of that is not logged. */
 static bool reads_state(const tl_logged_step *s, const tl_log_result *r)
 {
-    for (int i = 0; r->def->update && i < s->n; i++)
-        if (is(s->result[i].def, "state"))
+    const size_t n = strlen(r->def->name);
+    for (int i = 0; r->def->update && i < s->n; i++) {
+        const tl_log_def *d = s->result[i].def;
+        const size_t all = strlen(d->name);
+        if (is(d, "state") && all > n && strcmp(d->name + all - n, r->def->name) == 0)
             return true;
+    }
     return false;
 }
 
@@ -287,13 +290,12 @@ static void show_op(FILE *f, const tl_log_comparison *c, const tl_log_result *r,
     if (attributes)
         fprintf(f, "Its attributes differ: %s in A, %s in B%s.\n", a->attrs, b->attrs,
                 splits ? "; so do the splits, which may be why" : "");
-    if (show_rewired(f, c, a, b) || (attributes && !splits))
-        ;
-    else if (!agree)
+    const bool other = show_rewired(f, c, a, b) || attributes;
+    if (!other && !agree)
         fputs("They did not agree any more: what made them is not in the log.\n", f);
-    else if (known)
+    else if (!other && known)
         fputs("They still agreed, so this op is to blame.\n", f);
-    else
+    else if (!other)
         fprintf(f, "Those that could be compared still agreed; the fault is in this op or in %s.\n",
                 reads_state(c->a, r) ? "the optimizer's state, which is logged after the update"
                                      : "what made the others");
