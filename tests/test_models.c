@@ -824,6 +824,57 @@ static void rotary_positions_are_not_saved_as_learned(void **unused)
 
 /* Whatever keeps a save from ending - a folder in the way of one of its files, a disk that takes no
  * more, no memory - the old model is there, whole, and nothing else. */
+/* An application's allocator for jansson: free() does not take its blocks. The n-th is refused. */
+static long refused_block;
+static void *block_of_its_own(size_t n)
+{
+    char *p = refused_block > 0 && --refused_block == 0 ? NULL : malloc(n + 16);
+    return p == NULL ? NULL : p + 16;
+}
+static void free_own_block(void *p)
+{
+    if (p != NULL)
+        free((char *)p - 16);
+}
+
+/* Whichever block jansson is refused, config.json is whole, and read whole or not at all. */
+static void a_config_is_whole_whatever_json_lacks(void **unused)
+{
+    tl_decoder_config c = small(TL_FAMILY_LLAMA, 3, TL_F32), back;
+    tl_model *m = tl_model_new(.seed = 3);
+    static double logits[B * S * VOCAB];
+    char folder[1024], path[1100], *want, *text;
+    size_t bytes, n;
+    int refusals = 0;
+    (void)unused;
+    json_set_alloc_funcs(block_of_its_own, free_own_block);
+    temp_dir_file(folder, &dir, "refused");
+    snprintf(path, sizeof path, "%s/config.json", folder);
+    logits_of(m, &c, logits);
+    FINE(m, tl_hf_save(m, folder, &c));
+    FINE(m, tl_hf_load(m, folder, &back));
+    assert_int_equal(tl_file_read(path, 1 << 20, &want, &bytes, NULL), TL_OK);
+    for (long k = 1;; k += 6) {
+        refused_block = k;
+        const tl_status s = tl_hf_save(m, folder, &c);
+        const bool all = refused_block > 0;
+        refused_block = 0;
+        assert_true(s == TL_ENOMEM || s == TL_OK);
+        refusals += s == TL_ENOMEM;
+        tl_error_clear(m);
+        assert_int_equal(tl_file_read(path, 1 << 20, &text, &n, NULL), TL_OK);
+        if (n != bytes || memcmp(text, want, n) != 0)
+            fail_msg("block %ld: %s, and config.json is\n%.*s", k, tl_status_name(s), (int)n, text);
+        tl_free_raw(text);
+        if (all)
+            break;
+    }
+    json_set_alloc_funcs(malloc, free);
+    tl_free_raw(want);
+    tl_free(m);
+    assert_true(refusals > 50);
+}
+
 static void a_save_that_fails_leaves_the_old_model(void **unused)
 {
     static double logits[B * S * VOCAB];
@@ -1678,6 +1729,7 @@ const struct CMUnitTest tl_tests_models[] = {
     TEST(a_save_follows_links),
     TEST(rotary_positions_are_not_saved_as_learned),
     TEST(a_config_of_another_model_is_not_saved),
+    TEST(a_config_is_whole_whatever_json_lacks),
     TEST(a_save_that_fails_leaves_the_old_model),
     TEST(a_save_that_fails_in_between_shows_no_mixture),
     TEST(saves_and_loads_take_turns),
