@@ -213,8 +213,8 @@ static double units_of_1(tl_checker *c, double step)
 
 /* Both are within their tolerances except for the measured effect of roundings. Ridders' estimate
  * is no bound: the jumps of the value may be more, but so may those of a function that asks whether
- * x == 1. So in f64, where few digits are ever lost, 1e-6 of the gradient is excused, or some units
- * of 1. */
+ * x == 1. So in f64, where few digits are ever lost, no more than 1e-6 of the gradient is excused,
+ * or some units of 1. */
 static bool is_lost(tl_checker *c, derivative d)
 {
     double noise[2] = {0, 0};
