@@ -58,12 +58,11 @@ SO       := libtally.so
 SO_MAJOR := $(SO).$(SOVERSION)
 SO_WHOLE := $(SO).$(VERSION)
 LINK_SO  := -shared -Wl,-z,nodelete -Wl,-soname,$(SO_MAJOR)
-# macOS, untried: brew install jansson openssl@3 cmocka mpfr blis. Apple's clang has no OpenMP, and needs none here.
+# macOS, untried: brew install jansson openssl@3 cmocka mpfr blis.
 ifeq ($(shell uname -s),Darwin)
 JEMALLOC := 0
 BREW     := $(shell brew --prefix)
 KEGS     := $(BREW) $(BREW)/opt/openssl@3
-WITHOUT  := -fopenmp
 SO       := libtally.dylib
 SO_MAJOR := libtally.$(SOVERSION).dylib
 SO_WHOLE := libtally.$(VERSION).dylib
@@ -101,16 +100,15 @@ BITS_gcc   := -fno-unsafe-math-optimizations -fno-single-precision-constant
 BITS_clang := -fdenormal-fp-math=ieee -fno-approx-func
 BITS_s390x := -fexcess-precision=fast
 BITS := -std=c11 -ffp-contract=off -fno-fast-math -fno-associative-math -fno-reciprocal-math -fno-finite-math-only -fsigned-zeros \
-        $(BITS_$(or $(CLANG),gcc)) $(BITS_$(ARCH)) -fno-math-errno -fno-trapping-math -fopenmp -fPIC
+        $(BITS_$(or $(CLANG),gcc)) $(BITS_$(ARCH)) -fno-math-errno -fno-trapping-math -fPIC
 # Public headers say what the shared library shows (TL_BEGIN); all else is hidden.
 VISIBILITY := hidden
-COMPILE = $(CC) $(CPPFLAGS) $(CFLAGS) $(OWN_OPT) $(WARN) $(DEFS) $(filter-out $(WITHOUT),$(BITS)) -fvisibility=$(VISIBILITY) -include tensor/ieee.h -MMD -MP
-LINK    = $(CC) $(CFLAGS) $(LDFLAGS) $(filter-out $(WITHOUT),$(BITS))
+COMPILE = $(CC) $(CPPFLAGS) $(CFLAGS) $(OWN_OPT) $(WARN) $(DEFS) $(BITS) -fvisibility=$(VISIBILITY) -include tensor/ieee.h -MMD -MP
+LINK    = $(CC) $(CFLAGS) $(LDFLAGS) $(BITS)
 
 # The library takes jemalloc where the process has it (tensor/storage.c): a linker must not drop it as unneeded.
 LINK_JEMALLOC := -Wl,--push-state,--no-as-needed -ljemalloc -Wl,--pop-state
-LIBS := $(KEGS:%=-L%/lib) $(if $(filter 1,$(JEMALLOC)),-ljemalloc) $(if $(filter 1,$(BLIS)),-lblis) -ljansson -lcrypto -lz -lm \
-        $(filter-out $(WITHOUT),-fopenmp) -pthread
+LIBS := $(KEGS:%=-L%/lib) $(if $(filter 1,$(JEMALLOC)),-ljemalloc) $(if $(filter 1,$(BLIS)),-lblis) -ljansson -lcrypto -lz -lm -pthread
 
 FACE     := tally_data.h tally_models.h tally_extend.h tally_bind.h
 ROOMS    := tensor tensor/files tensor/reveal autograd autograd/kernels autograd/batch autograd/check autograd/graph autograd/replace autograd/log ops ops/patterns nn
@@ -414,7 +412,7 @@ exhaustive: $(BUILD)/tests/exhaustive
 
 NEEDED := gcc:/usr/bin/gcc libjemalloc-dev:/usr/include/jemalloc/jemalloc.h libblis-dev:/usr/share/doc/libblis-dev \
           libcmocka-dev:/usr/include/cmocka.h libmpfr-dev:/usr/include/mpfr.h libjansson-dev:/usr/include/jansson.h \
-          libssl-dev:/usr/include/openssl/evp.h zlib1g-dev:/usr/include/zlib.h libxxhash-dev:/usr/include/xxhash.h libomp-dev:/usr/share/doc/libomp-dev
+          libssl-dev:/usr/include/openssl/evp.h zlib1g-dev:/usr/include/zlib.h libxxhash-dev:/usr/include/xxhash.h
 missing = $(foreach p,$(1),$(if $(wildcard $(lastword $(subst :, ,$(p)))),,$(firstword $(subst :, ,$(p)))))
 
 deps:
@@ -448,7 +446,7 @@ define INSTALL
 	    $$sudo apt-get update -qq || echo "apt-get update: lists that it could not renew stay as they are"; \
 	    $$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $(1) >/dev/null; \
 	else \
-	    echo "install by your system's means (macOS: brew install jansson openssl@3 xxhash cmocka mpfr blis): jemalloc, BLIS, OpenMP, cmocka, MPFR, jansson, zlib, xxHash and OpenSSL's libcrypto, with headers"; \
+	    echo "install by your system's means (macOS: brew install jansson openssl@3 xxhash cmocka mpfr blis): jemalloc, BLIS, cmocka, MPFR, jansson, zlib, xxHash and OpenSSL's libcrypto, with headers"; \
 	    exit 1; \
 	fi
 endef

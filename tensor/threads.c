@@ -21,15 +21,17 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "tensor/environment.h"
 
-#ifdef _OPENMP
-#include <omp.h>
-#else /* Apple's clang has no OpenMP, so the user has no regions either */
-#include <unistd.h>
-static int omp_get_num_procs(void) { return (int)sysconf(_SC_NPROCESSORS_ONLN); }
-static int omp_in_parallel(void) { return 0; }
+/* OpenMP is the user's alone: its function is asked where the process has it. Linking a runtime
+ * would bring a second one into processes that have another. */
+#if defined(__ELF__)
+extern int omp_in_parallel(void) __attribute__((weak));
+static bool in_region(void) { return omp_in_parallel != NULL && omp_in_parallel(); }
+#else
+static bool in_region(void) { return false; }
 #endif
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -56,10 +58,22 @@ static bool forked(void)
     return atomic_load_explicit(&in_child, memory_order_relaxed);
 }
 
+/* The cores that this process may run on. */
+static long cores(void)
+{
+#if defined(__linux__)
+    cpu_set_t mine;
+    if (sched_getaffinity(0, sizeof mine, &mine) == 0)
+        return CPU_COUNT(&mine);
+#endif
+    const long n = sysconf(_SC_NPROCESSORS_ONLN);
+    return n > 0 ? n : 1;
+}
+
 static int clamp(long n)
 {
     if (n <= 0)
-        n = omp_get_num_procs();
+        n = cores();
     return n > TL_THREADS_MOST ? TL_THREADS_MOST : (int)n;
 }
 
@@ -268,7 +282,7 @@ int tl_parallel_width(int64_t n, int64_t grain)
     if (most < 2)
         return 1;
     const int width = most < tl_threads() ? (int)most : tl_threads();
-    const bool alone = width < 2 || forked() || inside || omp_in_parallel();
+    const bool alone = width < 2 || forked() || inside || in_region();
     return alone ? 1 : width;
 }
 

@@ -9,7 +9,6 @@ shopt -s extglob
 cd "$(dirname "$0")/.."
 out=$1/bits runner=$1/tests/runner passed=0 failed=0 not_run=0
 mkdir -p "$out"
-export OMP_WAIT_POLICY=passive # several threads on few cores
 
 axis() { printf '\n%s\n' "$1"; }
 pass() { passed=$((passed + 1)); printf '  %-52s %s\n' "$1" "$2"; }
@@ -82,7 +81,7 @@ refused() {
 linked() {
     local program=$out/$1
     shift
-    "$linker" -o "$program" "$out/$from"/examples/{train_addition,example,example_flags,example_files,example_data}.o "$out/$from/libtally_group.a" "$@" -L"$out/$from" -Wl,-rpath,"$(realpath "$out/$from")" $libs -fopenmp -pthread > "$program.log" 2>&1
+    "$linker" -o "$program" "$out/$from"/examples/{train_addition,example,example_flags,example_files,example_data}.o "$out/$from/libtally_group.a" "$@" -L"$out/$from" -Wl,-rpath,"$(realpath "$out/$from")" $libs -pthread > "$program.log" 2>&1
 }
 
 have() { command -v "$1" > /dev/null; }
@@ -148,7 +147,7 @@ int main(void)
     return 0;
 }
 C
-levels=$(gcc -I. -o "$out/levels" "$out/levels.c" -L"$out/base" $libs -fopenmp -pthread && "$out/levels")
+levels=$(gcc -I. -o "$out/levels" "$out/levels.c" -L"$out/base" $libs -pthread && "$out/levels")
 [ -n "$levels" ] || fail "levels" "cannot be listed"
 for level in $levels; do
     equal "TL_ISA=$level" '*' env TL_ISA=$level "$golden"

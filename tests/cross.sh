@@ -7,7 +7,6 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 build=$1 native=$2
-export OMP_WAIT_POLICY=passive
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 

@@ -10,7 +10,7 @@ cd "$(dirname "$0")/.."
 build=$1 mpi=$2 kills=${3:-100} out=$1/kills bad=0 ended=0 began=0 resumed=0 hit=0
 RANDOM=${4:-1}
 mkdir -p "$out"
-export OMP_WAIT_POLICY=passive TL_THREADS=1 # more ranks than cores
+export TL_THREADS=1 # more ranks than cores
 
 launcher=$(command -v "mpirun.$mpi") || { echo "no mpirun.$mpi: make deps-mpi"; exit 1; }
 launch=()

@@ -8,7 +8,7 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 build=$1 mpi=$2 small=${3:-} passed=0 failed=0 out=$1/mpirun
 mkdir -p "$out"
-export OMP_WAIT_POLICY=passive TL_THREADS=1 # more ranks than cores
+export TL_THREADS=1 # more ranks than cores
 
 launcher=$(command -v "mpirun.$mpi" || command -v mpirun) || { echo "no mpirun: make deps-mpi"; exit 1; }
 launch=()

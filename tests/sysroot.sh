@@ -7,7 +7,7 @@
 # serves as well: any of these has all three processors.
 set -euo pipefail
 suites="trixie forky sid"
-packages="libc6-dev libgomp1 libatomic1 libjansson-dev libssl-dev zlib1g-dev libxxhash-dev libcmocka-dev libmpfr-dev"
+packages="libc6-dev libatomic1 libjansson-dev libssl-dev zlib1g-dev libxxhash-dev libcmocka-dev libmpfr-dev"
 case $1 in aarch64) arch=arm64 ;; *) arch=$1 ;; esac
 dir=$(realpath -m "$2") apt=$dir.apt
 keys=/usr/share/keyrings/debian-archive-keyring.gpg

@@ -310,7 +310,7 @@ static void test_flags_of_users(void **unused)
                          "' && for cc in gcc clang; do for f in tensor/kernels/*.k.c; do"
                          " for m in x86-64-v2 x86-64-v3 x86-64-v4; do for fma in -mno-fma -mfma; do"
                          " command -v $cc > /dev/null || continue; $cc -std=c11 -D_DEFAULT_SOURCE "
-                         "-I. -include tensor/ieee.h -fopenmp -march=$m $fma"
+                         "-I. -include tensor/ieee.h -march=$m $fma"
                          " -DTL_LEVEL=scalar -Wall -Wno-psabi -Werror -fsyntax-only $f"
                          " || exit 1; done; done; done; done"),
                      0);

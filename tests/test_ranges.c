@@ -1,5 +1,6 @@
-/* Ranges cut between threads: every index once, for any number of threads, inside one another, and
- * from several threads at once. */
+/* Ranges cut between threads: every index once, for any number of threads, inside one another,
+ * inside regions of the user's, and from several threads at once. */
+#define _GNU_SOURCE /* the cores that a process may run on */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -7,6 +8,7 @@
 #include <cmocka.h>
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <string.h>
 
@@ -89,6 +91,16 @@ static void numbers_of_threads(void **unused)
     assert_true(cores >= 1);
     tl_threads_set(-7);
     assert_int_equal(tl_threads(), cores);
+#if defined(__linux__)
+    cpu_set_t all, one;
+    assert_int_equal(sched_getaffinity(0, sizeof all, &all), 0);
+    CPU_ZERO(&one);
+    CPU_SET((size_t)sched_getcpu(), &one);
+    assert_int_equal(sched_setaffinity(0, sizeof one, &one), 0);
+    tl_threads_set(0);
+    assert_int_equal(sched_setaffinity(0, sizeof all, &all), 0);
+    assert_int_equal(tl_threads(), 1); /* the cores that it may use */
+#endif
 }
 
 typedef struct {
@@ -118,6 +130,26 @@ static void regions_inside_regions(void **unused)
     assert_int_equal(v.chunks, 6);
     for (int i = 0; i < 1000; i++)
         assert_int_equal(v.visits[i], 6);
+}
+
+/* The function of an OpenMP runtime, in its place. */
+static int in_region;
+int omp_in_parallel(void);
+int omp_in_parallel(void) { return in_region; }
+
+static void regions_of_the_users(void **unused)
+{
+    (void)unused;
+    tl_threads_set(3);
+    assert_int_equal(tl_parallel_width(1000, 1), 3);
+    in_region = 1;
+    const int width = tl_parallel_width(1000, 1);
+    in_region = 0;
+#if defined(__ELF__)
+    assert_int_equal(width, 1);
+#else
+    assert_int_equal(width, 3); /* not asked for there */
+#endif
 }
 
 /* ---- ranges of several threads at once ---- */
@@ -166,6 +198,7 @@ const struct CMUnitTest tl_tests_ranges[] = {
     cmocka_unit_test_teardown(every_index_once, restore),
     cmocka_unit_test_teardown(numbers_of_threads, restore),
     cmocka_unit_test_teardown(regions_inside_regions, restore),
+    cmocka_unit_test_teardown(regions_of_the_users, restore),
     cmocka_unit_test_teardown(ranges_of_several_threads, restore),
 };
 const size_t tl_tests_ranges_count = sizeof tl_tests_ranges / sizeof tl_tests_ranges[0];

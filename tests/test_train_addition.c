@@ -37,9 +37,8 @@ static void says_with(const char *setting, const char *program, const char *flag
                       const char *words, const char * not )
 {
     char command[2048], text[8192];
-    snprintf(command, sizeof command,
-             "cd '%s' && env OMP_WAIT_POLICY=passive %s " TL_BUILD "/%s %s 2>&1", dir.path, setting,
-             program, flags);
+    snprintf(command, sizeof command, "cd '%s' && env %s " TL_BUILD "/%s %s 2>&1", dir.path,
+             setting, program, flags);
     FILE *f = popen(command, "r");
     assert_non_null(f);
     text[fread(text, 1, sizeof text - 1, f)] = '\0';
