@@ -220,7 +220,7 @@ tl_status tl_widened_run(tl_call *c)
     tl_call k = *c;
     k.in = in;
     k.out = out;
-    TL_TRY(c->op->forward(&k));
+    TL_TRY((c->kernel != NULL ? c->kernel->run : c->op->forward)(&k));
     for (int i = 0; i < c->n_out; i++)
         tl_store_compute(c, i, &out[i]);
     return TL_OK;

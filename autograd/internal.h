@@ -181,8 +181,8 @@ bool tl_choice_follow(tl_tape *dst, const tl_choice *c);
 void tl_choices_free(tl_tape *t);
 /* The kernel that selections c give to a call; NULL: the op's own. */
 const tl_kernel *tl_kernel_for(const tl_choice *c, const tl_call *call);
-/* The best kernel of the table for op, dtype and name; NULL if there is none. */
-const tl_kernel *tl_kernel_find(const char *op, tl_dtype dtype, const char *name);
+/* A kernel of other bits (TL_FAST) that a selection, of c alone, may give to a call; NULL: none. */
+const tl_kernel *tl_choice_fast(const tl_choice *c);
 /* The dtype by which a node's kernel was selected (kernel.h). */
 tl_dtype tl_node_dtype(const tl_tape *t, const tl_node *n);
 

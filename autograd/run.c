@@ -87,9 +87,8 @@ static forward *way_of(const tl_call *c)
     const bool tiles = op->traits & TL_POINTWISE;
     if (operand != NULL && operand->data != c->out[0].data)
         return run_apart;
-    if (c->kernel != NULL && c->kernel->run != NULL)
-        return c->kernel->run;
-    if (tiles || c->kernel != NULL)
+    const bool runs = c->kernel != NULL && c->kernel->run != NULL;
+    if (!runs && (tiles || c->kernel != NULL))
         return tiles ? tl_pointwise_run : no_tiles;
     const bool look = !c->plain && op->traits & (TL_WIDENED | TL_ROWS);
     for (int i = 0; look && i < c->n_in + c->n_out; i++) {
@@ -97,7 +96,7 @@ static forward *way_of(const tl_call *c)
         if (a != NULL && !tl_array_plain(a, op->traits & TL_ROWS))
             return tl_widened_run;
     }
-    return op->forward;
+    return runs ? c->kernel->run : op->forward;
 }
 
 /* Changes a copy of the operand, which is output 0. */

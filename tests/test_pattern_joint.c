@@ -217,9 +217,22 @@ PROGRAM(gradient_of_one)
 PROGRAM(gradient_lost)
 {
     UNUSED;
+    out[0] = tl_cast(t, tl_lt(t, in[0], in[1]), TL_F32);
+}
+
+PROGRAM(without_gradients)
+{
+    UNUSED;
     int mode = tl_mode_push(t, TL_NO_GRAD);
     out[0] = tl_exp(t, tl_add(t, in[0], in[1]));
     tl_mode_pop(t, mode);
+}
+
+PROGRAM(scope_left_open)
+{
+    UNUSED;
+    tl_mode_push(t, TL_NO_GRAD);
+    out[0] = tl_exp(t, tl_add(t, in[0], in[1]));
 }
 
 static void refused(tl_replacement r, tl_status want, const char *say)
@@ -293,6 +306,10 @@ static void bad_joint_rules_are_refused(void **state)
     r.n_out = 5, refused(r, TL_EUSAGE, "5 outputs; 1 to 4 are possible");
     r = good, r.replace = gradient_lost,
     refused(r, TL_EUSAGE, "gradients come to its search, but not to its replacement");
+    r = good, r.replace = without_gradients,
+    refused(r, TL_EUSAGE, "its replacement calls add, which is called in a scope of its own");
+    r = good, r.search = scope_left_open,
+    refused(r, TL_EUSAGE, "its search calls add, which is called in a scope of its own");
     r = good, r.search = no_gradient,
     refused(r, TL_EUSAGE, "its search reads a tensor that is no argument");
 }

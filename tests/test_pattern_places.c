@@ -153,16 +153,13 @@ static void storage_that_is_shared_stays_shared(void **state)
     tl_model *m = tl_model_new(.seed = 1);
     tl_tensor in[2] = {both_data(m, TL_F32, TL_DIMS(3, 8), 1), both_data(m, TL_F32, TL_DIMS(8), 2)};
     rule_on(&copy);
-    expect_refused(
-        m, view_changed, in, 2, 2,
-        "an output would lie in other memory, which rotary_ at tests/test_pattern_places.c:");
+    expect_refused(m, view_changed, in, 2, 2, "rotary_ at tests/test_pattern_places.c:");
     both_result r = both_ways(m, view_read, in, 1, 1, m, (tl_graph_options){0});
     assert_true(r.same);
     expect_text(r.replaced, "test_copy: replaced 1 time");
     rule_off(&copy);
     rule_on(&strides);
-    expect_refused(m, view_read, in, 1, 1,
-                   "output 0 of the replacement has other strides in dim 0 (1, not 8)");
+    expect_refused(m, view_read, in, 1, 1, "output 0 has other strides in dim 0 (1, not 8)");
     rule_off(&strides);
     tl_free(m);
 }
@@ -190,7 +187,7 @@ static void what_another_match_reads_is_read_in_the_same_state(void **state)
     both_result r = both_ways(m, variable_changed, &in, 1, 1, m, (tl_graph_options){0});
     assert_true(r.same);
     expect_text(r.replaced, "test_double: replaced 1 time");
-    expect_text(r.report, "test_copy: not replaced: an output would lie in other memory");
+    expect_text(r.report, "changes the memory of an output, which would lie elsewhere (1 time)");
     rule_off(&rule_doubled);
     rule_off(&copy);
     tl_free(m);

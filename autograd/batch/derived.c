@@ -18,11 +18,19 @@
 
 /* ---- prints: equal for equal expressions, on every tape and in every process ---- */
 
+/* Whether what is selected may bring in kernels of other bits. */
+static bool rounds(const tl_choice *c)
+{
+    const bool own = c != NULL && c->op == NULL && c->dtype == TL_ANY_DTYPE &&
+                     strcmp(c->name, "invariant") == 0; /* whatever is selected around it */
+    return c != NULL && !own && (tl_choice_fast(c) != NULL || rounds(c->outer));
+}
+
 static uint64_t mix_call(const tl_node *n)
 {
     uint64_t h = tl_mix(tl_mix_text(0, n->op->name), n->mode & (TL_FAST | TL_NO_GRAD));
     h = tl_mix_attrs(h, n->op, n->attrs);
-    for (const tl_choice *c = n->choice; c != NULL; c = c->outer)
+    for (const tl_choice *c = rounds(n->choice) ? n->choice : NULL; c != NULL; c = c->outer)
         h = tl_mix_text(tl_mix_text(tl_mix(h, c->dtype), c->op == NULL ? "" : c->op), c->name);
     return h;
 }

@@ -256,12 +256,12 @@ static void explain_choices(report *r, const tl_tape *t, const uint32_t *order, 
 {
     const tl_node *node = &t->node[order[i]];
     for (const tl_choice *c = node->choice; c != NULL; c = c->outer) {
-        const tl_kernel *k = c->op == NULL ? NULL : tl_kernel_find(c->op, c->dtype, c->name);
-        if (k != NULL && k->mode & TL_FAST && !told(t, order, n, i, c, k))
+        const tl_kernel *k = tl_choice_fast(c);
+        if (k != NULL && !told(t, order, n, i, c, k))
             line(r,
                  "kernel '%.60s' is selected for %s around %s (%s:%d) and promises no bits: a "
                  "gradient that calls it is not invariant.\n",
-                 k->name, c->op, node->op->name, node->file, node->line);
+                 k->name, k->op, node->op->name, node->file, node->line);
     }
 }
 

@@ -87,6 +87,7 @@ static void note_use(const fuser *s, uint32_t i, int k)
     const tl_array *a = tl_graph_array(g, x),
                    *out = n->n_out > 0 ? &tl_values_at(&g->t->values, n->out)->a : a;
     const bool walks = tl_fusable(n) && tl_array_count(a) == tl_array_count(out) &&
+                       tl_array_contiguous(out) && /* a user's op may lay it out otherwise */
                        tl_array_contiguous(tl_graph_array(g, tl_graph_resolve(g, n->in[k]))) &&
                        tl_tile_dtype(g, n, k) == tl_dtype_compute(a->dtype);
     *u = (reader){i, walks, e->readers};

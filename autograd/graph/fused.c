@@ -146,7 +146,7 @@ void tl_fused_ready(tl_fused *f, const tl_call *call)
     size_t unit = 1;
     f->call = call;
     for (int i = 0; i < f->n_ops; i++)
-        unit = wider(wider(unit, f->op[i].tile_dtype), f->op[i].dtype);
+        unit = wider(wider(unit, f->op[i].tile_dtype), tl_dtype_compute(f->op[i].dtype));
     for (int i = 0; i < f->n_in; i++) {
         tl_fused_in *x = &f->in[i];
         const bool whole = tl_array_count(call->in[i]) == n; /* the loop's elements in its order */

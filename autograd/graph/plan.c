@@ -129,7 +129,8 @@ static tl_status place_results(tl_graph *g)
 static bool may_share(const tl_plan_step *s, int k, int j)
 {
     const tl_array *in = s->spot[k].a, *out = s->spot[s->n_in + j].a;
-    if (!tl_array_same_shape(in, out) || !tl_array_contiguous(in) || in->dtype != out->dtype)
+    if (!tl_array_same_shape(in, out) || !tl_array_contiguous(in) || !tl_array_contiguous(out) ||
+        in->dtype != out->dtype)
         return false;
     for (int i = 0; i < s->n_in; i++)
         if (i != k && s->spot[i].root == s->spot[k].root)

@@ -11,15 +11,19 @@ enum { TL_UNPROBED, TL_OBEYS, TL_REFUSED };
 
 typedef struct {
     const tl_kernel *k;
-    int verdict;              /* read and written under a lock of select.c */
+    _Atomic int verdict;      /* written under a lock of select.c */
     char why[TL_MESSAGE_MAX]; /* if refused */
 } tl_kernel_entry;
 
+/* What this thread probes. It runs, though there is no verdict yet. */
+extern _Thread_local const tl_kernel *tl_kernel_probed;
 /* Row i; NULL past the end. The ops' own kernels, "invariant", have no rows here. */
 tl_kernel_entry *tl_kernel_entry_at(int i);
 /* Whether the kernel has that name, can do that op (NULL: any) on that dtype, and its vector level
  * runs now. "fast" names every shipped kernel with bits of its own. */
 bool tl_kernel_matches(const tl_kernel *k, const char *op, tl_dtype dtype, const char *name);
+/* The best kernel of the table, probed or not; NULL if there is none. */
+const tl_kernel *tl_kernel_find(const char *op, tl_dtype dtype, const char *name);
 /* The kernel's own probe, or the library's for its op; NULL: there is neither. */
 tl_probe *tl_kernel_probe_of(const tl_kernel *k);
 /* Whether there are calls to compare the kernel on: from its own probe, from the library's for its

@@ -41,26 +41,38 @@ tl_tensor tl_probe_numbers(tl_tape *t, tl_dtype dtype, tl_shape shape, int k, bo
     return x;
 }
 
-/* The probe of pointwise ops without attributes: inputs of one length; one that is spread out in
- * memory; one that is broadcast to the others. */
+/* Exchanges the two dims of an array, not its elements. */
+static void turn(tl_array *a)
+{
+    const tl_array was = *a;
+    for (int d = 0; d < 2; d++) {
+        a->dim[d] = was.dim[1 - d];
+        a->stride[d] = was.stride[1 - d];
+    }
+}
+
+/* The probe of pointwise ops without attributes: inputs of one length; one that is spread out or
+ * turned in memory, or broadcast to the others in its first or last dim. */
 static tl_tensor probe_pointwise(tl_tape *t, const tl_op *op, tl_dtype dtype, int i)
 {
     enum { LENGTHS = sizeof lengths / sizeof *lengths };
+    enum { SPREAD, TURNED, FIRST, LAST, FORMS };
     static const tl_slice_attrs odd = {1, 0, 66, 2};
+    const tl_shape forms[] = {TL_DIMS(5, 66), TL_DIMS(33, 5), TL_DIMS(33), TL_DIMS(5, 1)};
     tl_tensor in[TL_TILE_MAX_IN] = {TL_NONE};
-    const int odd_one = i < LENGTHS ? -1 : (i - LENGTHS) / 2;
-    const bool spread = (i - LENGTHS) % 2 == 0;
+    const int odd_one = i < LENGTHS ? -1 : (i - LENGTHS) / FORMS, form = (i - LENGTHS) % FORMS;
     if (odd_one >= op->n_in)
         return TL_NONE;
     for (int k = 0; k < op->n_in; k++)
         in[k] = tl_probe_numbers(t, dtype,
                                  i < LENGTHS    ? TL_DIMS(lengths[i])
                                  : k != odd_one ? TL_DIMS(5, 33)
-                                 : spread       ? TL_DIMS(5, 66)
-                                                : TL_DIMS(33),
+                                                : forms[form],
                                  k, true);
-    if (odd_one >= 0 && spread)
+    if (odd_one >= 0 && form == SPREAD)
         in[odd_one] = tl_apply1(TL_AT(t), &tl_op_slice, &odd, &in[odd_one], 1);
+    if (odd_one >= 0 && form == TURNED && !tl_is_none(in[odd_one]))
+        turn(&tl_peek(t, in[odd_one])->a);
     return tl_apply1(TL_AT(t), op, NULL, in, op->n_in);
 }
 
@@ -147,7 +159,9 @@ static int probe_dtype(tl_tape *t, const tl_kernel *k, tl_dtype dtype, int *ran,
 int tl_kernel_probe(const tl_kernel *k, tl_dtype dtype, char *buf, size_t cap)
 {
     tl_tape *t = tl_tape_new(NULL);
+    const tl_kernel *outer = tl_kernel_probed;
     int ran = 0, bad = 0;
+    tl_kernel_probed = k;
     tl_fpenv saved = tl_fpenv_enter(); /* subnormals are made and compared here, too */
     for (int d = 0; d < TL_DTYPE_COUNT && bad == 0 && t != NULL; d++)
         if (tl_dtype_is_float((tl_dtype)d) &&
@@ -155,6 +169,7 @@ int tl_kernel_probe(const tl_kernel *k, tl_dtype dtype, char *buf, size_t cap)
             (dtype == TL_ANY_DTYPE || dtype == (tl_dtype)d))
             bad = probe_dtype(t, k, (tl_dtype)d, &ran, buf, cap);
     tl_fpenv_leave(saved);
+    tl_kernel_probed = outer;
     const bool full = t == NULL || tl_error_status(t) == TL_ENOMEM;
     tl_object_end(t);
     if (bad > 0 || (!full && (bad < 0 || ran > 0)))

@@ -59,16 +59,40 @@ bool tl_kernel_matches(const tl_kernel *k, const char *op, tl_dtype dtype, const
            level <= rank(tl_isa_now()->name);
 }
 
-const tl_kernel *tl_kernel_find(const char *op, tl_dtype dtype, const char *name)
+_Thread_local const tl_kernel *tl_kernel_probed;
+
+/* Whether calls may run it: it promises no bits, or its probe has shown them, or is under way. */
+static bool admitted(const tl_kernel_entry *e)
+{
+    return e->k->mode & TL_FAST || e->k == tl_kernel_probed || atomic_load(&e->verdict) == TL_OBEYS;
+}
+
+/* The kernel of the highest level; with `all` whatever a probe says. */
+static const tl_kernel *find(const char *op, tl_dtype dtype, const char *name, bool all)
 {
     const tl_kernel *best = NULL;
     for (int i = 0; tl_kernel_entry_at(i) != NULL; i++) {
-        const tl_kernel *k = tl_kernel_entry_at(i)->k;
-        if (tl_kernel_matches(k, op, dtype, name) &&
-            (best == NULL || rank(k->isa) > rank(best->isa)))
-            best = k;
+        const tl_kernel_entry *e = tl_kernel_entry_at(i);
+        if (tl_kernel_matches(e->k, op, dtype, name) && (all || admitted(e)) &&
+            (best == NULL || rank(e->k->isa) > rank(best->isa)))
+            best = e->k;
     }
     return best;
+}
+
+const tl_kernel *tl_kernel_find(const char *op, tl_dtype dtype, const char *name)
+{
+    return find(op, dtype, name, true);
+}
+
+const tl_kernel *tl_choice_fast(const tl_choice *c)
+{
+    for (int i = 0; tl_kernel_entry_at(i) != NULL; i++) {
+        const tl_kernel *k = tl_kernel_entry_at(i)->k;
+        if (k->mode & TL_FAST && tl_kernel_matches(k, c->op, c->dtype, c->name))
+            return k;
+    }
+    return NULL;
 }
 
 tl_probe *tl_kernel_probe_of(const tl_kernel *k)
@@ -267,7 +291,7 @@ const tl_kernel *tl_kernel_for(const tl_choice *c, const tl_call *call)
             continue;
         if (strcmp(c->name, "invariant") == 0)
             return NULL;
-        const tl_kernel *k = tl_kernel_find(call->op->name, dtype, c->name);
+        const tl_kernel *k = find(call->op->name, dtype, c->name, false);
         if (k != NULL)
             return k->fits == NULL || k->fits(call) ? k : NULL;
     }

@@ -84,19 +84,21 @@ static uint32_t memory_of(const tl_pass *p, tl_tensor x)
     return l.kind == TL_LEAF_ACC ? p->first_acc[l.at] + l.use : tl_pass_slot(p, x);
 }
 
-/* y, put for x, lies where x lay, or nobody changes anything there, or each has its own memory. */
+/* y, put for x, lies where x lay, or each has its own memory, or nobody changes anything there: a
+ * node of the graph, or the program with a result that it is handed. */
 static bool same_place(tl_pass *p, tl_tensor x, tl_tensor y)
 {
     const uint32_t was = memory_of(p, x), is = memory_of(p, y);
-    const tl_user *due = p->at[was].due;
-    if (due == NULL && is < p->n_known)
-        due = p->at[is].due;
-    if (due == NULL || was == is ||
+    const tl_user *due = p->at[was].due != NULL || is >= p->n_known ? p->at[was].due
+                                                                    : p->at[is].due;
+    if (was == is ||
         (was == tl_pass_slot(p, x) && is == tl_pass_slot(p, y) && y.index >= p->n_values))
         return true;
-    const tl_node *by = &p->t->node[due->node];
-    return tl_refuse(p, NULL, "an output would lie in other memory, which %s at %s:%d changes",
-                     by->op->name, by->file, by->line);
+    for (int k = 0; is < p->n_known && k < p->g->n_out; k++)
+        if (memory_of(p, p->g->out[k]) == was)
+            return tl_refuse(p, NULL, "a result of the graph would lie in other memory");
+    return due == NULL || tl_refuse(p, &p->t->node[due->node],
+                                    "changes the memory of an output, which would lie elsewhere");
 }
 
 bool tl_same_outputs(tl_pass *p, const tl_match *m)
@@ -109,13 +111,14 @@ bool tl_same_outputs(tl_pass *p, const tl_match *m)
             return false;
         for (int d = 0; !p->example && d < v->a.ndim; d++)
             if (v->a.dim[d] > 1 && v->a.stride[d] != w->a.stride[d])
-                return tl_refuse(p, NULL,
-                                 "output %d of the replacement has other strides in dim %d (%lld, "
-                                 "not %lld)",
+                return tl_refuse(p, NULL, "output %d has other strides in dim %d (%lld, not %lld)",
                                  i, d, (long long)w->a.stride[d], (long long)v->a.stride[d]);
         if (!p->joint && !p->example && v->needs_grad != w->needs_grad)
             return tl_refuse(p, NULL, "output %d carries a gradient in its %s alone", i,
                              v->needs_grad ? "search" : "replacement");
+        if (!p->joint && !p->example && w->needs_grad &&
+            (v->batch != w->batch || v->samples != w->samples))
+            return tl_refuse(p, NULL, "output %d depends on samples otherwise (by .batch?)", i);
         if (!same_place(p, m->out[i], m->put[i]))
             return false;
     }
@@ -265,10 +268,8 @@ static bool same_sum(tl_pass *p, const sum *a, const sum *b, uint32_t slot)
         x = x == NULL ? NULL : x->next;
         y = y == NULL ? NULL : y->next;
     }
-    for (const term *e = a->first; e != NULL; e = e->next) {
-        others += e->m != m;
-        known |= settled(e->m);
-    }
+    for (const term *e = a->first; e != NULL; e = e->next)
+        known |= settled(e->m), others += e->m != m;
     for (const term *e = b->first; e != NULL; e = e->next)
         known |= settled(e->m);
     if (!known && m == NULL)
@@ -310,10 +311,10 @@ bool tl_same_graph(tl_pass *p) { return same_memory(p) && same_gradients(p); }
 static void add_user(tl_pass *p, const tl_user **list, uint32_t by)
 {
     tl_user *u = tl_pass_room(p, 1, sizeof *u);
-    if (u != NULL) {
-        *u = (tl_user){by, *list};
-        *list = u;
-    }
+    if (u == NULL)
+        return;
+    *u = (tl_user){by, *list};
+    *list = u;
 }
 
 bool tl_pass_index(tl_pass *p)

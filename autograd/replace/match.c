@@ -231,8 +231,7 @@ static bool match_in_full(tl_match *m, const tl_binding *b)
     } while (m->call.seeded-- > 1);
     return tl_refuse(p, NULL,
                      p->joint ? "no gradient comes back through it as its search has it"
-                              : "traced with these shapes and constants, its search is another "
-                                "program");
+                              : "with these shapes and constants its search is another program");
 }
 
 /* Records the replacement behind the program, at the place of the call that gives output 0. */
@@ -295,9 +294,7 @@ static bool try_place(tl_match *m, const tl_binding *b)
     }
     for (int i = 0; i < o->n_scalars; i++)
         if (!(b->has_scalar & TL_BIT(i)))
-            return tl_refuse(p, NULL,
-                             "its search does not use its scalar '%s' as an attribute of that "
-                             "value (%g)",
+            return tl_refuse(p, NULL, "no attribute of its search is its scalar '%s' (%g)",
                              o->scalars[i].name, o->scalars[i].value);
     /* Arguments have no samples there: TL_STRICT can refuse only where put() records. */
     const unsigned mode = p->joint ? 0 : p->t->node[m->root].mode & ~(unsigned)TL_STRICT;

@@ -135,6 +135,8 @@ static void read_node(tl_pattern *p, tl_bump *mem, const tl_tape *t, const tl_ru
                 n->op->name, n->n_in, p->n_nodes, TL_PATTERN_NODES, TL_PATTERN_ARGS);
         return;
     }
+    if (size > 0 && n->op->attr == NULL)
+        tl_fail(err, TL_EUSAGE, "calls %s, whose attributes have no schema (.attr)", n->op->name);
     q.scalar = (signed char *)attrs + size;
     for (int k = 0; k < n->n_in; k++)
         q.in[k] = name_of(t, made, n->in[k], err);
@@ -186,11 +188,15 @@ static tl_status check_program(const tl_tape *t, tl_err *err)
 {
     if (tl_tracing_of(t)->n_hook + tl_tracing_of(t)->n_watch > 0)
         return tl_fail(err, TL_EUSAGE, "calls tl_host or tl_watch");
-    for (const tl_node *n = t->node; n < t->node + t->n_nodes; n++)
-        if (n->phase == 0 && (n->op->traits & TL_RANDOM || tl_node_mutates(n)))
-            return tl_fail(err, TL_EUSAGE, "calls %s, which %s", n->op->name,
-                           n->op->traits & TL_RANDOM ? "draws random numbers"
-                                                     : "changes its operand in place");
+    for (const tl_node *n = t->node; n < t->node + t->n_nodes; n++) {
+        const char *does = n->op->traits & TL_RANDOM ? "draws random numbers"
+                           : tl_node_mutates(n)      ? "changes its operand in place"
+                           : n->mode != t->now.mode || n->choice != t->now.choice
+                               ? "is called in a scope of its own"
+                               : NULL;
+        if (n->phase == 0 && does != NULL)
+            return tl_fail(err, TL_EUSAGE, "calls %s, which %s", n->op->name, does);
+    }
     return TL_OK;
 }
 
@@ -202,6 +208,7 @@ tl_pattern *tl_rule_trace(tl_rule_call *c, bool search, tl_tape *t, tl_bump *mem
     tl_tape_rewind(t);
     tl_tracing_of(t)->n_hook = tl_tracing_of(t)->n_watch = 0;
     tl_rule_run(c, search, t, trace_leaf, c);
+    tl_mode_pop(t, 0); /* scopes that it has left open */
     if (tl_failed(t))
         tl_fail(&e, tl_error_status(t), "cannot be traced here: %s", tl_error(t));
     else if (check_program(t, &e) == TL_OK)

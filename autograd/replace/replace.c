@@ -145,7 +145,7 @@ static bool take(tl_pass *p)
         tl_trace_take_gradients(dst, p->t);
         for (int i = 0; i < dst->n_grads; i++) {
             dst->grad[i].leaf = tl_rebuild_map(dst, p->t, p->map, dst->grad[i].leaf);
-            if (dst->grad[i].born != 0) /* by the numbers that nodes have now */
+            if (dst->grad[i].born > 1) /* by the numbers that nodes have now */
                 tl_derived_left(dst, &dst->grad[i], p->t, &dst->grad[i]);
         }
         tl_leaf_grads_key(dst);
