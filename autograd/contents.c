@@ -7,6 +7,8 @@
 #include "tensor/files/hash.h"
 #include "tensor/print.h"
 
+#define UNSAID "%s: the recorder refuses it and does not say why"
+
 /* Makes a leaf: a copy of data, of which the compiler knows c, or zeros. */
 static tl_tensor leaf(tl_at at, const char *who, tl_source kind, bool zeros, const void *data,
                       tl_c_data c, tl_dtype dtype, tl_shape shape)
@@ -22,8 +24,13 @@ static tl_tensor leaf(tl_at at, const char *who, tl_source kind, bool zeros, con
         tl_tape_fail(at, e.status, "%s: %s", who, e.message);
         return TL_NONE;
     }
-    if (t->recorder != NULL)
-        return t->recorder->source(t->recorder_ctx, at, who, kind, data, dtype, tl_array_shape(&a));
+    if (t->recorder != NULL) {
+        const tl_tensor x = t->recorder->source(t->recorder_ctx, at, who, kind, data, dtype,
+                                                tl_array_shape(&a));
+        if (tl_is_none(x))
+            tl_tape_fail(at, TL_EUSAGE, UNSAID, who);
+        return x;
+    }
     if (t->now.mode & TL_TRACE)
         return tl_tape_value(t, &a, NULL);
     tl_storage *st = tl_storage_new(t->arena, bytes, data == NULL);
@@ -97,8 +104,9 @@ tl_value *tl_readable(tl_at at, tl_tensor x, const char *who)
         return NULL;
     }
     const tl_recorder *r = at.tape->recorder;
-    if (v != NULL && r != NULL && r->read(at.tape->recorder_ctx, at, x, who) != TL_OK)
-        return NULL;
+    const tl_status s = v == NULL || r == NULL ? TL_OK : r->read(at.tape->recorder_ctx, at, x, who);
+    if (s != TL_OK)
+        return tl_tape_fail(at, s, UNSAID, who), NULL;
     if (v != NULL && v->st == NULL) {
         tl_tape_fail(at, TL_ETRACED, "%s: value %u was recorded without contents (TL_TRACE)", who,
                      x.index);

@@ -535,8 +535,68 @@ static void a_recorder_has_every_callback(void **unused)
     }
 }
 
+static tl_tensor no_source(void *ctx, tl_at at, const char *who, tl_source kind, const void *data,
+                           tl_dtype dtype, tl_shape shape)
+{
+    (void)ctx, (void)at, (void)who, (void)kind, (void)data, (void)dtype, (void)shape;
+    return TL_NONE;
+}
+static tl_status no_contents(void *ctx, tl_at at, tl_tensor x, const char *who)
+{
+    (void)ctx, (void)at, (void)x, (void)who;
+    return TL_ETRACED;
+}
+static bool not_backward(void *ctx, tl_at at, tl_tensor y, const tl_backward_options *o,
+                         tl_status *s)
+{
+    (void)ctx, (void)at, (void)y, (void)o, (void)s;
+    return false;
+}
+static tl_tensor no_accumulator(void *ctx, tl_tape *t, const tl_array *a, uint32_t leaf,
+                                uint32_t use)
+{
+    (void)ctx, (void)t, (void)a, (void)leaf, (void)use;
+    return TL_NONE;
+}
+
+static int64_t no_change(void *ctx, tl_tape *t, tl_tensor x)
+{
+    (void)ctx, (void)t, (void)x;
+    return -1;
+}
+static void nothing_to_clear(void *ctx, tl_tape *t) { (void)ctx, (void)t; }
+
+/* What a recorder refuses without an error on the tape is an error all the same. */
+static void a_recorder_need_not_say_why(void **unused)
+{
+    void (*callback[sizeof(tl_recorder) / sizeof(void (*)(void))])(void);
+    tl_recorder r;
+    (void)unused;
+    for (size_t i = 0; i < sizeof callback / sizeof *callback; i++)
+        callback[i] = never;
+    memcpy(&r, callback, sizeof r);
+    r.source = no_source;
+    r.read = no_contents;
+    r.backward = not_backward;
+    r.accumulator = no_accumulator;
+    r.last_change = no_change;
+    r.grad_clear = nothing_to_clear;
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tape *t = tl_tape_new(m);
+    tl_record_with(t, &r, NULL);
+    assert_true(tl_is_none(tl_data(t, ((float[]){1}), TL_F32, TL_DIMS(1))));
+    expect_failure(t, TL_EUSAGE, "tl_data: the recorder refuses it");
+    tl_tensor w = tl_param(t, m, "w", TL_F32, TL_DIMS(1), .kind = TL_INIT_ONES);
+    tl_item(t, tl_tanh(t, w));
+    expect_failure(t, TL_ETRACED, "tl_item: the recorder refuses it");
+    tl_backward(t, tl_mul(t, w, tl_fill(t, TL_F32, TL_DIMS(1), 2)));
+    expect_failure(t, TL_EUSAGE, "the recorder gives no accumulator");
+    tl_free(t, m);
+}
+
 const struct CMUnitTest tl_tests_refusals[] = {
     cmocka_unit_test(a_recorder_has_every_callback),
+    cmocka_unit_test(a_recorder_need_not_say_why),
     cmocka_unit_test(an_unreached_parameter_is_named),
     cmocka_unit_test(a_step_without_gradients),
     cmocka_unit_test(a_saved_value_changed_in_place),

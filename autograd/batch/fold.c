@@ -43,7 +43,11 @@ static tl_tensor accumulator(tl_walk *w, const tl_fold *f, const tl_node *n, int
     const tl_dtype dtype = f64 ? TL_F64 : tl_dtype_compute(tl_peek(w->t, n->in[k])->a.dtype);
     if (tl_acc_open(w->t, g, f->acc, dtype) != TL_OK)
         return TL_NONE;
-    return seen_as(w, tl_acc_value(w->t, g, f->acc), n->in[k], 0);
+    const tl_tensor acc = tl_acc_value(w->t, g, f->acc);
+    if (tl_is_none(acc))
+        return tl_tape_fail(w->at, TL_EUSAGE, "tl_backward: the recorder gives no accumulator"),
+               acc;
+    return seen_as(w, acc, n->in[k], 0);
 }
 
 /* Adds x to acc, which broadcasts to it. The sum is in f64 whatever the shapes: a batch of one row
