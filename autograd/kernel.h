@@ -30,9 +30,9 @@ typedef struct tl_kernel {
     /* TL_INVARIANT: it gives the contract's bits, and is probed before its first use, on floats,
      * which alone it gets; TL_FAST: it gives bits of its own */
     unsigned mode;
-    const char *isa;              /* the vector level that it needs ("v3"); NULL: none */
-    tl_status (*run)(tl_call *c); /* the op's forward; outputs are allocated, inputs checked ... */
-    tl_tile_fn *tile;             /* ... or, of a pointwise op, the tile kernel */
+    const char *isa;                /* the vector level that it needs ("v3"); NULL: none */
+    tl_status (*run)(tl_call *c);   /* the op's forward; it gets what that does (op.h) ... */
+    tl_tile_fn *tile;               /* ... or, of a pointwise op, the tile kernel */
     bool (*fits)(const tl_call *c); /* it can do this call, else "invariant" does; NULL: all */
     tl_probe *probe;                /* calls to compare it on; NULL: the library's */
 } tl_kernel;

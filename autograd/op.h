@@ -28,8 +28,8 @@ typedef struct {
 
 /* One call of an op while it is shaped or run. in[i] is NULL for an absent optional input. shape()
  * sets dtype, ndim and dim of each out[]; the engine then makes strides contiguous, unless shape()
- * sets `strided`. A view op also sets data and strides of out[0] from in[0]. The attributes are the
- * call's own copy: shape() may fill in what the user left open. */
+ * sets `strided`: dims in another order, without gaps. A view op also sets data and strides of
+ * out[0] from in[0]. attrs is the call's own copy: shape() may fill in what the user left open. */
 typedef struct {
     const tl_op *op;
     void *attrs;

@@ -96,8 +96,9 @@ static bool other_op_can(const tl_plan_step *s)
     const tl_op *op = s->call.op, *other = op->again.op;
     const int n = op->again.n;
     if (s->fused != NULL || other == NULL || n < 0 || n > 4 ||
-        (other->n_in >= 0 && other->n_in != n) || other->n_out < 1 || other->n_out > s->n_out ||
-        other->attr_size > op->attr_size || other->traits & (TL_VIEW | TL_MUTATES | TL_RANDOM))
+        (other->n_in >= 0 && other->n_in != n) || (n == 0 && other->traits & TL_POINTWISE) ||
+        other->n_out < 1 || other->n_out > s->n_out || other->attr_size > op->attr_size ||
+        other->traits & (TL_VIEW | TL_MUTATES | TL_RANDOM))
         return false;
     for (int k = 0; k < n; k++) {
         const int from = op->again.from[k];
@@ -164,7 +165,8 @@ static void remake_before(tl_graph *g, const tl_plan_step *s, tl_plan_step *agai
 static bool can_give(const tl_graph *g, const tl_plan_step *d, const tl_plan_step *s)
 {
     if (d->fused != NULL || d->call.op->result_of != g->t->node[s->node].op ||
-        d->n_out > d->call.op->n_out || d->n_in != s->n_in + 1 || d->call.kernel != NULL)
+        d->n_out > d->call.op->n_out || d->n_out == TL_OUTS || d->n_in != s->n_in + 1 ||
+        d->call.kernel != NULL)
         return false;
     for (int k = 0; k < s->n_in; k++) {
         const tl_spot *a = &s->spot[k], *b = &d->spot[k + 1];
