@@ -80,8 +80,7 @@ typedef struct {
  * argument or scalar; a program cannot be traced, draws random numbers, opens a scope or changes
  * something in place; a duplicate (same pattern and extra_check). TL_ENAME: taken. TL_ESHAPE,
  * TL_EDTYPE: outputs of replace have another shape or dtype. TL_EDOMAIN: exact or exact_forward
- * does not hold; both are tested here, at two sizes. A replacement is not made again in nodes that
- * it has put. */
+ * does not hold; tested here, at two sizes. It is not made again in nodes that it has put. */
 #define tl_register_replacement(err, ...) \
     tl_register_replacement_with(err, TL_MAKE(tl_replacement){__VA_ARGS__})
 tl_status tl_register_replacement_with(tl_err *err, tl_replacement r);
