@@ -16,6 +16,7 @@
 #include "tensor/memory.h"
 #include "tensor/files/safetensors.h"
 #include "tests/support/expect.h"
+#include "tests/support/own_kernels.h"
 #include "tests/support/steps.h"
 #include "tests/support/fresh_dir.h"
 
@@ -510,6 +511,32 @@ static void a_gradient_is_read_in_a_fast_scope(void **unused)
         tl_free(t, m);
     }
     assert_string_equal(hex[0], hex[1]);
+}
+
+/* A scope that brings in no other bits makes no other value. */
+static void a_scope_that_keeps_the_promise_makes_no_value_anew(void **unused)
+{
+    enum { NONE, OWN_KERNEL, INVARIANT_IN_FAST, SCOPES };
+    char hex[SCOPES][65];
+    (void)unused;
+    for (int i = 0; i < SCOPES; i++) {
+        tl_model *m = tl_model_new(.seed = 5);
+        tl_tape *t = tl_tape_new(m);
+        own_kernels(t);
+        tl_tensor w = weight(t, m, "w", TL_F32), x = batch(t, 0, SAMPLES, TL_F32);
+        tl_tensor h = tl_tanh(t, tl_matmul(t, x, tl_tanh(t, w)));
+        const int scope = tl_mode_push(t, i == INVARIANT_IN_FAST ? TL_FAST : 0);
+        if (i == INVARIANT_IN_FAST)
+            tl_mode_push(t, TL_INVARIANT);
+        if (i == OWN_KERNEL)
+            tl_kernel_push(t, "neg", TL_F32, "test-neg");
+        h = tl_matmul(t, h, tl_tanh(t, w));
+        tl_mode_pop(t, scope);
+        assert_int_equal(tl_backward(t, tl_sum(t, tl_tanh(t, h), TL_ALL, false)), TL_OK);
+        own_hash(t, tl_grad(t, w), hex[i]);
+        tl_free(t, m);
+        assert_string_equal(hex[i], hex[NONE]);
+    }
 }
 
 /* What comes to a value goes nowhere if all that it is made of has been frozen since. */
@@ -1457,6 +1484,7 @@ static void work_grows_with_the_program(void **unused)
 }
 
 const struct CMUnitTest tl_tests_derived[] = {
+    TEST(a_scope_that_keeps_the_promise_makes_no_value_anew),
     TEST(work_grows_with_the_program),
     TEST(want_of_memory_passes),
     TEST(gradients_beside_what_is_detached),

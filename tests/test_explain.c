@@ -872,7 +872,35 @@ static void strict_refuses_finished_sums_by_other_ways(void **unused)
     }
 }
 
+static void product_of_tiles(const tl_tile *k)
+{
+    for (int64_t i = 0; i < k->n; i++)
+        ((float *)k->out)[i] = ((const float *)k->in[0])[i] * ((const float *)k->in[1])[i];
+}
+
+static void what_is_selected_for_every_op_is_named_by_what_calls_it(void **unused)
+{
+    static const tl_kernel fast = {.op = "mul",
+                                   .name = "test-explained",
+                                   .dtype = TL_F32,
+                                   .mode = TL_FAST,
+                                   .tile = product_of_tiles};
+    static bool registered; /* as long as the process */
+    (void)unused;
+    if (!registered)
+        assert_int_equal(tl_kernel_register(t, &fast), TL_OK);
+    registered = true;
+    tl_tensor h = tl_matmul(t, batch(), weight("w"));
+    const int scope = tl_kernel_push(t, NULL, TL_ANY_DTYPE, "test-explained");
+    h = tl_square(t, h);
+    tl_mode_pop(t, scope);
+    assert_int_equal(explain(loss_of(h)), 1);
+    assert_non_null(
+        strstr(text, "kernel 'test-explained' is selected for mul around square (tests/"));
+}
+
 const struct CMUnitTest tl_tests_explain[] = {
+    TEST(what_is_selected_for_every_op_is_named_by_what_calls_it),
     TEST(strict_refuses_finished_sums_by_other_ways),
     TEST(what_is_strict_can_be_checked),
     TEST(strict_names_the_call),

@@ -497,7 +497,126 @@ static void what_is_needed_in_memory_lies_there(void **state)
         }
 }
 
+/* ---- ops of the user's ---- */
+
+static tl_status turned_shape(tl_call *c)
+{
+    const tl_status s = tl_pointwise_shape(c);
+    c->out[0].stride[0] = 1;
+    c->out[0].stride[1] = c->out[0].dim[0];
+    c->strided = true;
+    return s;
+}
+
+static void tripled(const tl_tile *k)
+{
+    for (int64_t i = 0; i < k->n; i++)
+        ((float *)k->out)[i] = 3 * ((const float *)k->in[0])[i];
+}
+
+static const tl_op turned_op = {.name = "turned",
+                                .n_in = 1,
+                                .n_out = 1,
+                                .traits = TL_POINTWISE | TL_NONDIFF,
+                                .shape = turned_shape,
+                                .tile = tripled};
+
+static void turned_square(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int m, void *ctx)
+{
+    (void)n, (void)m, (void)ctx;
+    out[0] = tl_apply1(TL_AT(t), &turned_op, NULL, (tl_tensor[]){tl_square(t, in[0])}, 1);
+}
+
+static void turned_sums(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int m, void *ctx)
+{
+    (void)n, (void)m, (void)ctx;
+    tl_tensor x = tl_cumsum(t, in[0], 1, false);
+    out[0] = tl_cumsum(t, tl_apply1(TL_AT(t), &turned_op, NULL, &x, 1), 1, false);
+}
+
+static void same_bits_of_a_table(tl_program *f, const char *what)
+{
+    uint64_t s = 13;
+    tl_tape *t = tl_tape_new(NULL);
+    tl_tensor x = tl_detach(t, tl_reshape(t, numbers(t, TL_F32, &s), TL_DIMS(60, 40)));
+    same_bits(t, f, &x, 1, 1, NULL, (tl_graph_options){0}, what);
+    tl_free(t);
+}
+
+static void a_loop_stores_its_result_with_the_op_s_strides(void **state)
+{
+    (void)state;
+    same_bits_of_a_table(turned_square, "turned");
+}
+
+static void a_result_with_other_strides_takes_no_operand_s_memory(void **state)
+{
+    (void)state;
+    same_bits_of_a_table(turned_sums, "turned");
+}
+
+static tl_status half_shape(tl_call *c)
+{
+    const tl_status s = tl_pointwise_shape(c);
+    c->out[0].dtype = TL_F16;
+    return s;
+}
+
+static void tile_of_unequal(const tl_tile *k)
+{
+    for (int64_t i = 0; i < k->n; i++)
+        ((bool *)k->out)[i] = ((const bool *)k->in[0])[i] != ((const bool *)k->in[1])[i];
+}
+
+static void tile_of_sign(const tl_tile *k)
+{
+    for (int64_t i = 0; i < k->n; i++)
+        ((float *)k->out)[i] = ((const bool *)k->in[0])[i] ? 1 : -1;
+}
+
+/* Of so many gathered operands that tiles are short. */
+static void signs(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int m, void *ctx)
+{
+    static const tl_op unequal = {.name = "unequal",
+                                  .n_in = 2,
+                                  .n_out = 1,
+                                  .traits = TL_POINTWISE | TL_NONDIFF,
+                                  .shape = tl_pointwise_shape,
+                                  .tile = tile_of_unequal},
+                       sign = {.name = "sign_of",
+                               .n_in = 1,
+                               .n_out = 1,
+                               .traits = TL_POINTWISE | TL_NONDIFF,
+                               .shape = half_shape,
+                               .tile = tile_of_sign};
+    enum { SIDE = 40, GATHERED = 12 };
+    tl_tensor x = TL_NONE;
+    (void)n, (void)m, (void)ctx;
+    for (int i = 0; i <= GATHERED; i++) {
+        tl_tensor y = tl_reshape(t, tl_slice(t, in[0], 0, i, i + SIDE * SIDE, 1),
+                                 TL_DIMS(SIDE, SIDE));
+        x = i == 0 ? y
+                   : tl_apply1(TL_AT(t), &unequal, NULL, (tl_tensor[]){x, tl_transpose(t, y, 0, 1)},
+                               2);
+    }
+    out[0] = tl_apply1(TL_AT(t), &sign, NULL, &x, 1);
+}
+
+static void a_loop_from_bool_to_f16_has_room_for_both(void **state)
+{
+    (void)state;
+    uint64_t s = 17;
+    tl_tape *t = tl_tape_new(NULL);
+    tl_tensor x = numbers(t, TL_F32, &s), positive = tl_gt(t, x, tl_scalar(t, TL_F32, 0));
+    tl_graph_stats g = same_bits(t, signs, &positive, 1, 1, NULL, (tl_graph_options){0}, "signs");
+    assert_int_equal(g.steps, 1);
+    tl_free(t);
+}
+
 const struct CMUnitTest tl_tests_fuse[] = {
+    cmocka_unit_test(a_loop_stores_its_result_with_the_op_s_strides),
+    cmocka_unit_test(a_result_with_other_strides_takes_no_operand_s_memory),
+    cmocka_unit_test(a_loop_from_bool_to_f16_has_room_for_both),
     cmocka_unit_test(what_is_needed_in_memory_lies_there),
     cmocka_unit_test(every_pair_of_ops_in_one_loop),
     cmocka_unit_test(one_graph_at_every_level_and_number_of_threads),

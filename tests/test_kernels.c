@@ -360,6 +360,33 @@ static void only_matmul_is_computed_as_a_product(void **unused)
     }
 }
 
+static tl_status copied_rows(tl_call *c)
+{
+    const size_t n = (size_t)tl_array_count(c->in[0]);
+    memcpy(c->out[0].data, c->in[0]->data, n * sizeof(float));
+    return TL_OK;
+}
+
+static void a_kernel_gets_its_operands_as_the_op_does(void **unused)
+{
+    static const tl_kernel rows = {.op = "softmax",
+                                   .name = "test-rows",
+                                   .dtype = TL_ANY_DTYPE,
+                                   .mode = TL_FAST,
+                                   .run = copied_rows};
+    static bool registered; /* as long as the process */
+    (void)unused;
+    if (!registered)
+        assert_int_equal(tl_kernel_register(t, &rows), TL_OK);
+    registered = true;
+    tl_tensor x = own_numbers(t, TL_F32, 3, 4, 0),
+              in[] = {tl_transpose(t, x, 0, 1), tl_cast(t, x, TL_F16)};
+    const int s = tl_kernel_push(t, "softmax", TL_ANY_DTYPE, "test-rows");
+    for (int i = 0; i < 2; i++)
+        expect_same(t, tl_softmax(t, in[i], -1), in[i], i == 0 ? "transposed" : "F16");
+    tl_mode_pop(t, s);
+}
+
 /* ---- a call that the engine does not run ---- */
 
 static void it_has_no_scratch(void **unused)
@@ -373,6 +400,7 @@ static void it_has_no_scratch(void **unused)
 }
 
 const struct CMUnitTest tl_tests_kernels[] = {
+    TEST(a_kernel_gets_its_operands_as_the_op_does),
     TEST(every_op_stands_in_the_table_at_every_level),
     TEST(a_registered_kernel_is_listed_once),
     TEST(a_registration_that_makes_no_sense_is_refused),

@@ -339,7 +339,66 @@ static void what_no_probe_has_seen_is_the_library_s(void **unused)
     expect_no_error(t);
 }
 
+static void a_kernel_registered_in_a_scope_waits_for_its_probe(void **unused)
+{
+    static const tl_kernel
+        narrow = {.op = "add", .name = "test-late", .dtype = TL_F32, .tile = added_floats},
+        wide = {.op = "add", .name = "test-late", .dtype = TL_F64, .tile = added_floats};
+    static bool registered;
+    (void)unused;
+    if (!registered)
+        assert_int_equal(tl_kernel_register(t, &narrow), TL_OK);
+    const int s = tl_kernel_push(t, "add", TL_ANY_DTYPE, "test-late");
+    tl_tensor x = tl_scalar(t, TL_F64, 1);
+    if (!registered) {
+        assert_int_equal(tl_kernel_register(t, &wide), TL_OK);
+        expect_library(t, tl_add(t, x, x), "add F64");
+    }
+    registered = true;
+    tl_kernel_push(t, "add", TL_F64, "test-late");
+    expect_kernel(t, tl_add(t, x, x), "add F64 test-late");
+    tl_mode_pop(t, s);
+}
+
+static tl_status repeated_sum(tl_call *c)
+{
+    for (int64_t i = 0; i < tl_array_count(&c->out[0]); i++)
+        ((float *)c->out[0].data)[i] = flat(c, 0)[i % tl_array_count(c->in[0])] +
+                                       flat(c, 1)[i % tl_array_count(c->in[1])];
+    return TL_OK;
+}
+
+static tl_status last_stride_alone(tl_call *c)
+{
+    const int64_t step = c->in[0]->stride[c->in[0]->ndim - 1];
+    for (int64_t i = 0; i < tl_array_count(&c->out[0]); i++)
+        ((float *)c->out[0].data)[i] = -flat(c, 0)[i * step];
+    return TL_OK;
+}
+
+static bool dense(const tl_call *c)
+{
+    return tl_array_contiguous(c->in[0]) && tl_array_contiguous(c->in[1]);
+}
+
+static void columns_and_transposes_are_probed(void **unused)
+{
+    static const tl_kernel of[] = {
+        {.op = "add", .name = "test-repeated", .dtype = TL_F32, .run = repeated_sum, .fits = dense},
+        {.op = "neg", .name = "test-last-stride", .dtype = TL_F32, .run = last_stride_alone}};
+    static bool registered;
+    char line[512];
+    (void)unused;
+    for (int i = 0; i < 2 && !registered; i++)
+        assert_int_equal(tl_kernel_register(t, &of[i]), TL_OK);
+    registered = true;
+    for (int i = 0; i < 2; i++)
+        assert_true(tl_kernel_check(of[i].op, TL_F32, of[i].name, line, sizeof line) > 0);
+}
+
 const struct CMUnitTest tl_tests_kernels_promise[] = {
+    TEST(columns_and_transposes_are_probed),
+    TEST(a_kernel_registered_in_a_scope_waits_for_its_probe),
     TEST(what_no_probe_has_seen_is_the_library_s),
     TEST(strides_and_broadcasts_are_probed),
     TEST(a_probe_that_goes_astray_is_an_error),

@@ -393,6 +393,53 @@ static void changes_in_place_are_told_by_the_nodes_of_now(void **state)
     rule_off(&one_sided);
 }
 
+/* ---- micro-batches, of which the last takes the step ---- */
+
+typedef struct {
+    tl_model *m;
+    tl_opt *o;
+    bool steps;
+} micro_batch;
+
+PROGRAM(through_a_made_weight)
+{
+    const micro_batch *k = ctx;
+    (void)n_in, (void)n_out;
+    tl_tensor x = tl_matmul(t, in[0], tl_exp(t, rule_weight(t, k->m)));
+    out[0] = tl_sum(t, tl_mul(t, tl_silu(t, x), in[0]), TL_ALL, false);
+    tl_backward(t, out[0]);
+    if (k->steps)
+        tl_step(k->o, t);
+}
+
+static void a_gradient_waits_for_a_graph_that_takes_the_step(void **state)
+{
+    char hex[2][65];
+    (void)state;
+    rule_on(&one_sided);
+    for (int compiled = 0; compiled < 2; compiled++) {
+        tl_model *m = tl_model_new(.seed = 1);
+        tl_tape *t = tl_tape_new(m);
+        tl_opt *o = tl_sgd_new(m, .lr = 0.125);
+        micro_batch k[] = {{m, o, false}, {m, o, true}};
+        for (int i = 0; i < 2; i++) {
+            tl_tensor x = tl_fill(t, TL_F32, TL_DIMS(3, 8), 0.5 + i), y;
+            tl_compiled *c = tl_compile(t, through_a_made_weight, 1, &k[i], .without = "swiglu");
+            if (compiled) {
+                assert_int_equal(tl_run(c, &x, 1, &y), TL_OK);
+                assert_int_equal(tl_graph_replaced(tl_compiled_at(c, 0), "joint_one_side"), 1);
+            } else
+                through_a_made_weight(t, &x, 1, &y, 1, &k[i]);
+            tl_tape_reset(t);
+            tl_free(c);
+        }
+        assert_int_equal(tl_model_sha256(m, hex[compiled]), TL_OK);
+        tl_free(o, t, m);
+    }
+    rule_off(&one_sided);
+    assert_string_equal(hex[0], hex[1]);
+}
+
 /* ---- a replacement whose gradient is summed in memory of its own ---- */
 
 static tl_status passed_shape(tl_call *c)
@@ -469,6 +516,7 @@ static void a_replacement_may_change_what_it_has_made(void **state)
 }
 
 const struct CMUnitTest tl_tests_pattern_joint[] = {
+    cmocka_unit_test(a_gradient_waits_for_a_graph_that_takes_the_step),
     cmocka_unit_test(a_replacement_may_change_what_it_has_made),
     cmocka_unit_test(changes_in_place_are_told_by_the_nodes_of_now),
     cmocka_unit_test(two_outputs_are_matched_with_all_their_gradients),

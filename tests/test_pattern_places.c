@@ -432,6 +432,104 @@ static void a_replacement_makes_no_weight_that_takes_a_gradient(void **state)
     tl_free(m);
 }
 
+/* ---- how a value depends on samples ---- */
+
+static tl_status product_shape(tl_call *c)
+{
+    c->out[0] = *c->in[0];
+    return TL_OK;
+}
+
+static tl_status product_forward(tl_call *c)
+{
+    const int64_t n = tl_array_count(c->in[1]);
+    for (int64_t i = 0; i < tl_array_count(c->in[0]); i++)
+        tl_array_put(&c->out[0], i, tl_array_get(c->in[0], i) * tl_array_get(c->in[1], i % n));
+    return TL_OK;
+}
+
+static void product_vjp(tl_vjp *g)
+{
+    for (int k = 0; k < 2; k++)
+        if (g->wants[k])
+            g->dx[k] = tl_mul(g->t, g->dy[0], g->in[1 - k]);
+}
+
+static const tl_op batchless = {.name = "batchless",
+                                .n_in = 2,
+                                .n_out = 1,
+                                .shape = product_shape,
+                                .forward = product_forward,
+                                .vjp = product_vjp,
+                                .saves_in = 3};
+
+PROGRAM(search_product)
+{
+    UNUSED;
+    out[0] = tl_mul(t, in[0], in[1]);
+}
+
+PROGRAM(put_batchless)
+{
+    UNUSED;
+    out[0] = tl_apply1(TL_AT(t), &batchless, NULL, in, 2);
+}
+
+PROGRAM(samples_scaled)
+{
+    tl_model *m = ctx;
+    (void)n_in, (void)n_out;
+    tl_tensor x = tl_matmul(t, in[0], rule_weight(t, m));
+    rule_trained(t, m, tl_mul(t, x, rule_gamma(t, m, "gamma")), out);
+}
+
+static void a_replacement_depends_on_samples_as_its_search_does(void **state)
+{
+    (void)state;
+    static const tl_pattern_arg args[] = {TL_ARG("x", TL_F32, TL_DIMS(4, 9)),
+                                          TL_ARG("w", TL_F32, TL_DIMS(9))};
+    static const tl_replacement rule = {.name = "test_batchless",
+                                        .search = search_product,
+                                        .replace = put_batchless,
+                                        .example_inputs = args,
+                                        .n_in = 2,
+                                        .n_out = 1,
+                                        .extra_check = rule_yes,
+                                        .exact = TL_BIT(TL_F32)};
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tensor in = both_data(m, TL_F32, TL_DIMS(3, 8), 1);
+    rule_on(&rule);
+    expect_refused(m, samples_scaled, &in, 1, 3, "output 0 depends on samples otherwise");
+    rule_off(&rule);
+    tl_free(m);
+}
+
+/* ---- results of the graph ---- */
+
+PROGRAM(search_larger)
+{
+    UNUSED;
+    out[0] = tl_maximum(t, in[0], in[0]);
+}
+
+static void a_result_lies_in_no_memory_of_an_input(void **state)
+{
+    (void)state;
+    static const tl_replacement rule = {.name = "test_larger",
+                                        .search = search_larger,
+                                        .replace = put_argument,
+                                        .example_inputs = rule_one_arg,
+                                        .n_in = 1,
+                                        .n_out = 1,
+                                        .exact_forward = TL_BIT(TL_F32)};
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tensor in = both_data(m, TL_F32, TL_DIMS(3, 8), 1);
+    rule_on(&rule);
+    expect_refused(m, search_larger, &in, 1, 1, "a result of the graph would lie in other memory");
+    rule_off(&rule);
+    tl_free(m);
+}
+
 /* ---- modes ---- */
 
 PROGRAM(strict_norm)
@@ -464,6 +562,8 @@ static void a_program_under_strict_is_replaced_as_well(void **state)
 }
 
 const struct CMUnitTest tl_tests_pattern_places[] = {
+    cmocka_unit_test(a_replacement_depends_on_samples_as_its_search_does),
+    cmocka_unit_test(a_result_lies_in_no_memory_of_an_input),
     cmocka_unit_test(a_program_under_strict_is_replaced_as_well),
     cmocka_unit_test(a_replacement_makes_no_weight_that_takes_a_gradient),
     cmocka_unit_test(a_replacement_may_be_an_argument_of_its_own),

@@ -285,6 +285,33 @@ static void bad_input_to_registration_is_a_clear_error(void **state)
     assert_int_equal(tl_replacement_check("no such name", 1, 1, &e), TL_ENAME);
 }
 
+static const tl_op blind = {.name = "blind",
+                            .n_in = 1,
+                            .n_out = 1,
+                            .traits = TL_NONDIFF,
+                            .attr_size = sizeof(double),
+                            .shape = noisy_shape,
+                            .forward = first_forward};
+
+PROGRAM(calls_blind)
+{
+    static const double two = 2;
+    UNUSED;
+    out[0] = tl_apply1(TL_AT(t), &blind, &two, in, 1);
+}
+
+static void attributes_without_a_schema_are_no_pattern(void **state)
+{
+    (void)state;
+    const tl_replacement r = {.name = "test_blind",
+                              .search = calls_blind,
+                              .replace = rule_add_itself,
+                              .example_inputs = rule_one_arg,
+                              .n_in = 1,
+                              .n_out = 1};
+    refused(r, TL_EUSAGE, "its search calls blind, whose attributes have no schema (.attr)");
+}
+
 PROGRAM(sum_of_rows)
 {
     UNUSED;
@@ -463,6 +490,7 @@ static void threads_register_at_the_same_time(void **state)
 }
 
 const struct CMUnitTest tl_tests_pattern_registration[] = {
+    cmocka_unit_test(attributes_without_a_schema_are_no_pattern),
     cmocka_unit_test(a_claim_holds_at_other_sizes),
     cmocka_unit_test(a_search_may_make_what_it_does_not_use),
     cmocka_unit_test(bad_input_to_registration_is_a_clear_error),
