@@ -122,10 +122,21 @@ breaks 1.2 "contraction on" reference Makefile '-DTL_LEVEL=$(1) -c' '-DTL_LEVEL=
 breaks 1.3 "fma without hardware rounds twice" gemm tensor/kernels/vec.t.h 'u |= inexact & 1;' ''
 breaks 1.4 "the caller's flush-to-zero stays on" environment tensor/environment.c 'if ((saved.word & ~(uint64_t)FLAGS) != DEFAULT)
         set_fp_word(DEFAULT);' ''
+breaks 1.4 "arange counts in the caller's rounding" environment ops/triangle.c 'tl_fpenv_enter(); /* no op' 'tl_fpenv_enter(), all = saved;
+    tl_fpenv_leave(all); /* no op'
+breaks 1.4 "a step's rates in the caller's rounding" environment nn/step.c 'tl_fpenv_enter(); /* norms' 'tl_fpenv_enter(), all = saved;
+    tl_fpenv_leave(all); /* norms'
+breaks 1.4 "constants are compared in the caller's environment" environment autograd/graph/graph.c 'tl_fpenv_enter(); /* constants' 'tl_fpenv_enter(), all = saved;
+    tl_fpenv_leave(all); /* constants'
 breaks 1.5 "NaNs hashed as they are" hash tensor/files/bytes.c 'memcpy(p, &lanes[d].repaired, size);' 'if (d != TL_F32) memcpy(p, &lanes[d].repaired, size);'
 breaks 1.6 "-0 stays" gemm $tile 'acc[i][v] + zero' 'acc[i][v]' 'acc[i][LAST] + zero' 'acc[i][LAST]'
+breaks 1.6 "a loss continues a total of -0" handed_on ops/cross_entropy.c '    sum += 0;' ''
 breaks 1.7 "f64 goes to f16 through f32" half_rounding $half 'return tl_f32_to_f16(tl_f64_to_f32_odd(d));' 'return tl_f32_to_f16((float)d);'
+breaks 1.7 "an op's f64 goes to bf16 through f32" half_rounding tensor/kernels/convert.k.c 'tl_f64_to_bf16(load(from, x, i))' 'tl_f32_to_bf16((float)load(from, x, i))'
+breaks 1.7 "+0 is added behind a mean's rounding" half_rounding ops/sum.c 'sum[i] / count + 0' '(double)(float)(sum[i] / count) + 0'
 breaks 1.8 "a cast to i64 rounds" reference $half 'INT64_MIN : (int64_t)x' 'INT64_MIN : (int64_t)(x + (x < 0 ? -0.5 : 0.5))'
+breaks 1.8 "i64 goes to f32 through f64" half_rounding tensor/kernels/convert.k.c 'EACH(float, x[i])' 'EACH(float, (double)x[i])'
+breaks 1.8 "a convolution of f32 and bf16 is bf16" reference ops/conv.c 'x->dtype == w->dtype ? x->dtype : TL_F32' 'x->dtype == TL_F32 ? w->dtype : x->dtype'
 
 # 2: elementary functions
 breaks 2.1 "a coefficient of exp a little off" math tensor/kernels/math32_exp.h '0x1.555555555555cp-3' '0x1.555555565555cp-3'
@@ -173,11 +184,14 @@ breaks 3.5 "another tree, seen from outside" reveal $sums 'lane[i] += lane[i + 1
 
 # 4: reductions
 breaks 4.1 "a mean by the reciprocal of n" reference ops/sum.c 'sum[i] / count' 'sum[i] * (1 / count)'
+breaks 4.1 "a mean's gradient by the reciprocal of n" reference ops/sum.c 'tl_div(g->t, spread(g),
+                      tl_scalar(g->t, tl_dtype_compute(tl_dtype_of(g->t, g->dy[0])), (double)n));' 'tl_scale(g->t, spread(g), 1 / (double)n);'
 breaks 4.2 "-0 equals +0 in maximum" reference tensor/kernels/pointwise.t.h 'm = a[i] == b[i] && a[i] == 0 ? s : m;' ''
 breaks 4.3 "what meets in one element folds in f32" reference ops/sum.c 'sum += wide ? t.d[i] : (double)t.f[i];' 'sum = (double)(float)(sum + (wide ? t.d[i] : (double)t.f[i]));'
 breaks 4.4 "min takes +0 over -0" reference $sums 'return -F(extreme)(n, x, -1);' 'return -F(extreme)(n, x, -1) + 0;'
 
 breaks 4.5 "a variance by the reciprocal of n" reference ops/sum.c 'tl_div_at(at, sum, tl_scalar_at(at, tl_dtype_compute(dtype), of))' 'tl_scale_at(at, sum, 1 / of)'
+breaks 4.5 "a variance's mean carries no gradient" reference ops/sum.c 'mean = tl_mean_at(at, wide, dims, true);' 'mean = tl_detach_at(at, tl_mean_at(at, wide, dims, true));'
 breaks 4.6 "partial sums are rounded and go on so" reference ops/cumsum.c 'part[i] = acc;' 'part[i] = acc = (double)(float)acc;'
 breaks 4.7 "equal elements change places" reference ops/sort.c 'a[i].key <= a[k].key' 'a[i].key < a[k].key'
 breaks 4.8 "the last of equals is pooled" reference ops/pool.c 'best = r > most' 'best = r >= most'
@@ -196,6 +210,10 @@ breaks 5.3 "TL_FAST outlasts its scope" kernels autograd/scope.c 't->now.choice 
 breaks 5.4 "acc64 has f32 chains" reference ops/matmul.c '.batch = TL_SCALAR, .acc_f64 = true' '.batch = TL_SCALAR'
 breaks 5.5 "matmul_to rounds to a's dtype on the way" reference ops/matmul.c 'tl_in_dtype(at, matmul_wide(at, a, b), dtype)' 'tl_in_dtype(at, tl_matmul_at(at, a, b), dtype)'
 breaks 5.6 "alpha before the product" reference ops/matmul.c 'y = tl_scale_at(at, y, alpha);' 'y = tl_scale_at(at, tl_scale_at(at, y, alpha / 3), 3);'
+breaks 5.6 "a beta that rounds to 0 counts as 0" reference ops/matmul.c 'if (beta != 0)' 'if ((float)beta != 0)'
+breaks 5.6 "the result has the dtype of x" reference ops/matmul.c 'return tl_in_dtype(at, y, dtype);
+}' 'return tl_in_dtype(at, y, dtype == TL_F32 ? tl_dtype_of(at.tape, c) : dtype);
+}'
 breaks 5.7 "a kernel's first difference is passed over" kernels_promise tensor/copy.c 'if (u == u || v == v)
             return i;' ''
 breaks 5.8 "rows of a kernel before channels" reference ops/conv.c 'for (int64_t c = 0; c < w->dim[2]; c++)
@@ -210,20 +228,34 @@ breaks 6.3 "softmax divides" reference tensor/kernels/softmax.t.h 'T r = 1 / F(e
             y[i] = y[i] * r;' 'T r = F(exp_row)(n, x, F(max)(n, x), y);
         for (int64_t i = 0; i < n; i++)
             y[i] = y[i] / r;'
+breaks 6.3 "a row of nothing but -inf gives 0" reference tensor/kernels/softmax.t.h 'T r = 1 / F(exp_row)(n, x, F(max)(n, x), y);
+        for' 'T m = F(max)(n, x), l = F(exp_row)(n, x, m == -(T)INFINITY ? 0 : m, y), r = l == 0 ? 0 : 1 / l;
+        for'
 breaks 6.4 "log_softmax adds maximum and logarithm first" reference tensor/kernels/softmax.t.h 'y[i] = (x[i] - m) - l;' 'y[i] = x[i] - (m + l);'
 breaks 6.5 "cross entropy in another order" reference tensor/kernels/softmax.t.h 'return (double)(l - (z[t] - m));' 'return (double)((l + m) - z[t]);'
+breaks 6.5 "a gradient by the count in c" reference ops/cross_entropy.c 'TL_MEAN ? y / j.count : y;' 'TL_MEAN ? y / (double)(float)j.count : y;'
 breaks 6.6 "the mean times rstd subtracted" reference tensor/kernels/norm.t.h 'y[i] = (x[i] - m) * rstd;' 'y[i] = x[i] * rstd - m * rstd;'
+breaks 6.6 "eps is not rounded" reference tensor/kernels/norm.t.h 'F(lanes_of_products)(n, x, x, m) / (T)n + eps' '(T)((double)(F(lanes_of_products)(n, x, x, m) / (T)n + 0 * eps) + a->eps)'
 breaks 6.7 "the row's means subtracted together" reference tensor/kernels/norm.t.h '(F(scaled_by)(dy[k], gamma, k) - a) - ((x[k] - mean) * rstd) * b' 'F(scaled_by)(dy[k], gamma, k) - (a + ((x[k] - mean) * rstd) * b)'
 breaks 6.8 "the sum's own cotangent is lost" reference ops/rms_norm.c 'tl_plus(g->t, ds, dx)' 'tl_is_none(dx) ? ds : dx'
 breaks 6.9 "smoothing in another order" reference tensor/kernels/softmax.t.h 'return (double)(hit * (l - (z[t] - m)) + rest * mean);' 'return (double)((l - (z[t] - m)) + rest * (mean - (l - (z[t] - m))));'
+breaks 6.9 "1 - e of an e that is rounded" reference tensor/kernels/softmax.t.h 'hit = (T)(1 - eps)' 'hit = 1 - (T)eps'
 breaks 6.10 "nll's gradient by the reciprocal of the count" reference ops/cross_entropy.c 'TL_MEAN ? y / j.count : y;' 'TL_MEAN ? y * (1 / j.count) : y;'
 breaks 6.11 "mse's difference in the operands' dtype" reference ops/loss.c 'tl_sub_at(at, tl_in_compute(at, a), tl_in_compute(at, b))' 'tl_in_compute(at, tl_sub_at(at, a, b))'
 breaks 6.12 "1/n last" reference ops/norm.c 'tl_mul(t, tl_scale(t, tl_mul(t, drstd, tl_square(t, rstd)), -inv), h)' 'tl_scale(t, tl_mul(t, tl_mul(t, drstd, tl_square(t, rstd)), h), -inv)'
 breaks 6.13 "logsumexp subtracts no maximum" reference ops/softmax.c 'm = tl_where_at(at, finite, m, tl_scalar_at(at, c, 0));' 'm = tl_scalar_at(at, c, 0);'
+breaks 6.13 "a maximum of -inf is subtracted" reference ops/softmax.c 'tl_lt_at(at, tl_abs_at(at, m), tl_scalar_at' 'tl_lt_at(at, m, tl_scalar_at'
+breaks 6.13 "the maximum carries a gradient" reference ops/softmax.c 'tl_tensor m = tl_detach_at(at, tl_max_at(at, x, dims, true));' 'tl_tensor m = tl_max_at(at, x, dims, true);'
 breaks 6.14 "(1 - y)*x as x - y*x" reference ops/loss.c 'tl_mul_at(at, rest, x)' 'tl_sub_at(at, x, tl_mul_at(at, y, x))'
+breaks 6.14 "each use of x is cast by itself" reference ops/loss.c '    x = tl_in_dtype(at, x, c);
+    y = tl_in_dtype' '    y = tl_in_dtype' 'minus_x = tl_neg_at(at, x)' 'minus_x = tl_neg_at(at, tl_in_dtype(at, x, c))' 'tl_mul_at(at, rest, x);' 'tl_mul_at(at, rest, tl_in_dtype(at, x, c));'
 breaks 6.15 "a class's share by the reciprocal of their number" reference ops/loss.c '*every = smoothing / (double)classes;' '*every = smoothing * (1 / (double)classes);'
+breaks 6.15 "the weights are cast once" handed_on ops/loss.c 'v = tl_mul_at(at, tl_in_dtype(at, v, c), tl_in_dtype(at, o.weight, c));' 'o.weight = tl_in_dtype(at, o.weight, c);
+        v = tl_mul_at(at, tl_in_dtype(at, v, c), o.weight);'
+breaks 6.15 "the weights' gradient reads ignored rows" handed_on ops/loss.c 'pick(at, without_rows(at, logp, ignored), targets' 'pick(at, logp, targets'
 breaks 6.16 "the running variance by N" layers nn/norms.c 'tl_div(t, tl_scale(t, v, n), tl_scalar(t, c, n - 1))' 'v'
 breaks 6.16 "batch_norm's eps outside the root" layers nn/norms.c 'tl_rsqrt(t, tl_shift(t, v, eps))' 'tl_reciprocal(t, tl_shift(t, tl_sqrt(t, v), eps))'
+breaks 6.16 "under TL_EVAL the running mean is subtracted in x's dtype" layers nn/norms.c 'd = tl_sub(t, wide, per_channel(t, mean, &s));' 'd = tl_cast(t, tl_sub(t, x, tl_cast(t, per_channel(t, mean, &s), dtype)), c);'
 breaks 6.17 "a group of every g-th channel" layers nn/norms.c 'y = tl_reshape(t, x, TL_DIMS(s.dim[0], groups, row));' 'y = tl_transpose(t, tl_reshape(t, x, TL_DIMS(s.dim[0], row, groups)), 1, 2);'
 breaks 6.17 "group_norm's weight before its rounding" layers nn/norms.c 'y = tl_layer_norm(t, y, TL_NONE, TL_NONE, o.eps != 0 ? o.eps : 1e-5);' 'y = tl_layer_norm(t, tl_cast(t, y, TL_F64), TL_NONE, TL_NONE, o.eps != 0 ? o.eps : 1e-5);
             y = tl_cast(t, y, tl_dtype_of(t, x));'
@@ -235,11 +267,14 @@ breaks 6.18 "a step that is left out clears the state" recurrent ops/recur.c 'cl
 breaks 6.19 "a gate's slope multiplied in from the left" reference tensor/kernels/recur.t.h 'df[i] * (f[i] * (1 - f[i]))' '(df[i] * f[i]) * (1 - f[i])'
 breaks 6.19 "a GRU's dz as a difference of products" reference tensor/kernels/recur.t.h 'dz = dh[i] * (old[i] - m[i])' 'dz = dh[i] * old[i] - dh[i] * m[i]'
 breaks 6.19 "dc joins after the cell's own" reference tensor/kernels/recur.t.h 'd = dc[i] + (dh[i] * o[i]) * (1 - t * t)' 'd = dc[i] + dh[i] * (o[i] * (1 - t * t))'
+breaks 6.19 "a step that is left out adds nothing, even if h is infinite" recurrent ops/recur.c 'tl_recur_before(t, g->out[0],' 'tl_recur_before(t, tl_clamp(t, g->out[0], -1e30, 1e30),'
 
 # 7: attention
 breaks 7.1 "probabilities by division" reference $arows 'const A(vec) r = A(spread)(1 / A(lanes)(e, NULL, n));' 'const A(vec) r = A(spread)(A(lanes)(e, NULL, n));' 'A(store)(e + j, A(load)(e + j) * r);' 'A(store)(e + j, A(load)(e + j) / r);'
 breaks 7.2 "the scale before the product" reference $arows '(A(load)(p + j) * (A(load)(dp + j) - sum)) * by' 'A(load)(p + j) * ((A(load)(dp + j) - sum) * by)'
 breaks 7.3 "softcap without its second factor" reference ops/attention.c 's = tl_scale_at(at, tl_tanh_at(at, tl_scale_at(at, s, f->uncap)), o.softcap);' 's = tl_tanh_at(at, tl_scale_at(at, s, f->uncap));'
+breaks 7.3 "each head has a gradient of k by itself" reference ops/attention.c 'probabilities(&f, queries(&f, q), keys(&f, k), o, &s)' 'probabilities(&f, queries(&f, q), tl_expand_at(at, keys(&f, k), TL_DIMS(f.b, f.hkv, f.g, f.sk, f.d)), o, &s)'
+breaks 7.3 "a log-sum-exp of -2^99 counts as none" attention ops/attention.c 'tl_scalar_at(at, f.c, -0x1p99)' 'tl_scalar_at(at, f.c, -0x1p98)'
 
 # 8: rotary embedding
 breaks 8.1 "a product taken with the other half's factor" reference tensor/kernels/rotary.t.h 'ylo[i] = r1[i] * x[i] + r2[i] * -x[h + i];' 'ylo[i] = r1[i] * x[i] + r2[h + i] * -x[h + i];'
@@ -256,6 +291,7 @@ breaks 8.5 "positions before the start go below zero" reference ops/rotary_table
 breaks 8.6 "the mixture in another order" rotary_table ops/rotary_table.c '(1 - mix) * (f / s->factor) + mix * f' 'f / s->factor + mix * (f - f / s->factor)'
 breaks 8.7 "the tables' products in the dtype" reference ops/rotary.c 'x[i] = tl_in_dtype(TL_AT(t), g->in[i], c);
         dy[i] = tl_in_dtype(TL_AT(t), dy[i], c);' 'x[i] = g->in[i];'
+breaks 8.7 "the cotangent of an output without one is -0" rotary_halves ops/rotary.c '{cotangent(g, 0), cotangent(g, 1)}' '{tl_is_none(g->dy[0]) ? tl_neg(t, cotangent(g, 0)) : g->dy[0], tl_is_none(g->dy[1]) ? tl_neg(t, cotangent(g, 1)) : g->dy[1]}'
 
 # 9: gather, scatter
 breaks 9.1 "rows added from the last" reference ops/embedding.c 'for (int64_t i = 0; i < count; i++, tl_cursor_next(&ids)) {' 'for (int64_t i = count; i-- > 0;) {
@@ -272,6 +308,7 @@ breaks 10.2 "cotangents added from the last" tape autograd/walk.c '*(b->last == 
                 b->first = &e[k];'
 breaks 10.3 "uses of a sample in another order" folds autograd/batch/fold.c 'x[u] = part_of' 'x[n - 1 - u] = part_of'
 breaks 10.3 "accumulators from elsewhere are forgotten" accumulate autograd/batch/waiting.c '*out = g->acc[k].sum;' '*out = g->acc[k].sum, g->acc[k].open = false;'
+breaks 10.3 "accumulators are added in the gradient's type" folds autograd/batch/accumulators.c '&like, TL_F64);' '&like, dtype);'
 breaks 10.4 "weights made of weights go back at each use" derived autograd/order.c '(v->fixed && v->needs_grad && !' '(v->fixed && v->node < 0 && !'
 breaks 10.3 "what is detached is of no weight" derived autograd/contents.c 'd->fixed = v->fixed;' 'd->fixed = v->fixed && false;'
 breaks 10.4 "micro-batches that run other programs pass" splits autograd/batch/prints.c '    if (i == x.n && i == before->n)' '    if (i <= x.n)'
@@ -291,7 +328,10 @@ breaks 11.1 "a seed of four bytes" rng tensor/rng.c 'tl_sha256_feed_u64(&ctx, se
 breaks 11.2 "a parameter drawn from counter 1" model tensor/rng.c 'f->key, 0,' 'f->key, 1,'
 breaks 11.2 "a Llama's output projection starts as large as a GPT-2's" model nn/decoder.c 'n.llama ? tl_inv_sqrt(1, n.width) : draw' 'draw'
 breaks 11.3 "dropout keeps at u > p" rng ops/random.c '(double)u[i] >= drop' '(double)u[i] > drop' 
+breaks 11.3 "a GPT-2's embeddings drop from another stream" rng nn/decoder.c 'dropped(&c, x, "embed", "dropout")' 'dropped(&c, x, "embed", "drop")'
 breaks 11.4 "a normal draw is the next sample's" rng ops/random.c '(uint64_t)tl_i64_at(p->sample, row);' '(uint64_t)tl_i64_at(p->sample, row) + 1;'
+breaks 11.4 "coins of f64 are drawn in f32" rng ops/random.c 'tl_uniform_at(at, tl_dtype_compute(own),' 'tl_uniform_at(at, TL_F32,'
+breaks 11.4 "a permutation sorts draws of f32" rng ops/random.c 'tl_uniform_at(at, TL_F64,' 'tl_uniform_at(at, TL_F32,'
 breaks 11.5 "an entry is never swapped with itself" loader nn/loader.c '(uint64_t)i, (uint64_t)i + 1)' '(uint64_t)i, (uint64_t)i)'
 breaks 11.5 "a loader's stream is its bare name" loader nn/loader.c 'tl_rng_stream(seed, l->name)' 'tl_rng_stream(seed, l->name + strlen("loader."))'
 
@@ -301,6 +341,8 @@ breaks 12.2 "the norm's squares in f32" training $sums 'q[k] = (double)x[i + k] 
 breaks 12.3 "AdamW's decay multiplied in first" training tensor/kernels/optimize.t.h 'p[i] = p[i] - (lr * (u + wd * p[i]));' 'p[i] = (p[i] - p[i] * (lr * wd)) - lr * u;'
 breaks 12.3 "eps inside the root" training tensor/kernels/optimize.t.h '(SQRT(v[i] * c2) + eps)' 'SQRT(v[i] * c2 + eps)'
 breaks 12.4 "momentum after the step" optimizers tensor/kernels/optimize.t.h 'b[i] = (mu * b[i]) + gi;' 'b[i] = mu * (b[i] + gi);'
+breaks 12.4 "a decay is compared with 0 before it is rounded" optimizers tensor/kernels/optimize.t.h '!decoupled && wd != 0' '!decoupled && s->wd != 0'
+breaks 12.4 "no decay beside the step multiplies nothing" reference tensor/kernels/optimize.t.h 'gi = decoupled ?' 'gi = decoupled && wd != 0 ?'
 breaks 12.5 "decay over T instead of T - w" training nn/opt.c '(double)less(step, start) / (double)less(s->total, start)' '(double)less(step, start) / (double)s->total'
 breaks 12.6 "a loaded parameter keeps its old master" masters ops/optimize.c 'k->widen(n, p->dtype, p->data, 1, w->data);' ''
 breaks 12.7 "a name is hashed without its length" model tensor/files/hash.c 'tl_sha256_feed_u64(ctx, n);' ''

@@ -543,6 +543,25 @@ static void without_keys(void **unused)
     tl_free(t);
 }
 
+/* NUMERICS 7.3: below -2^99 the log-sum-exp is -inf. Beside 2^98 a score and log(3) are
+ * nothing. */
+static void log_sums_at_their_bound(void **unused)
+{
+    static const float bias[4] = {-0x1p98f, -0x1p99f, -0x1.000002p99f, -0x1p100f},
+                       want[4] = {-0x1p98f, -0x1p99f, -INFINITY, -INFINITY};
+    float l[4];
+    tl_tensor lse;
+    (void)unused;
+    tl_tape *t = tl_tape_new(NULL);
+    tl_tensor q = tl_fill(t, TL_F32, TL_DIMS(1, 1, 4, 2), 1),
+              k = tl_fill(t, TL_F32, TL_DIMS(1, 1, 3, 2), 1);
+    tl_attention(t, q, k, k, .full = true, .bias = tl_data(t, bias, TL_F32, TL_DIMS(4, 1)),
+                 .lse = &lse);
+    assert_int_equal(tl_keep(t, lse, l, sizeof l), TL_OK);
+    assert_memory_equal(l, want, sizeof l);
+    tl_free(t);
+}
+
 const struct CMUnitTest tl_tests_attention[] = {
     cmocka_unit_test(without_keys),
     cmocka_unit_test(lengths_on_every_boundary),
@@ -558,5 +577,6 @@ const struct CMUnitTest tl_tests_attention[] = {
     cmocka_unit_test(written_out_equals_the_op),
     cmocka_unit_test(a_full_attention_has_no_diagonal),
     cmocka_unit_test(padding_changes_no_penalty_on_gradients),
+    cmocka_unit_test(log_sums_at_their_bound),
 };
 const size_t tl_tests_attention_count = sizeof tl_tests_attention / sizeof *tl_tests_attention;

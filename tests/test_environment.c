@@ -168,20 +168,60 @@ static void adds_little(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *ou
                               tl_fill(t, TL_F32, TL_DIMS(4),
                                       -0x1.8p-140))); /* were it -0, it would go */
     out[1] = tl_mul(t, tl_scalar(t, TL_F32, 0.1), tl_exp(t, tl_scalar(t, TL_F32, 0.3)));
+    out[2] = tl_abs(t, tl_add(t, tl_cast(t, in[0], TL_F64),
+                              tl_fill(t, TL_F64, TL_DIMS(4), -0x1.8p-1040))); /* nor this */
 }
 
 static void graphs(tl_tape *t, tl_model *m)
 {
     static const float x[4] = {0, 0x1p-140f, 1, -0.0f};
-    tl_tensor in = tl_data(t, x, TL_F32, TL_DIMS(4)), out[2];
-    tl_graph *g = tl_trace(t, adds_little, &in, 1, 2, NULL);
+    tl_tensor in = tl_data(t, x, TL_F32, TL_DIMS(4)), out[3];
+    tl_graph *g = tl_trace(t, adds_little, &in, 1, 3, NULL);
     (void)m;
     for (int round = 0; round < 2 && g != NULL; round++)
-        if (tl_graph_run(g, &in, 1, out, 2) == TL_OK) {
-            say_hash(t, out[0]);
-            say_hash(t, out[1]);
-        }
+        if (tl_graph_run(g, &in, 1, out, 3) == TL_OK)
+            for (int i = 0; i < 3; i++)
+                say_hash(t, out[i]);
     tl_free(g);
+}
+
+typedef struct {
+    tl_model *m;
+    tl_opt *o;
+} trained;
+
+static void a_step(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out, void *ctx)
+{
+    const trained *r = ctx;
+    (void)n_in, (void)n_out;
+    out[0] = tl_sum(t, tl_square(t, tl_linear(t, r->m, "l", in[0], 5)), TL_ALL, false);
+    tl_backward(t, out[0]);
+    tl_step(r->o, t);
+}
+
+/* Rates, powers and norms, of steps that are called and then of compiled ones; and how many numbers
+ * there are from 0 to 1. */
+static void steps(tl_tape *t, tl_model *m)
+{
+    trained r = {m, tl_adamw_new(m, .lr = 0.01, .weight_decay = 0.1, .clip = 0.1,
+                                 .schedule = {.kind = TL_COSINE, .warmup = 3, .total = 17})};
+    tl_compiled *c = tl_compile(t, a_step, 1, &r);
+    static const double part[] = {1.0 / 3, 1.0 / 7, 0.1, 1.0 / 49};
+    char hex[65];
+    for (int i = 0; i < 8; i++) {
+        tl_tensor x = tl_fill(t, TL_F64, TL_DIMS(2, 7), 0.3), out;
+        if (i < 4)
+            a_step(t, &x, 1, &out, 1, &r);
+        else
+            tl_run(c, &x, 1, &out);
+        say_hash(t, out);
+        tl_tape_reset(t);
+    }
+    say(tl_model_sha256(m, hex) == TL_OK ? hex : "?");
+    for (int i = 0; i < 4; i++)
+        say_hash(t, tl_arange(t, TL_F64, 0, 1, part[i]));
+    tl_free(c);
+    tl_free(r.o);
 }
 
 static tl_tensor curved(tl_tape *t, const tl_tensor *in, int n, void *ctx)
@@ -272,6 +312,7 @@ static const struct {
                {"a model", models},
                {"text", texts},
                {"graphs", graphs},
+               {"steps", steps},
                {"gradcheck", checks},
                {"a plan and a message", messages},
                {"the probe of a kernel", kernels}};

@@ -84,6 +84,44 @@ static void the_fold_is_the_one_stated(void **unused)
     }
 }
 
+/* ---- accumulators of several kinds ---- */
+
+/* One element, w, as either operand of a matmul, in a sum and in a view: its gradient is the sum of
+ * the accumulators by kind, in f64, rounded once (NUMERICS 10.3). */
+static void accumulators_are_added_in_f64(void **unused)
+{
+    (void)unused;
+    for (uint64_t seed = seed0(); seed < seed0() + 200; seed++) {
+        uint64_t at = tl_case_random(&(uint64_t){seed}), *s = &at;
+        const tl_shape one = TL_DIMS(1, 1), rows = TL_DIMS(6, 1), line = TL_DIMS(1, 6);
+        ref_tensor x = tl_case_values(REF_F32, &rows, s, CASE_PLAIN),
+                   y = tl_case_values(REF_F32, &line, s, CASE_PLAIN),
+                   z = tl_case_values(REF_F32, &rows, s, CASE_PLAIN);
+        tl_model *m = tl_model_new(.seed = seed);
+        tl_tape *t = tl_tape_new(m);
+        tl_tensor w = tl_param(t, m, "w", TL_F32, one, TL_INIT_NORMAL, 1), tx = tl_case_leaf(t, &x),
+                  ty = tl_case_leaf(t, &y), tz = tl_case_leaf(t, &z);
+        tl_tensor loss = tl_sum(t, tl_mul(t, tz, w), TL_ALL, false);
+        loss = tl_add(t, loss, tl_sum(t, tl_matmul(t, tx, w), TL_ALL, false));
+        loss = tl_add(t, loss, tl_sum(t, tl_matmul(t, w, ty), TL_ALL, false));
+        assert_int_equal(tl_backward(t, loss, .ragged = true), TL_OK);
+        float left = 0, right = 0, got; /* matmul:0, matmul:1, sum */
+        double sum = 0;
+        for (int64_t i = 0; i < 6; i++) {
+            left = left + (float)ref_get(&y, i);
+            right = right + (float)ref_get(&x, i);
+            sum = sum + ref_get(&z, i);
+        }
+        const float want = (float)(((double)left + (double)right) + sum);
+        assert_int_equal(tl_keep(t, tl_grad(t, w), &got, sizeof got), TL_OK);
+        if (got != want)
+            fail_msg("TL_TEST_SEED=%llu: %a, not %a", (unsigned long long)seed, (double)got,
+                     (double)want);
+        tl_case_free(3, (ref_tensor[]){x, y, z});
+        tl_free(t, m);
+    }
+}
+
 /* ---- sums over rows of what no cache holds, which go by columns of another number ---- */
 
 static void rows_sum_to(tl_dtype d, int64_t rows, int64_t n)
@@ -435,6 +473,7 @@ static void uses_beyond_the_room_of_a_call(void **unused)
 
 const struct CMUnitTest tl_tests_folds[] = {
     cmocka_unit_test(the_fold_is_the_one_stated),
+    cmocka_unit_test(accumulators_are_added_in_f64),
     cmocka_unit_test(a_use_behind_many_views),
     cmocka_unit_test(a_large_sum_over_rows_is_the_one_stated),
     cmocka_unit_test(views_in_common_fold_by_sample),

@@ -1,5 +1,6 @@
 /* test_handed_on.c: what becomes of a gradient on its way to an operand that was broadcast or is of
- * another dtype, and where results are rounded twice: NUMERICS 4.1, 5.5, 6.11, 7.3, 10.2, 11.4. */
+ * another dtype, and where results are rounded twice:
+ * NUMERICS 1.6, 4.1, 5.5, 6.11, 7.3, 10.2, 11.4. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -9,6 +10,8 @@
 #include <math.h>
 #include <string.h>
 #include <tally.h>
+
+#include "tests/ref/ref.h"
 
 extern const struct CMUnitTest tl_tests_handed_on[];
 extern const size_t tl_tests_handed_on_count;
@@ -101,6 +104,40 @@ static void a_gradient_of_its_operands_form_is_handed_on(void **unused)
     end(s);
 }
 
+/* A sum that continues one of -0 with terms of -0, or with none, is +0 (1.6). */
+static void a_total_is_never_minus_0(void **unused)
+{
+    (void)unused;
+    setup s = begin();
+    static const int64_t targets[2] = {0, 0};
+    static const struct {
+        int64_t rows, columns;
+        bool by_rows;
+    } form[] = {{2, 3, true},    {2, 3, false}, {1, 3, true}, {300, 1, true},
+                {1, 300, false}, {0, 3, true},  {3, 0, false}};
+    const double minus = -0.0;
+    for (size_t i = 0; i < sizeof form / sizeof *form; i++) {
+        const tl_shape all = TL_DIMS(form[i].rows, form[i].columns),
+                       kept = form[i].by_rows ? TL_DIMS(form[i].columns) : TL_DIMS(form[i].rows, 1);
+        tl_tensor acc = tl_fill(s.t, TL_F64, kept, minus),
+                  y = tl_sum_to(s.t, tl_fill(s.t, TL_F32, all, minus), kept, acc);
+        tl_tensor least = tl_min(s.t, tl_reciprocal(s.t, y), TL_ALL, false);
+        assert_true(tl_item(s.t, least) == (double)INFINITY);
+    }
+    for (int i = 0; i < 4; i++) {
+        tl_tensor ids = tl_data(s.t, targets, TL_I64, TL_DIMS(2)),
+                  x = tl_zeros(s.t, TL_F32, TL_DIMS(2, 1)),
+                  total = tl_data(s.t, &minus, TL_F64, TL_SCALAR), y;
+        if (i % 2) /* a loss of 0, or -log 1 = -0 */
+            y = tl_nll(s.t, x, ids, TL_SUM, .total = total, .ignore = i < 2);
+        else
+            y = tl_cross_entropy(s.t, x, ids, TL_SUM, .total = total, .ignore = i < 2);
+        const double loss = tl_item(s.t, y);
+        assert_true(loss == 0 && !signbit(loss));
+    }
+    end(s);
+}
+
 static void linear_rounds_its_product(void **unused)
 {
     (void)unused;
@@ -164,6 +201,85 @@ static void compositions_cast_once(void **unused)
     }
 }
 
+/* NUMERICS 6.15: the gradient of class weights in nll's mean, by hand. w is of that dtype. Of the
+ * two casts each gives its part, rounded to it: by v = logp * w in c, and by D, whose rows are
+ * folded in f64 by target. */
+enum { ROWS = 11, CLASSES = 3 };
+static void by_hand(ref_dtype dtype, const float *logp, const int64_t *target, int64_t ignored,
+                    const float *w, double dy, double got[CLASSES])
+{
+    double sum = 0, weights = 0, by_v[CLASSES] = {0}, by_d[CLASSES] = {0};
+    for (int r = 0; r < ROWS; r++) {
+        const int64_t t = target[r];
+        if (t == ignored)
+            continue;
+        sum = sum + -ref_round(REF_F32, (double)logp[r * CLASSES + t] * (double)w[t]);
+        weights = weights + (double)w[t];
+    }
+    const double d = ref_round(REF_F32, weights),
+                 loss = ref_round(REF_F32, ref_round(REF_F32, sum) / d);
+    const double of_sum = ref_round(REF_F32, dy / d),
+                 of_d = -ref_round(REF_F32, ref_round(REF_F32, dy * loss) / d);
+    for (int r = 0; r < ROWS; r++) {
+        const int64_t t = target[r];
+        if (t == ignored)
+            continue;
+        by_v[t] = by_v[t] + ref_round(REF_F32, -of_sum * (double)logp[r * CLASSES + t]);
+        by_d[t] = by_d[t] + of_d;
+    }
+    for (int i = 0; i < CLASSES; i++)
+        got[i] = ref_round(dtype, ref_round(dtype, ref_round(REF_F32, by_v[i])) +
+                                      ref_round(dtype, by_d[i]));
+}
+
+static void class_weights_have_two_gradients(void **unused)
+{
+    static const struct {
+        tl_dtype dtype;
+        ref_dtype ref;
+    } of[] = {{TL_F32, REF_F32}, {TL_F16, REF_F16}, {TL_BF16, REF_BF16}};
+    (void)unused;
+    for (int k = 0; k < 300; k++) {
+        float logp[ROWS * CLASSES], first[CLASSES], w[CLASSES], got[CLASSES];
+        int64_t target[ROWS];
+        double want[CLASSES];
+        setup s = begin();
+        /* near: three rows of one target, whose sum lies next to the middle between two halves */
+        const bool near = k >= 150, ignores = near || k % 2;
+        const double last = of[k % 3].dtype == TL_BF16 ? 0x1p-7 : 0x1p-10;
+        float dy = (float)sin(k + 1.0);
+        if (near)
+            dy = (float)(ceil((1 + last * (k % 50 + 0.5)) / 3 * 0x1p25) * 0x1p-25 -
+                         (k % 4 > 1 ? 0x1p-25 : 0));
+        for (int i = 0; i < ROWS * CLASSES; i++)
+            logp[i] = near ? -3 : (float)(-1.2 + sin(k * 7.1 + 3.3 * i));
+        for (int r = 0; r < ROWS; r++) {
+            target[r] = near ? r > 2 : (k + r * r) % CLASSES;
+            for (int i = 0; i < CLASSES && ignores && target[r] == 1; i++)
+                logp[r * CLASSES + i] = (float)NAN; /* of ignored rows nothing is read */
+        }
+        for (int i = 0; i < CLASSES; i++)
+            first[i] = near ? 1 : (float)(1.1 + sin(k * 3.7 + i));
+        const tl_tensor leaf = tl_data(s.t, first, TL_F32, TL_DIMS(CLASSES));
+        tl_require_grad(s.t, leaf);
+        const tl_tensor weight = of[k % 3].dtype == TL_F32 ? tl_scale(s.t, leaf, 1)
+                                                           : tl_cast(s.t, leaf, of[k % 3].dtype);
+        assert_int_equal(tl_keep(s.t, tl_cast(s.t, weight, TL_F32), w, sizeof w), TL_OK);
+        by_hand(of[k % 3].ref, logp, target, ignores ? 1 : -1, w, (double)dy, want);
+        tl_tensor loss = tl_nll(s.t, tl_data(s.t, logp, TL_F32, TL_DIMS(ROWS, CLASSES)),
+                                tl_data(s.t, target, TL_I64, TL_DIMS(ROWS)), TL_MEAN,
+                                .weight = weight, .ignore = ignores, .ignore_index = ignores);
+        tl_tensor dw = gradient(s, loss, weight, tl_data(s.t, &dy, TL_F32, TL_SCALAR));
+        assert_int_equal(tl_dtype_of(s.t, dw), of[k % 3].dtype);
+        assert_int_equal(tl_keep(s.t, tl_cast(s.t, dw, TL_F32), got, sizeof got), TL_OK);
+        for (int i = 0; i < CLASSES; i++)
+            if ((double)got[i] != want[i])
+                fail_msg("trial %d in %s: the gradient of weight %d is %a, not %a", k,
+                         tl_dtype_name(of[k % 3].dtype), i, (double)got[i], want[i]);
+        end(s);
+    }
+}
+
 static void padding_of_coins_is_one(void **unused)
 {
     (void)unused;
@@ -185,9 +301,11 @@ static void padding_of_coins_is_one(void **unused)
 
 const struct CMUnitTest tl_tests_handed_on[] = {
     cmocka_unit_test(a_gradient_of_its_operands_form_is_handed_on),
+    cmocka_unit_test(a_total_is_never_minus_0),
     cmocka_unit_test(linear_rounds_its_product),
     cmocka_unit_test(sums_that_go_on_are_rounded_twice),
     cmocka_unit_test(compositions_cast_once),
+    cmocka_unit_test(class_weights_have_two_gradients),
     cmocka_unit_test(padding_of_coins_is_one),
 };
 const size_t tl_tests_handed_on_count = sizeof tl_tests_handed_on / sizeof *tl_tests_handed_on;

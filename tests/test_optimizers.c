@@ -512,6 +512,29 @@ static void numbers_at_the_edge(void **unused)
     tl_free(sgd, t, m);
 }
 
+/* NUMERICS 12.4: a decay that is 0 in the compute type is none, and multiplies nothing, not even an
+ * infinity. */
+static void a_decay_that_rounds_to_none(void **unused)
+{
+    (void)unused;
+    for (int k = 0; k < 4; k++) {
+        const bool adam = k % 2, wide = k / 2;
+        const tl_dtype dtype = wide ? TL_F64 : TL_F32;
+        tl_model *m = tl_model_new(.seed = 1);
+        tl_tape *t = tl_tape_new(m);
+        tl_opt *o = adam ? tl_adam_new(m, .lr = 0.5, .weight_decay = 1e-60)
+                         : tl_sgd_new(m, .lr = 0.5, .weight_decay = 1e-60);
+        tl_tensor p = tl_param(t, m, "p", dtype, TL_SCALAR, TL_INIT_ONES, 1);
+        tl_assign(t, p, tl_scalar(t, dtype, (double)INFINITY));
+        assert_int_equal(tl_backward(t, tl_scale(t, p, 1)), TL_OK);
+        assert_int_equal(tl_step(o, t), TL_OK);
+        const double got = tl_item(t, adam ? tl_model_find(m, "adamw.m.p") : p);
+        const double mean = rounded(wide, 1 - 0.9);
+        assert_true(wide ? !isfinite(got) : got == (adam ? mean : (double)INFINITY));
+        tl_free(o, t, m);
+    }
+}
+
 /* What is set goes through the schedule, and a compiled step reads it without being traced again.
  */
 static void a_rate_that_is_set(void **unused)
@@ -628,6 +651,7 @@ const struct CMUnitTest tl_tests_optimizers[] = {
     cmocka_unit_test(one_part_of_one_takes_what_is_made_later),
     cmocka_unit_test(numbers_that_make_no_sense_are_refused),
     cmocka_unit_test(numbers_at_the_edge),
+    cmocka_unit_test(a_decay_that_rounds_to_none),
     cmocka_unit_test(a_rate_that_is_set),
     cmocka_unit_test(a_parameter_that_is_reached_late),
 };

@@ -612,6 +612,40 @@ static void ranges_of_any_strides(void **unused)
     tl_free(t);
 }
 
+/* NUMERICS 6.19: a step that is left out adds +0 * h_e to dw, which is NaN where h is
+ * infinite. */
+static void what_is_left_out_meets_infinities(void **unused)
+{
+    static const double gates[2][3] = {{1, (double)INFINITY, 3}, {1, 2, 3}}, one = 1;
+    (void)unused;
+    for (int k = 0; k < 4; k++) {
+        const bool reverse = k % 2, none = k / 2; /* none: a sample without a step, from h0 = inf */
+        const int64_t start = none ? 3 : reverse, end = none ? 3 : reverse ? 3 : 2;
+        double got;
+        tl_tape *t = tl_tape_new(NULL);
+        tl_tensor w = tl_data(t, &one, TL_F64, TL_DIMS(1, 1));
+        tl_require_grad(t, w);
+        tl_tensor h0 = tl_fill(t, TL_F64, TL_DIMS(1, 1), none ? (double)INFINITY : 0);
+        tl_tensor y = tl_recur(t, tl_data(t, gates[none], TL_F64, TL_DIMS(1, 3, 1)), w, TL_RNN_RELU,
+                               .h = h0, .start = tl_data(t, &start, TL_I64, TL_DIMS(1)),
+                               .end = tl_data(t, &end, TL_I64, TL_DIMS(1)), .reverse = reverse);
+        tl_backward(t, tl_sum(t, y, TL_ALL, false));
+        keep(t, tl_grad(t, w), &got, sizeof got);
+        assert_true(isnan(got));
+        /* the same at its own length has a finite gradient: of the last step by the first h */
+        tl_tape_reset(t);
+        if (!none) {
+            w = tl_data(t, &one, TL_F64, TL_DIMS(1, 1));
+            tl_require_grad(t, w);
+            y = tl_recur(t, tl_data(t, gates[0], TL_F64, TL_DIMS(1, 2, 1)), w, TL_RNN_RELU);
+            tl_backward(t, tl_sum(t, y, TL_ALL, false));
+            keep(t, tl_grad(t, w), &got, sizeof got);
+            assert_true(got == 1);
+        }
+        tl_free(t);
+    }
+}
+
 const struct CMUnitTest tl_tests_recurrent[] = {
     cmocka_unit_test(ranges_of_any_strides),
     cmocka_unit_test(they_are_their_formulas),
@@ -625,5 +659,6 @@ const struct CMUnitTest tl_tests_recurrent[] = {
     cmocka_unit_test(second_derivatives_have_one_hash),
     cmocka_unit_test(padding_before_first_states_that_are_learned),
     cmocka_unit_test(uses_that_differ_have_their_gradients),
+    cmocka_unit_test(what_is_left_out_meets_infinities),
 };
 const size_t tl_tests_recurrent_count = sizeof tl_tests_recurrent / sizeof tl_tests_recurrent[0];

@@ -10,6 +10,8 @@
 
 #include <cmocka.h>
 
+#include "autograd/internal.h"
+#include "ops/list.h"
 #include "tally.h"
 #include "tensor/kernels/math64.h"
 #include "tensor/rng.h"
@@ -329,6 +331,81 @@ static void bernoulli_and_permutation(void **state)
     tl_free(bare, t, m);
 }
 
+/* NUMERICS 11.4 of f64: coins and permutations are made of the draws of 53 bits. */
+static void draws_of_f64_decide(void **state)
+{
+    enum { N = 2000 };
+    static double p[2 * N], y[2 * N];
+    static int64_t order[N];
+    (void)state;
+    tl_model *m = tl_model_new(.seed = 3);
+    tl_tape *t = tl_tape_new(m);
+    const tl_rng_key coins = tl_rng_stream(3, "b"), places = tl_rng_stream(3, "p");
+    for (uint64_t i = 0; i < 2 * N; i++) { /* the draw itself, and the next number */
+        const double u = tl_rng_uniform64(coins, 0, i);
+        p[i] = i % 2 ? nextafter(u, 1) : u;
+    }
+    tl_keep(t, tl_bernoulli(t, tl_data(t, p, TL_F64, TL_DIMS(1, 2 * N)), "b"), y, sizeof y);
+    for (int i = 0; i < 2 * N; i++)
+        assert_true(y[i] == i % 2);
+    const int64_t sample = 7;
+    tl_tensor number = tl_data(t, &sample, TL_I64, TL_DIMS(1));
+    tl_keep(t, tl_permutation(t, N, "p", .sample = number), order, sizeof order);
+    for (int i = 1; i < N; i++) {
+        const double a = tl_rng_uniform64(places, 7, (uint64_t)order[i - 1]),
+                     b = tl_rng_uniform64(places, 7, (uint64_t)order[i]);
+        assert_true(a < b || (a == b && order[i - 1] < order[i]));
+    }
+    assert_false(tl_failed(t));
+    tl_free(t, m);
+}
+
+/* NUMERICS 11.3: the keys of the dropouts on a tape are those of streams of these names. */
+static void drops_from(const tl_tape *t, uint64_t seed, const char *const *names)
+{
+    for (uint32_t i = 0; i < t->n_nodes; i++) {
+        const tl_node *n = &t->node[i];
+        int64_t key = 0;
+        if (n->op != &tl_op_dropout)
+            continue;
+        for (const tl_attr *a = n->op->attr; a->name != NULL; a++)
+            if (strcmp(a->name, "key") == 0)
+                memcpy(&key, (const char *)n->attrs + a->offset, sizeof key);
+        if (*names == NULL)
+            fail_msg("there are more dropouts than streams");
+        const tl_rng_key want = tl_rng_stream(seed, *names);
+        if ((uint64_t)key != ((uint64_t)want.k[1] << 32 | want.k[0]))
+            fail_msg("a dropout has another stream than %s", *names);
+        names++;
+    }
+    if (*names != NULL)
+        fail_msg("there is no dropout %s", *names);
+}
+
+static void streams_of_models(void **state)
+{
+    static const char *const gpt2[] = {"embed.dropout",        "blocks.0.attention.dropout",
+                                       "blocks.0.mlp.dropout", "blocks.1.attention.dropout",
+                                       "blocks.1.mlp.dropout", NULL},
+                             *const rnn[] = {"rnn.dropout_l0", "rnn.dropout_l1", NULL};
+    static const tl_gpt2_config config = {
+        .vocab = 5, .width = 4, .layers = 2, .heads = 1, .max_positions = 3, .dropout = 0.1};
+    (void)state;
+    tl_model *m = tl_model_new(.seed = 9);
+    tl_tape *t = tl_tape_new(m);
+    tl_tensor sample = tl_scalar(t, TL_I64, 5);
+    tl_gpt2(t, m, &config, tl_zeros(t, TL_I64, TL_DIMS(2, 3)), .sample = sample);
+    assert_string_equal(tl_error(t), "");
+    drops_from(t, 9, gpt2);
+    tl_tape_reset(t);
+    sample = tl_scalar(t, TL_I64, 5);
+    tl_gru(t, m, "rnn", tl_zeros(t, TL_F32, TL_DIMS(2, 3, 4)), 4, .layers = 3, .dropout = 0.5,
+           .sample = sample);
+    assert_string_equal(tl_error(t), "");
+    drops_from(t, 9, rnn);
+    tl_free(t, m);
+}
+
 static void refuses(tl_tape *t, tl_tensor got, tl_status status, const char *words)
 {
     if (!tl_is_none(got) || tl_error_status(t) != status || strstr(tl_error(t), words) == NULL)
@@ -428,6 +505,8 @@ const struct CMUnitTest tl_tests_rng[] = {
     cmocka_unit_test(dropout_keeps_a_draw_equal_to_p),
     cmocka_unit_test(draws_are_of_their_sample),
     cmocka_unit_test(bernoulli_and_permutation),
+    cmocka_unit_test(draws_of_f64_decide),
+    cmocka_unit_test(streams_of_models),
     cmocka_unit_test(draws_that_make_no_sense_are_refused),
     cmocka_unit_test(noise_compiles),
 };

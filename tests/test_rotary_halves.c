@@ -6,6 +6,9 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <math.h>
+#include <string.h>
+
 #include "tests/support/expect.h"
 
 extern const struct CMUnitTest tl_tests_rotary_halves[];
@@ -136,11 +139,45 @@ static void test_tables_of_halves_in_f16(void **unused)
     }
 }
 
+/* An output that nothing depends on has the cotangent +0 (NUMERICS 8.7), which is multiplied like
+ * any other. */
+static void test_half_a_cotangent_is_zero(void **unused)
+{
+    static const float one = 1, table[2] = {1, INFINITY};
+    (void)unused;
+    for (int k = 0; k < 8; k++) {
+        const bool second = k & 1, conjugate = k & 2;
+        const float s = table[k / 4];
+        tl_tape *t = tl_tape_new(NULL);
+        tl_tensor leaf = tl_data(t, &one, TL_F32, TL_DIMS(1)), x[2], dx[2], y[2];
+        tl_require_grad(t, leaf);
+        for (int i = 0; i < 2; i++)
+            x[i] = tl_scale(t, leaf, 2);
+        y[0] = tl_rotary_halves(t, x[0], x[1], tl_data(t, &one, TL_F32, TL_DIMS(1)),
+                                tl_data(t, &s, TL_F32, TL_DIMS(1)), conjugate, &y[1]);
+        tl_gradients(t, y[second], x, 2, tl_fill(t, TL_F32, TL_DIMS(1), -0.0), dx);
+        /* the other flag: dx1 = (c*dy1) -+ (s*dy2), dx2 = (c*dy2) +- (s*dy1) */
+        const float zero = 0, dy[2] = {second ? zero : -zero, second ? -zero : zero}, p = s * dy[1],
+                    q = s * dy[0],
+                    want[2] = {conjugate ? dy[0] - p : dy[0] + p,
+                               conjugate ? dy[1] + q : dy[1] - q};
+        for (int i = 0; i < 2; i++) {
+            float got;
+            assert_int_equal(tl_keep(t, dx[i], &got, sizeof got), TL_OK);
+            if (isnan(want[i]) ? !isnan(got) : memcmp(&got, &want[i], sizeof got) != 0)
+                fail_msg("way %d: dx%d is %a, not %a", k, i + 1, (double)got, (double)want[i]);
+        }
+        expect_no_error(t);
+        tl_free(t);
+    }
+}
+
 const struct CMUnitTest tl_tests_rotary_halves[] = {
     cmocka_unit_test(test_halves),
     cmocka_unit_test(test_halves_refuse),
     cmocka_unit_test(test_halves_are_kept_for_tables_alone),
     cmocka_unit_test(test_tables_of_halves_in_f16),
+    cmocka_unit_test(test_half_a_cotangent_is_zero),
 };
 const size_t tl_tests_rotary_halves_count = sizeof tl_tests_rotary_halves /
                                             sizeof tl_tests_rotary_halves[0];

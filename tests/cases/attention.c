@@ -71,6 +71,26 @@ static void r_written(const tl_case *c, const ref_tensor *in, ref_tensor *out)
                                    c->p[0], c->p[1] == 0, &out[1]);
 }
 
+/* q, k and v are cast first, so each gradient is cast back. */
+static void g_written(const tl_case *c, const ref_tensor *in, const ref_tensor *out,
+                      const ref_tensor *dy, ref_tensor *acc)
+{
+    ref_tensor d[3];
+    (void)out;
+    ref_attention_written_grad(dy, &in[0], &in[1], &in[2], keys_of(c, &in[3]).start,
+                               tl_case_opt(&in[4]), tl_case_opt(&in[5]), tl_case_opt(&in[6]),
+                               c->p[0], c->p[1] == 0, d);
+    for (int i = 0; i < 3; i++) {
+        tl_case_continue(&acc[i], ref_cast(&d[i], in[i].dtype));
+        ref_free(&d[i]);
+    }
+}
+
+#define WRITTEN_GRAD(name, in, how, ...)                                                           \
+    {                                                                                              \
+        .op = "softmax", "attention, " name, in, b_written, r_written, {__VA_ARGS__}, .rows = how, \
+        .diff = 2, .gradient = g_written, .acc = "ccc----"                                         \
+    }
 #define WRITTEN(name, in, how, ...)                                                                \
     {                                                                                              \
         .op = "softmax", "attention, " name, in, b_written, r_written, {__VA_ARGS__}, .rows = how, \
@@ -112,13 +132,20 @@ static void r_written(const tl_case *c, const ref_tensor *in, ref_tensor *out)
     }
 
 const tl_case tl_cases_attention[] = {
-    WRITTEN("lse", "*[2,2,3,4] *[2,2,5,4] *[2,2,5,4] - - - -", "bbb----", 0, 0),
-    WRITTEN("full, wide values", "*[2,4,3,4] *[2,2,5,4] *[2,2,5,7] - - - -", "bbb----", 0, 1),
+    WRITTEN_GRAD("lse", "*[2,2,3,4] *[2,2,5,4] *[2,2,5,4] - - - -", "bbb----", 0, 0),
+    WRITTEN_GRAD("no dims of keys", "*[2,1,2,0] *[2,1,3,0] *[2,1,3,2] - - - -", "bbb----", 0, 1),
+    WRITTEN_GRAD("full, wide values", "*[2,4,3,4] *[2,2,5,4] *[2,2,5,7] - - - -", "bbb----", 0, 1),
     WRITTEN("softcap and a bias", "*[2,2,3,4]:turned *[2,1,5,4] *[2,1,5,3] - - *[2,2,3,5] -",
             "bbb--b-", 2, 0),
+    WRITTEN_GRAD("softcap in groups",
+                 "*[3,4,4,3] *[3,2,6,3] *[3,2,6,2] i64[3]:below3 bool[4,6]:mask "
+                 "*[4,1,6]:fixed i64[3]:from2",
+                 "bbbb--b", 1.5, 0),
     WRITTEN("a bias of keys", "*[2,2,3,4] *[2,2,5,4] *[2,2,5,4] - - *[5] -", "bbb----", 0, 1),
-    WRITTEN("a mask", "*[2,2,3,4] *[2,2,9,4] *[2,2,9,4] - bool[2,1,3,9]:mask - -", "bbb-b--", 0, 1),
-    WRITTEN("offsets", "*[3,2,4,3] *[3,2,6,3] *[3,2,6,3] - - - i64[3]:below4", "bbb---b", 0, 0),
+    WRITTEN_GRAD("a mask", "*[2,2,3,4] *[2,2,9,4] *[2,2,9,4] - bool[2,1,3,9]:mask - -", "bbb-b--",
+                 0, 1),
+    WRITTEN_GRAD("offsets", "*[3,2,4,3] *[3,2,6,3] *[3,2,6,3] - - - i64[3]:below4", "bbb---b", 0,
+                 0),
     WRITTEN("all of them",
             "*[3,4,4,3] *[3,2,6,3] *[3,2,6,2] i64[3]:below3 bool[4,6]:mask *[4,1,6] "
             "i64[3]:from2",

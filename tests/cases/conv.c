@@ -154,6 +154,30 @@ static void r_avg(const tl_case *c, const ref_tensor *in, ref_tensor *out)
     out[0] = lowered(ref_avg_pool(&x, &s), in[0].ndim);
 }
 
+/* 4.8: 5.8's dx for dy divided by the window's size; each channel is a sample of one. */
+static void g_avg(const tl_case *c, const ref_tensor *in, const ref_tensor *out,
+                  const ref_tensor *dy, ref_tensor *acc)
+{
+    const ref_dtype d = ref_compute(in[0].dtype);
+    ref_window s = pooled(c);
+    const int64_t size = s.kernel[0] * s.kernel[1], kernel[4] = {1, 1, s.kernel[0], s.kernel[1]};
+    ref_tensor x = lifted(&in[0]), g = lifted(dy), share = ref_like(&g, d),
+               ones = ref_new(d, 4, kernel);
+    const int64_t dim[4] = {x.dim[0] * x.dim[1], 1, x.dim[2], x.dim[3]};
+    (void)out;
+    s.groups = 1;
+    for (int64_t i = 0; i < ref_numel(&g); i++)
+        ref_set(&share, i, ref_round(d, ref_get(&g, i) / (double)size));
+    for (int64_t i = 0; i < size; i++)
+        ref_set(&ones, i, 1);
+    share.dim[0] *= share.dim[1];
+    share.dim[1] = 1;
+    ref_tensor dx = ref_conv_dx(&share, &ones, dim, &s),
+               shaped = tl_case_shaped(&dx, in[0].ndim, in[0].dim);
+    tl_case_continue(&acc[0], ref_cast(&shaped, in[0].dtype));
+    tl_case_free(3, (ref_tensor[]){share, ones, dx});
+}
+
 /* p: dim, before, after, value */
 static int b_pad(tl_tape *t, const tl_tensor *in, const tl_case *c, tl_tensor *out)
 {
@@ -192,6 +216,11 @@ static void r_pad(const tl_case *c, const ref_tensor *in, ref_tensor *out)
     {                                                                             \
         .op = op_, #f " pool " name, in, b_##f, r_##f, {__VA_ARGS__}, .rows = how \
     }
+#define AVERAGE(name, in, ...)                                                        \
+    {                                                                                 \
+        .op = "conv", "avg pool " name, in, b_avg, r_avg, {__VA_ARGS__}, .rows = "b", \
+        .gradient = g_avg, .acc = "c"                                                 \
+    }
 #define PAD(name, in, how, ...)                                                   \
     {                                                                             \
         .op = "concat", "pad " name, in, b_pad, r_pad, {__VA_ARGS__}, .rows = how \
@@ -214,6 +243,8 @@ const tl_case tl_cases_conv[] = {
     CONV("1d", "*[2,3,9] *[4,3,3] *[4]", "bpp", 1, 2, 0, 1, 1, 1, 1),
     CONV("1d dilated in groups", "*[3,4,9]:turned *[6,2,3] -", "bp-", 1, 1, 0, 2, 1, 2, 2),
     CONV("f16 and f32", "f16[2,2,3,3] f32[2,2,2,2] -", "bp-", PLAIN),
+    CONV("f32 and bf16", "f32[2,2,3,3] bf16[2,2,2,2] -", "bp-", PLAIN),
+    CONV("bf16 and f16", "bf16[2,2,3,3] f16[2,2,2,2] bf16[2]", "bpp", PLAIN),
     {.op = "conv",
      "no samples",
      "*[0,2,4,4] *[3,2,3,3] -",
@@ -285,9 +316,9 @@ const tl_case tl_cases_conv[] = {
      r_max,
      {2, 2, 2, 2, 0, 0, 1, 1},
      .flags = CASE_BIG},
-    POOL(avg, "conv", "2 by 2", "*[2,3,4,6]", "b", 2, 2, 2, 2, 0, 0, 1, 1),
-    POOL(avg, "conv", "overlapping", "*[2,2,5,6]:turned", "b", 3, 2, 1, 2, 1, 1, 1, 2),
-    POOL(avg, "conv", "1d", "*[2,3,9]", "b", 1, 3, 1, 2, 0, 1, 1, 1),
+    AVERAGE("2 by 2", "*[2,3,4,6]", 2, 2, 2, 2, 0, 0, 1, 1),
+    AVERAGE("overlapping", "*[2,2,5,6]:turned", 3, 2, 1, 2, 1, 1, 1, 2),
+    AVERAGE("1d", "*[2,3,9]", 1, 3, 1, 2, 0, 1, 1, 1),
     PAD("columns", "*[2,3,4]", "b", -1, 2, 1, 0.5),
     PAD("rows", "*[3,4]:turned", NULL, 0, 1, 0, -2),
     {.op = "concat",

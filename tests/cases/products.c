@@ -91,6 +91,23 @@ static void r_addmm(const tl_case *c, const ref_tensor *in, ref_tensor *out)
     out[0] = ref_addmm(&in[0], &in[1], &in[2], c->p[0], c->p[1]);
 }
 
+/* x holds infinity alone. */
+static int b_addmm_inf(tl_tape *t, const tl_tensor *in, const tl_case *c, tl_tensor *out)
+{
+    tl_tensor x = tl_fill(t, tl_dtype_of(t, in[0]), tl_shape_of(t, in[0]), (double)INFINITY);
+    out[0] = tl_addmm(t, x, in[1], in[2], c->p[0], c->p[1]);
+    return 1;
+}
+
+static void r_addmm_inf(const tl_case *c, const ref_tensor *in, ref_tensor *out)
+{
+    ref_tensor x = ref_like(&in[0], in[0].dtype);
+    for (int64_t i = 0; i < ref_numel(&x); i++)
+        ref_set(&x, i, (double)INFINITY);
+    out[0] = ref_addmm(&x, &in[1], &in[2], c->p[0], c->p[1]);
+    ref_free(&x);
+}
+
 /* With g = dy in the compute type: the chains of matmul with g * alpha in the place of dy, and the
  * fold of g * beta. */
 static void g_addmm(const tl_case *c, const ref_tensor *in, const ref_tensor *out,
@@ -216,6 +233,8 @@ const tl_case tl_cases_products[] = {
     ADDMM("a bias", "*[3] *[5,7] *[7,3]", "pbp", 1, 1, NONE),
     ADDMM("a bias times beta", "*[3] *[5,7] *[7,3]", "pbp", 0.3, 0.7, NONE),
     ADDMM("beta 0", "*[5,3]:fixed *[5,7] *[7,3]", "bbp", 0, 0.7, NONE),
+    ADDMM("a wider x", "f32[5,3] f16[5,7] f16[7,3]", "bbp", 0.3, 0.7, NONE),
+    ADDMM("a narrower x", "bf16[3] f32[5,7] f32[7,3]", "pbp", 0.3, 0.7, NONE),
     ADDMM("alpha 0", "*[5,3] *[5,7]:fixed *[7,3]:fixed", "bb-", 0.7, 0, NONE),
     {.op = "matmul",
      "addmm beta 0 of NaN",
@@ -223,6 +242,12 @@ const tl_case tl_cases_products[] = {
      b_addmm_nan,
      r_addmm,
      {0, 1.1}},
+    {.op = "matmul",
+     "addmm a beta that rounds to 0, of infinity", /* 0 * inf is NaN; in f64 it is inf */
+     "*[5,3]:fixed *[5,7] *[7,3]",
+     b_addmm_inf,
+     r_addmm_inf,
+     {1e-60, 0.7}},
     {.op = "matmul",
      "addmm beta -0 of NaN",
      "*[3]:fixed *[5,7] *[7,3]",

@@ -70,6 +70,22 @@ static void g_sum(const tl_case *c, const ref_tensor *in, const ref_tensor *out,
     tl_case_continue(&acc[0], spread(c, &in[0], dy));
 }
 
+/* 4.1: dy / n in the compute type, n the number of terms rounded to it. */
+static void g_mean(const tl_case *c, const ref_tensor *in, const ref_tensor *out,
+                   const ref_tensor *dy, ref_tensor *acc)
+{
+    const ref_dtype d = ref_compute(in[0].dtype);
+    ref_tensor all = spread(c, &in[0], dy), dx = ref_like(&all, d);
+    double n = 1;
+    (void)out;
+    for (int i = 0; i < in[0].ndim; i++)
+        n *= (unsigned)c->p[0] >> i & 1 ? (double)in[0].dim[i] : 1;
+    for (int64_t i = 0; i < ref_numel(&all); i++)
+        ref_set(&dx, i, ref_round(d, ref_get(&all, i) / ref_round(d, n)));
+    ref_free(&all);
+    tl_case_continue(&acc[0], dx);
+}
+
 /* p: shape */
 static int b_sum_to(tl_tape *t, const tl_tensor *in, const tl_case *c, tl_tensor *out)
 {
@@ -136,10 +152,11 @@ static void r_square_sum(const tl_case *c, const ref_tensor *in, ref_tensor *out
     }
 #define PLAIN
 #define WITH_GRAD , .gradient = g_sum, .acc = "c"
+#define WITH_MEAN , .gradient = g_mean, .acc = "c"
 
 const tl_case tl_cases_reduce[] = {
     ALSO(sum, WITH_GRAD, ""),
-    ALSO(mean, PLAIN, ""),
+    ALSO(mean, WITH_MEAN, ""),
     ALSO(max, PLAIN, ":apart"),
     {.op = "sum", "size 1 in the row", "*[2,3,1]", b_sum, r_sum, {4, 0}, .rows = "b"},
     {.op = "sum",

@@ -1,4 +1,6 @@
 /* rows.c: cases of softmax, log_softmax and their gradients as ops: NUMERICS 6.3, 6.4. */
+#include <math.h>
+
 #include "tests/cases/cases.h"
 
 /* p: dim */
@@ -20,6 +22,25 @@
                       const ref_tensor *dy, ref_tensor *acc)                            \
     {                                                                                   \
         tl_case_continue(&acc[0], ref_##f##_grad(dy, &out[0], dim_of_##f(c, in)));      \
+    }
+X(softmax)
+X(log_softmax)
+#undef X
+
+/* A row of nothing but -inf, in the shape of x. */
+#define X(f)                                                                                       \
+    static int b_none_##f(tl_tape *t, const tl_tensor *in, const tl_case *c, tl_tensor *out)       \
+    {                                                                                              \
+        tl_tensor x = tl_fill(t, tl_dtype_of(t, in[0]), tl_shape_of(t, in[0]), -(double)INFINITY); \
+        return b_##f(t, &x, c, out);                                                               \
+    }                                                                                              \
+    static void r_none_##f(const tl_case *c, const ref_tensor *in, ref_tensor *out)                \
+    {                                                                                              \
+        ref_tensor x = ref_like(&in[0], in[0].dtype);                                              \
+        for (int64_t i = 0; i < ref_numel(&x); i++)                                                \
+            ref_set(&x, i, -(double)INFINITY);                                                     \
+        r_##f(c, &x, out);                                                                         \
+        ref_free(&x);                                                                              \
     }
 X(softmax)
 X(log_softmax)
@@ -109,6 +130,7 @@ X(log_softmax_grad)
          {-1},                                                                                 \
          .rows = "b",                                                                          \
          .flags = CASE_NO_CHECK}, /* gradient zero everywhere */                               \
+        {.op = #f, "all -inf", "*[3,33]:fixed", b_none_##f, r_none_##f, {-1}},                 \
         {.op = #f, "expanded", "*[3,4]:expanded", b_##f, r_##f, {-1}},                         \
         {.op = #f, "no rows", "*[0,3]", b_##f, r_##f, {-1}},                                   \
         {.op = #f,                                                                             \

@@ -80,6 +80,20 @@ static void r_var(const tl_case *c, const ref_tensor *in, ref_tensor *out)
     out[0] = ref_var(&in[0], (unsigned)c->p[0], (int)c->p[2], c->p[1] != 0);
 }
 
+/* The same of a value that is no leaf, where the two cotangents of x meet (10.2). */
+static int b_var_of_value(tl_tape *t, const tl_tensor *in, const tl_case *c, tl_tensor *out)
+{
+    const tl_tensor x = tl_scale(t, in[0], 1);
+    return b_var(t, &x, c, out);
+}
+
+static void g_var(const tl_case *c, const ref_tensor *in, const ref_tensor *out,
+                  const ref_tensor *dy, ref_tensor *acc)
+{
+    (void)out;
+    tl_case_continue(&acc[0], ref_var_grad(dy, &in[0], (unsigned)c->p[0], (int)c->p[2]));
+}
+
 static int b_mse(tl_tape *t, const tl_tensor *in, const tl_case *c, tl_tensor *out)
 {
     (void)c;
@@ -152,6 +166,10 @@ static void g_cumsum(const tl_case *c, const ref_tensor *in, const ref_tensor *o
     {                                                                    \
         .op = "mean", name, in, b_var, r_var, {__VA_ARGS__}, .rows = how \
     }
+#define VAR_GRAD(name, in, how, ...)                                                              \
+    {                                                                                             \
+        .op = "mean", name, in, b_var_of_value, r_var, {__VA_ARGS__}, .rows = how, GRAD(var, "c") \
+    }
 #define SUMS(name, in, how, ...)                                                  \
     {                                                                             \
         .op = "cumsum", name, in, b_cumsum, r_cumsum, {__VA_ARGS__}, .rows = how, \
@@ -170,6 +188,10 @@ const tl_case tl_cases_scan[] = {
     VAR("var of axis 0", "*[5,3]", NULL, 1, 0, 1),
     VAR("var of all", "*[3,4,5]:heads", NULL, 7, 0, 0),
     VAR("var of first and last", "*[3,2,5]", NULL, 5, 1, 1),
+    VAR_GRAD("var, gradient of 7", "*[3,7]", "b", 2, 0, 0),
+    VAR_GRAD("var, gradient of 33 corrected", "*[3,33]:turned", "b", 2, 1, 1),
+    VAR_GRAD("var, gradient of a middle dim", "*[2,5,3]", "b", 2, 0, 1),
+    VAR_GRAD("var, gradient of all", "*[3,4,5]:heads", NULL, 7, 0, 0),
     {.op = "mean", "var of no rows", "*[0,3]", b_var, r_var, {2, 0, 1}},
     {.op = "mean",
      "var of one",

@@ -128,6 +128,7 @@ const tl_case tl_cases_smooth[] = {
     SMOOTH("31", "*[3,31] i64[3]:below31 - -", 0, MEAN, 0.2),
     SMOOTH("32 padded", "*[3,32]:padded i64[3]:below32:strided - -", 0, SUM, 0.3),
     SMOOTH("33 turned", "*[3,33]:turned i64[3]:below33 - -", 0, MEAN, 0.7),
+    SMOOTH("nearly", "*[4,3] i64[4]:below3 - -", 0, MEAN, 0.9), /* 1 - e, but not 1 - r */
     SMOOTH("wholly", "*[4,3] i64[4]:below3 - -", 0, SUM, 1),
     SMOOTH("300", "*[3,300] i64[3]:below300 - -", CASE_NO_CHECK, MEAN, 0.1), /* slow */
     SMOOTH("batch of rows", "*[2,3,5] i64[2,3]:below5 - -", 0, MEAN, 0.1),
@@ -162,6 +163,7 @@ const tl_case tl_cases_smooth[] = {
      {TL_MEAN, 0},
      .flags = CASE_NO_CHECK}, /* NaN */
     NLL("mean by a count", "*[4,3] i64[4]:below3 f64[]:count7 -", 0, MEAN),
+    NLL("mean by a count that f32 lacks", "*[4,3] i64[4]:below3 f64[]:count16777219 -", 0, MEAN),
     NLL("sum with a count", "*[4,3] i64[4]:below3 f64[]:count7 -", 0, SUM),
     NLL("total continued", "*[4,3] i64[4]:below3 - f64[]:rate", 0, SUM),
     NLL("total and count", "*[4,3] i64[4]:below3 f64[]:count7 f64[]:rate", 0, MEAN),

@@ -99,6 +99,8 @@ const tl_case tl_cases_sort[] = {
     ORDER(argsort, "i64", "i64[50]:fixed", NULL, 0, 0),
     ORDER(argsort, "many equals", "i64[2,400]:below5", "b", 1, 1),
     ORDER(argsort, "many i64", "i64[700]:fixed", NULL, 0, 1),
+    ORDER(argsort, "300", "*[2,300]", "b", 1, 0),
+    ORDER(argsort, "300 descending", "*[2,300]", "b", 1, 1),
     ORDER(argsort, "one", "*[3,1]", "b", 1, 1),
     ORDER(argsort, "nothing", "*[3,0]", NULL, 1, 0),
     {.op = "argsort", "many", "*[130,300]", b_argsort, r_argsort, {1, 0}, .flags = CASE_BIG},

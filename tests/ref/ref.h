@@ -294,6 +294,8 @@ ref_tensor ref_min(const ref_tensor *x, unsigned dims, int keepdims);
 ref_tensor ref_extreme_grad(const ref_tensor *dy, const ref_tensor *x, const ref_tensor *y,
                             unsigned dims); /* of max, min; compute type */
 ref_tensor ref_var(const ref_tensor *x, unsigned dims, int correction, int keepdims);
+/* Of a value that is no leaf, in its dtype. */
+ref_tensor ref_var_grad(const ref_tensor *dy, const ref_tensor *x, unsigned dims, int correction);
 ref_tensor ref_mse(const ref_tensor *a, const ref_tensor *b); /* of one compute type -> 0-d of it */
 ref_tensor ref_cumsum(const ref_tensor *x, int dim, int reverse);
 
@@ -346,13 +348,30 @@ ref_tensor ref_attention_written(const ref_tensor *q, const ref_tensor *k, const
                                  const ref_tensor *bias, const ref_tensor *offset, double softcap,
                                  int causal, ref_tensor *lse);
 
+/* dq, dk and dv, in c */
+void ref_attention_written_grad(const ref_tensor *dout, const ref_tensor *q, const ref_tensor *k,
+                                const ref_tensor *v, const ref_tensor *start,
+                                const ref_tensor *mask, const ref_tensor *bias,
+                                const ref_tensor *offset, double softcap, int causal,
+                                ref_tensor g[3]);
+
 /* ---- compositions (ref_composed.c) ---- */
 typedef enum { REF_MEAN, REF_SUM, REF_EACH } ref_reduction;
 ref_tensor ref_logsumexp(const ref_tensor *x, unsigned dims, int keepdims);
+ref_tensor ref_logsumexp_grad(const ref_tensor *dy, const ref_tensor *x, unsigned dims);
 ref_tensor ref_bce(const ref_tensor *x, const ref_tensor *y, const ref_tensor *weight,
                    const ref_tensor *pos, ref_reduction how);
+/* By use and in c: of x, in (1 - y)*x and in softplus(-x), and of y, in 1 - y and in pos_weight's
+ * factor. dl is the cotangent of the result. */
+void ref_bce_grad(const ref_tensor *dl, const ref_tensor *x, const ref_tensor *y,
+                  const ref_tensor *weight, const ref_tensor *pos, ref_reduction how,
+                  ref_tensor dx[2], ref_tensor dy[2]);
 ref_tensor ref_picked(const ref_tensor *logp, const ref_tensor *target, const ref_tensor *weight,
                       double e, ref_reduction how, ref_loss_options o, ref_tensor *acc);
+/* of log_softmax(z), or of nll's logp, in c */
+ref_tensor ref_picked_grad(const ref_tensor *dy, const ref_tensor *logp, const ref_tensor *target,
+                           const ref_tensor *weight, double e, ref_reduction how,
+                           ref_loss_options o);
 
 /* ---- addmm (ref_addmm.c): a, b 2-d; x broadcasts ---- */
 ref_tensor ref_addmm(const ref_tensor *x, const ref_tensor *a, const ref_tensor *b, double beta,

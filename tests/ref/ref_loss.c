@@ -74,7 +74,7 @@ ref_tensor ref_cross_entropy(const ref_tensor *z, const ref_tensor *target, ref_
     total = total + 0.0; /* 1.6 */
     if (acc)
         ref_set(acc, 0, total);
-    ref_set(&y, 0, o.mean ? total / divisor(target, o) + 0.0 : total);
+    ref_set(&y, 0, o.mean ? total / divisor(target, o) : total);
     return y;
 }
 

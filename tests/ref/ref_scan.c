@@ -71,6 +71,28 @@ ref_tensor ref_var(const ref_tensor *x, unsigned dims, int correction, int keepd
     return y;
 }
 
+/* The gradients of 4.5's ops by 2.14 and 4.1, in c: ds = dy / n', dd = (d * 2) * ds; m is given the
+ * fold of -dd (10.2) and hands on its n-th part; x is given both, rounded once to its dtype. */
+ref_tensor ref_var_grad(const ref_tensor *dy, const ref_tensor *x, unsigned dims, int correction)
+{
+    ref_dtype c = ref_compute(x->dtype);
+    int64_t n = 1;
+    for (int d = 0; d < x->ndim; d++)
+        n *= dims >> d & 1 ? x->dim[d] : 1;
+    double terms = (double)n, of = (double)(n > correction ? n - correction : 0);
+    ref_tensor wide = ref_cast(x, c), m = ref_mean(&wide, dims, 1), d = ref_sub(&wide, &m),
+               twice = ref_scale(&d, 2), g = ref_cast(dy, c), by_of = ref_from(c, 0, NULL, &of),
+               by_n = ref_from(c, 0, NULL, &terms), ds = ref_div(&g, &by_of),
+               seen = kept(x, &ds, dims), dd = ref_mul(&twice, &seen), minus = ref_neg(&dd),
+               dm = ref_sum_to(&minus, m.ndim, m.dim, NULL), share = ref_div(&dm, &by_n),
+               sum = ref_add(&dd, &share), dx = ref_cast(&sum, x->dtype);
+    ref_tensor *made[] = {&wide, &m,  &d,     &twice, &g,     &by_of, &by_n,
+                          &ds,   &dd, &minus, &dm,    &share, &sum};
+    for (size_t i = 0; i < sizeof made / sizeof *made; i++)
+        ref_free(made[i]);
+    return dx;
+}
+
 /* 6.11: d = a - b, q = d * d, mean(q) over all dims; operands widened first. */
 ref_tensor ref_mse(const ref_tensor *a, const ref_tensor *b)
 {

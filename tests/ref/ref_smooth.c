@@ -62,7 +62,7 @@ static ref_tensor reduced(double total, const ref_tensor *target, ref_loss_optio
     total = total + 0.0;
     if (acc)
         ref_set(acc, 0, total);
-    ref_set(&y, 0, o.mean ? total / divisor(target, o) + 0.0 : total);
+    ref_set(&y, 0, o.mean ? total / divisor(target, o) : total);
     return y;
 }
 
