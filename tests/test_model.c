@@ -97,9 +97,11 @@ static void assert_first(tl_model *m, const char *name, tl_init_kind kind, doubl
             const double draw = kind == TL_INIT_NORMAL    ? tl_rng_normal64(key, 0, k)
                                 : kind == TL_INIT_UNIFORM ? 2 * tl_rng_uniform64(key, 0, k) - 1
                                                           : 1;
-            const float want = (float)(scale * draw), is = ((const float *)x.array.data)[k];
+            const bool wide = x.array.dtype == TL_F64;
+            const double want = wide ? scale * draw : (double)(float)(scale * draw),
+                         is = tl_array_get(&x.array, (int64_t)k);
             if (is != want)
-                fail_msg("%s[%d] is %a, not %a", name, (int)k, (double)is, (double)want);
+                fail_msg("%s[%d] is %a, not %a", name, (int)k, is, want);
         }
         return;
     }
@@ -115,7 +117,7 @@ static void first_weights(void **unused)
     tl_llama_config llama = {.vocab = 5, .width = 6, .layers = 3, .heads = 1, .hidden = 7};
     tl_gpt2_config gpt2 = {.vocab = 5, .width = 6, .layers = 3, .heads = 1, .max_positions = 4};
     tl_tensor x = tl_zeros(t, TL_F32, TL_DIMS(2, 3, 6)), c = tl_zeros(t, TL_F32, TL_DIMS(2, 6, 9));
-    const double six = 1 / sqrt(6), seven = 1 / sqrt(7), r = 1 / sqrt(2 * 3);
+    const double six = 1 / sqrt(6), seven = 1 / sqrt(7), r = 1 / sqrt(2 * 3), half = 1 / sqrt(2);
     (void)unused;
     tl_linear(t, m, "linear", x, 4);
     tl_convolve1d(t, m, "conv", c, 4, .kernel = {3}, .groups = 2);
@@ -124,6 +126,10 @@ static void first_weights(void **unused)
     tl_mlp_gelu(t, m, "gelu", x, 7, .out_scale = 0.25);
     tl_self_attention(t, m, "self", x, .heads = 1, .out_scale = 0.25);
     tl_norm_layer(t, m, "norm", x, 1e-5);
+    /* in f64 it shows that 1 / sqrt(n) is rounded first */
+    tl_tensor wide = tl_zeros(t, TL_F64, TL_DIMS(2, 3, 10));
+    tl_mlp_swiglu(t, m, "swiglu64", wide, 15, .out_scale = half);
+    tl_self_attention(t, m, "self64", wide, .heads = 1, .out_scale = half);
     tl_llama(tl, l, &llama, tl_zeros(tl, TL_I64, TL_DIMS(1, 2)));
     tl_gpt2(tg, g, &gpt2, tl_zeros(tg, TL_I64, TL_DIMS(1, 2)));
     assert_string_equal(tl_error(t), "");
@@ -149,6 +155,9 @@ static void first_weights(void **unused)
                  {m, "self.q.weight", NORMAL, six},
                  {m, "self.v.weight", NORMAL, six},
                  {m, "self.o.weight", NORMAL, 0.25 / sqrt(6)},
+                 {m, "swiglu64.gate.weight", NORMAL, 1 / sqrt(10)},
+                 {m, "swiglu64.down.weight", NORMAL, half * (1 / sqrt(15))},
+                 {m, "self64.o.weight", NORMAL, half * (1 / sqrt(10))},
                  {m, "norm.weight", ONES, 1},
                  {m, "norm.bias", ONES, 0},
                  {l, "embed.weight", NORMAL, six},
