@@ -183,6 +183,8 @@ void tl_choices_free(tl_tape *t);
 const tl_kernel *tl_kernel_for(const tl_choice *c, const tl_call *call);
 /* A kernel of other bits (TL_FAST) that a selection, of c alone, may give to a call; NULL: none. */
 const tl_kernel *tl_choice_fast(const tl_choice *c);
+/* It selects the op's own kernel for every call, so that those around it do nothing. */
+bool tl_choice_is_own(const tl_choice *c);
 /* The dtype by which a node's kernel was selected (kernel.h). */
 tl_dtype tl_node_dtype(const tl_tape *t, const tl_node *n);
 

@@ -149,10 +149,10 @@ static void over_rows(const tl_norm_rows *all, const tl_norm_grad_attrs *a, bool
     const tl_row_table *k = tl_isa_now()->row;
     const size_t size = f64 ? sizeof(double) : sizeof(float);
     const int64_t by_rows = 1 + 8192 / (all->n + 1), by_columns = 1 + 16384 / (all->rows + 1);
-    int64_t block = all->rows, r = 0;
+    int64_t block = all->rows;
     if (tl_parallel_width(all->rows, by_rows) == 1 && tl_parallel_width(all->n, by_columns) == 1)
         block = 16 + BLOCK_BYTES / (all->n * (int64_t)size + 1) / 16 * 16;
-    do { /* once even without rows: what a fold continues has +0 added */
+    for (int64_t r = 0; r < all->rows; r += block) {
         tl_norm_rows part = *all;
         part.rows = block < all->rows - r ? block : all->rows - r;
         part.x = from_row(all->x, r, all->n, size);
@@ -164,8 +164,7 @@ static void over_rows(const tl_norm_rows *all, const tl_norm_grad_attrs *a, bool
             tl_parallel_for(part.rows, by_rows, f64 ? k->norm_grad64 : k->norm_grad32, &part);
         if (a->want_dgamma)
             tl_parallel_for(part.n, by_columns, f64 ? k->norm_fold64 : k->norm_fold32, &part);
-        r += block;
-    } while (r < all->rows);
+    }
 }
 
 /* The row 1 + gamma, in scratch; NULL with an error when out of memory. */

@@ -146,11 +146,8 @@ static void fold_range(void *ctx, int64_t begin, int64_t end, TL_UNUSED int thre
 static void fold_into(const tl_array *x, const tl_array *acc)
 {
     fold_job j = {.v = {*x, *acc}};
-    if (tl_array_count(x) == 0) {
-        for (int64_t i = 0; i < tl_array_count(acc); i++) /* -0 becomes +0 all the same */
-            tl_array_put(acc, i, tl_array_get(acc, i) + 0);
+    if (tl_array_count(x) == 0)
         return;
-    }
     for (int i = 0; i < x->ndim; i++) {
         if (acc->dim[i] == 1)
             j.v[1].stride[i] = 0;

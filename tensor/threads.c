@@ -25,8 +25,8 @@
 
 #include "tensor/environment.h"
 
-/* OpenMP is the user's alone: its function is asked where the process has it. Linking a runtime
- * would bring a second one into processes that have another. */
+/* OpenMP is the user's alone: its function is asked where the process has it when the library is
+ * loaded. Linking a runtime would bring a second one into processes that have another. */
 #if defined(__ELF__)
 extern int omp_in_parallel(void) __attribute__((weak));
 static bool in_region(void) { return omp_in_parallel != NULL && omp_in_parallel(); }
@@ -58,7 +58,7 @@ static bool forked(void)
     return atomic_load_explicit(&in_child, memory_order_relaxed);
 }
 
-/* The cores that this process may run on. */
+/* The cores that the thread which asks first may run on. */
 static long cores(void)
 {
 #if defined(__linux__)

@@ -899,8 +899,20 @@ static void what_is_selected_for_every_op_is_named_by_what_calls_it(void **unuse
         strstr(text, "kernel 'test-explained' is selected for mul around square (tests/"));
 }
 
+/* The op's own kernels inside are not those of the scope around them. */
+static void what_an_inner_scope_shields_is_not_named(void **unused)
+{
+    (void)unused;
+    const int scope = tl_mode_push(t, TL_FAST);
+    tl_mode_push(t, TL_INVARIANT);
+    tl_tensor h = tl_square(t, tl_matmul(t, batch(), weight("w")));
+    assert_int_equal(explain(loss_of(h)), 0);
+    tl_mode_pop(t, scope);
+}
+
 const struct CMUnitTest tl_tests_explain[] = {
     TEST(what_is_selected_for_every_op_is_named_by_what_calls_it),
+    TEST(what_an_inner_scope_shields_is_not_named),
     TEST(strict_refuses_finished_sums_by_other_ways),
     TEST(what_is_strict_can_be_checked),
     TEST(strict_names_the_call),

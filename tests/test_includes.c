@@ -52,7 +52,7 @@ static const struct {
  * (autograd/batch.h), and the pass over a graph that puts replacements into it. */
 static const char sockets[] = " tl_op_add tl_op_fill tl_op_assign tl_op_sum_to "
                               "tl_op_stack_samples tl_op_slice "
-                              "tl_ops_shipped tl_kernel_for tl_choice_fast "
+                              "tl_ops_shipped tl_kernel_for tl_choice_fast tl_choice_is_own "
                               "tl_choice_open tl_choice_follow tl_choices_free tl_probe_numbers "
                               "tl_probes_shipped tl_kernels_shipped tl_observers_shipped "
                               "tl_shipped_replacements tl_graph_replaces tl_batch_infer "

@@ -306,7 +306,7 @@ static void strides_and_broadcasts_are_probed(void **unused)
     for (int i = 0; i < 2 && !registered; i++)
         assert_int_equal(tl_kernel_register(t, &of[i]), TL_OK);
     registered = true;
-    assert_int_equal(tl_kernel_check("mul", TL_F32, "test-flat", line, sizeof line), 2);
+    assert_int_equal(tl_kernel_check("mul", TL_F32, "test-flat", line, sizeof line), 4);
     assert_non_null(strstr(line, "mul F32 on [5, 33], [5, 33]: element"));
     assert_int_equal(tl_kernel_check("mul", TL_F32, "test-dense", line, sizeof line), 0);
 }
@@ -360,6 +360,29 @@ static void a_kernel_registered_in_a_scope_waits_for_its_probe(void **unused)
     tl_mode_pop(t, s);
 }
 
+static tl_status by_element(tl_call *c)
+{
+    for (int64_t i = 0; i < tl_array_count(&c->out[0]); i++)
+        tl_array_put(&c->out[0], i, -tl_array_get(c->in[0], i));
+    return TL_OK;
+}
+
+/* Kernels of one name: each is probed by itself, whichever was there first. */
+static void a_kernel_is_probed_beside_others_of_its_name(void **unused)
+{
+    static const tl_kernel of[] = {
+        {.op = "neg", .name = "test-beside", .dtype = TL_ANY_DTYPE, .run = by_element},
+        {.op = "neg", .name = "test-beside", .dtype = TL_F32, .run = by_element}};
+    static bool registered;
+    (void)unused;
+    for (int i = 0; i < 2 && !registered; i++)
+        assert_int_equal(tl_kernel_register(t, &of[i]), TL_OK);
+    registered = true;
+    const int s = tl_kernel_push(t, "neg", TL_F32, "test-beside");
+    expect_kernel(t, tl_neg(t, tl_scalar(t, TL_F32, 1)), "neg F32 test-beside");
+    tl_mode_pop(t, s);
+}
+
 static tl_status repeated_sum(tl_call *c)
 {
     for (int64_t i = 0; i < tl_array_count(&c->out[0]); i++)
@@ -372,7 +395,7 @@ static tl_status last_stride_alone(tl_call *c)
 {
     const int64_t step = c->in[0]->stride[c->in[0]->ndim - 1];
     for (int64_t i = 0; i < tl_array_count(&c->out[0]); i++)
-        ((float *)c->out[0].data)[i] = -flat(c, 0)[i * step];
+        ((float *)c->out[0].data)[i] = -flat(c, 0)[i * step % tl_array_count(c->in[0])];
     return TL_OK;
 }
 
@@ -385,19 +408,22 @@ static void columns_and_transposes_are_probed(void **unused)
 {
     static const tl_kernel of[] = {
         {.op = "add", .name = "test-repeated", .dtype = TL_F32, .run = repeated_sum, .fits = dense},
-        {.op = "neg", .name = "test-last-stride", .dtype = TL_F32, .run = last_stride_alone}};
+        {.op = "neg", .name = "test-last-stride", .dtype = TL_F32, .run = last_stride_alone},
+        {.op = "neg", .name = "test-by-element", .dtype = TL_F32, .run = by_element}};
     static bool registered;
     char line[512];
     (void)unused;
-    for (int i = 0; i < 2 && !registered; i++)
+    for (int i = 0; i < 3 && !registered; i++)
         assert_int_equal(tl_kernel_register(t, &of[i]), TL_OK);
     registered = true;
-    for (int i = 0; i < 2; i++)
-        assert_true(tl_kernel_check(of[i].op, TL_F32, of[i].name, line, sizeof line) > 0);
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(tl_kernel_check(of[i].op, TL_F32, of[i].name, line, sizeof line) > 0,
+                         i < 2);
 }
 
 const struct CMUnitTest tl_tests_kernels_promise[] = {
     TEST(columns_and_transposes_are_probed),
+    TEST(a_kernel_is_probed_beside_others_of_its_name),
     TEST(a_kernel_registered_in_a_scope_waits_for_its_probe),
     TEST(what_no_probe_has_seen_is_the_library_s),
     TEST(strides_and_broadcasts_are_probed),

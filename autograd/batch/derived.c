@@ -21,9 +21,7 @@
 /* Whether what is selected may bring in kernels of other bits. */
 static bool rounds(const tl_choice *c)
 {
-    const bool own = c != NULL && c->op == NULL && c->dtype == TL_ANY_DTYPE &&
-                     strcmp(c->name, "invariant") == 0; /* whatever is selected around it */
-    return c != NULL && !own && (tl_choice_fast(c) != NULL || rounds(c->outer));
+    return c != NULL && !tl_choice_is_own(c) && (tl_choice_fast(c) != NULL || rounds(c->outer));
 }
 
 static uint64_t mix_call(const tl_node *n)

@@ -235,14 +235,16 @@ static void explain_kernel(report *r, const tl_node *n)
 }
 
 /* Whether kernel k of selection c, which was in force at node i, has been reported: because a node
- * ran it, or because an earlier node has the same selection. */
+ * ran one of its op, or because an earlier node has the same selection. */
 static bool told(const tl_tape *t, const uint32_t *order, uint32_t n, uint32_t i,
                  const tl_choice *c, const tl_kernel *k)
 {
     for (uint32_t at = 0; at < n; at++) {
-        if (t->node[order[at]].kernel == k)
+        const tl_kernel *ran = t->node[order[at]].kernel;
+        if (ran != NULL && ran->mode & TL_FAST && strcmp(ran->op, k->op) == 0)
             return true;
-        for (const tl_choice *b = t->node[order[at]].choice; at < i && b != NULL; b = b->outer)
+        const tl_choice *b = t->node[order[at]].needs_grad ? t->node[order[at]].choice : NULL;
+        for (; at < i && b != NULL; b = b->outer)
             if (b == c)
                 return true;
     }
@@ -255,8 +257,8 @@ static void explain_choices(report *r, const tl_tape *t, const uint32_t *order, 
                             uint32_t i)
 {
     const tl_node *node = &t->node[order[i]];
-    for (const tl_choice *c = node->choice; c != NULL; c = c->outer) {
-        const tl_kernel *k = tl_choice_fast(c);
+    for (const tl_choice *c = node->choice; c != NULL && !tl_choice_is_own(c); c = c->outer) {
+        const tl_kernel *k = node->needs_grad ? tl_choice_fast(c) : NULL;
         if (k != NULL && !told(t, order, n, i, c, k))
             line(r,
                  "kernel '%.60s' is selected for %s around %s (%s:%d) and promises no bits: a "

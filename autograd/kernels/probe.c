@@ -41,14 +41,15 @@ tl_tensor tl_probe_numbers(tl_tape *t, tl_dtype dtype, tl_shape shape, int k, bo
     return x;
 }
 
-/* Exchanges the two dims of an array, not its elements. */
-static void turn(tl_array *a)
+/* Exchanges the two dims of a leaf, not its elements. */
+static void turn(tl_value *v)
 {
-    const tl_array was = *a;
+    const tl_array was = v->a;
     for (int d = 0; d < 2; d++) {
-        a->dim[d] = was.dim[1 - d];
-        a->stride[d] = was.stride[1 - d];
+        v->a.dim[d] = was.dim[1 - d];
+        v->a.stride[d] = was.stride[1 - d];
     }
+    v->plain = false;
 }
 
 /* The probe of pointwise ops without attributes: inputs of one length; one that is spread out or
@@ -72,7 +73,7 @@ static tl_tensor probe_pointwise(tl_tape *t, const tl_op *op, tl_dtype dtype, in
     if (odd_one >= 0 && form == SPREAD)
         in[odd_one] = tl_apply1(TL_AT(t), &tl_op_slice, &odd, &in[odd_one], 1);
     if (odd_one >= 0 && form == TURNED && !tl_is_none(in[odd_one]))
-        turn(&tl_peek(t, in[odd_one])->a);
+        turn(tl_peek(t, in[odd_one]));
     return tl_apply1(TL_AT(t), op, NULL, in, op->n_in);
 }
 

@@ -67,14 +67,17 @@ static bool admitted(const tl_kernel_entry *e)
     return e->k->mode & TL_FAST || e->k == tl_kernel_probed || atomic_load(&e->verdict) == TL_OBEYS;
 }
 
-/* The kernel of the highest level; with `all` whatever a probe says. */
+/* The kernel that is probed, else that of the highest level; with `all` whatever a probe says. */
 static const tl_kernel *find(const char *op, tl_dtype dtype, const char *name, bool all)
 {
     const tl_kernel *best = NULL;
     for (int i = 0; tl_kernel_entry_at(i) != NULL; i++) {
         const tl_kernel_entry *e = tl_kernel_entry_at(i);
-        if (tl_kernel_matches(e->k, op, dtype, name) && (all || admitted(e)) &&
-            (best == NULL || rank(e->k->isa) > rank(best->isa)))
+        if (!tl_kernel_matches(e->k, op, dtype, name) || !(all || admitted(e)))
+            continue;
+        if (!all && e->k == tl_kernel_probed)
+            return e->k;
+        if (best == NULL || rank(e->k->isa) > rank(best->isa))
             best = e->k;
     }
     return best;
@@ -83,6 +86,11 @@ static const tl_kernel *find(const char *op, tl_dtype dtype, const char *name, b
 const tl_kernel *tl_kernel_find(const char *op, tl_dtype dtype, const char *name)
 {
     return find(op, dtype, name, true);
+}
+
+bool tl_choice_is_own(const tl_choice *c)
+{
+    return c->op == NULL && c->dtype == TL_ANY_DTYPE && strcmp(c->name, "invariant") == 0;
 }
 
 const tl_kernel *tl_choice_fast(const tl_choice *c)

@@ -135,7 +135,7 @@ static void read_node(tl_pattern *p, tl_bump *mem, const tl_tape *t, const tl_ru
                 n->op->name, n->n_in, p->n_nodes, TL_PATTERN_NODES, TL_PATTERN_ARGS);
         return;
     }
-    if (size > 0 && n->op->attr == NULL)
+    if (size > 0 && n->op->attr == NULL && c->rule->pattern == NULL) /* in a search */
         tl_fail(err, TL_EUSAGE, "calls %s, whose attributes have no schema (.attr)", n->op->name);
     q.scalar = (signed char *)attrs + size;
     for (int k = 0; k < n->n_in; k++)

@@ -60,7 +60,7 @@ static inline __attribute__((always_inline)) void F(fold_columns)(const int kind
                                                                   int64_t begin, int64_t end,
                                                                   int64_t ahead)
 {
-    for (int64_t i = begin; i < end; i++)
+    for (int64_t i = begin; j->rows > 0 && i < end; i++)
         j->fold[i] += 0;
     for (int64_t r = 0; r < j->rows; r += deep) {
         const int64_t last = r + deep < j->rows ? r + deep : j->rows;

@@ -195,7 +195,8 @@ ref_tensor ref_sum_to(const ref_tensor *x, int ndim, const int64_t *dim, ref_ten
         ref_set(a, j, ref_get(a, j) + ref_get(x, i));
     }
     for (int64_t j = 0; j < ref_numel(&y); j++) {
-        ref_set(a, j, ref_get(a, j) + 0.0); /* 1.6 */
+        if (ref_numel(x) > 0)
+            ref_set(a, j, ref_get(a, j) + 0.0); /* 1.6 */
         ref_set(&y, j, ref_get(a, j));
     }
     ref_free(&own);
