@@ -8,9 +8,9 @@
  *   Errors   The first one sticks to its tape, model or optimizer, with the numbers in it and, of
  *            macros, the caller's file and line: see tl_failed and tl_error. A call that fails
  *            returns its status, or else the zero handle, NULL, NaN, or what its comment says. Any
- *            call may run out of memory (TL_ENOMEM), or be given a stale handle (TL_ESTALE), sizes
- *            that do not fit (TL_ESHAPE), or NULL where something is needed (TL_EDOMAIN, TL_ENAME,
- *            TL_EUSAGE; of an object TL_ENOMEM); comments list what else is to be expected.
+ *            call may run out of memory (TL_ENOMEM), or be given a stale handle (TL_ESTALE), what
+ *            does not fit (TL_ESHAPE, TL_EDTYPE, TL_EDOMAIN, TL_EINDEX), or NULL (TL_EDOMAIN,
+ *            TL_ENAME, TL_EUSAGE; of an object TL_ENOMEM); comments list what else is expected.
  *   Memory   Pointers are borrowed for the time of the call unless a comment says otherwise.
  *            Tensors, text and arrays that come from a tape last until its reset; what comes from
  *            a model lasts as long as the model.

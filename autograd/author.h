@@ -15,9 +15,9 @@ int tl_place_push(tl_at at);
 int tl_share_push(tl_at at, bool shared);
 void tl_place_pop(tl_tape *t, int depth);
 
-/* Declares that the program will not use x again. Its memory is released at once, unless x is made
- * of parameters alone, or a view, gradient, segment or observer may still read it. (An observer
- * that comes later does not see it.) */
+/* Declares that the program will not use x again. Its memory is released at once, unless x is a
+ * leaf or made of parameters alone, or a view, gradient, segment or observer may still read it. (An
+ * observer that comes later does not see it.) */
 #define tl_let_go(t, x) tl_let_go_at(TL_AT(t), x)
 tl_status tl_let_go_at(tl_at at, tl_tensor x);
 
@@ -30,7 +30,7 @@ tl_status tl_tape_need(tl_at at, const char *func, const char *what, bool there,
 #define TL_NEED_AT(at, p) ((p) != NULL ? TL_OK : tl_tape_need(at, __func__, #p, false, 1))
 #define TL_NEED_N_AT(at, p, n) \
     ((p) != NULL && tl_is_count(n) ? TL_OK : tl_tape_need(at, __func__, #p, (p) != NULL, n))
-/* Whether x can be an input now; if not, the error names `who`. */
+/* Whether x is there, neither stale nor consumed; if not, the error names `who`. */
 bool tl_usable(tl_at at, tl_tensor x, const char *who);
 
 /* A buffer with initial contents: fill(ctx, data) writes its row-major elements when it is made,
@@ -76,8 +76,8 @@ uint64_t tl_accumulated(const tl_tape *t); /* changes when one is added to, t's 
 uint64_t tl_programs(const tl_tape *t);    /* a hash of the step's backwards; 0: none; 1: .ragged */
 /* *out (borrowed) becomes that accumulator, made with zeros if there is none; kind "": none is
  * made. A parameter's accumulator has the parameter's shape, whatever `shape` is. TL_ENAME;
- * TL_EUSAGE: call is below 0 or at least 2^30, or it exists in another dtype; TL_ESHAPE: a value
- * made of parameters is known in another shape; TL_ETRACED; TL_ENOMEM. */
+ * TL_EDTYPE: not f32 or f64; TL_EUSAGE: call is below 0 or at least 2^30, or the dtype was another;
+ * TL_ESHAPE: a value made of parameters is known in another shape; TL_ETRACED; TL_ENOMEM. */
 tl_status tl_accumulator_open(tl_tape *t, const char *param, int call, const char *kind,
                               tl_dtype dtype, tl_shape shape, tl_array *out);
 /* The i-th name, as above, for which something waits for tl_accumulate; NULL: no more. */

@@ -47,7 +47,7 @@ tl_status tl_kernel_register_at(tl_at at, const tl_kernel *k);
  * "fast" is the library's fast one, if there is one. The innermost scope that covers a call
  * decides. tl_mode_push(t, TL_FAST) is the scope (NULL, TL_ANY_DTYPE, "fast"). Returns the depth
  * for tl_mode_pop; on an error no scope is opened, and popping that depth does nothing. TL_ENAME:
- * no such kernel at this vector level. TL_EUSAGE: it does not give the contract's bits that it
+ * no such op, or kernel at this level. TL_EUSAGE: it does not give the contract's bits that it
  * declares, or too many scopes are open. */
 #define tl_kernel_push(t, op, dtype, name) tl_kernel_push_at(TL_AT(t), op, dtype, name)
 int tl_kernel_push_at(tl_at at, const char *op, tl_dtype dtype, const char *name);

@@ -27,7 +27,7 @@ typedef enum {
 } tl_init_kind;
 typedef struct {
     tl_init_kind kind;
-    double scale;
+    double scale; /* of uniform and normal ones: above 0 */
 } tl_init;
 
 /* Bytes of a tensor's name, with its NUL. A parameter's limit leaves room for the buffers that an
@@ -70,8 +70,8 @@ int tl_model_freeze(tl_model *m, const char *prefix, bool frozen);
 typedef struct {
     const char *only;
 } tl_part;
-/* tl_save writes them to a safetensors file, whole or not at all, and with them the buffers NAME.x
- * of layers that have a parameter NAME.y: BatchNorm's statistics, but no state of an optimizer or a
+/* tl_save writes them to a safetensors file, whole or not at all, with the float buffers NAME.x of
+ * layers that have a parameter NAME.y: BatchNorm's statistics, but no state of an optimizer or a
  * loader. tl_load reads such a file, which must hold just these: shapes and dtypes must agree; on
  * an error the model is as it was. A state_dict of PyTorch with the same names makes such a file
  * (save_file in safetensors.torch); its BatchNorm's .num_batches_tracked is ignored. */

@@ -80,7 +80,7 @@ typedef struct {
     void (*freed)(void *ctx, tl_tape *t);   /* the tape ends; it can still be read */
 } tl_observer;
 
-/* Attaches o (lives longer than t; in a callback: now or from the next event on), or TL_EUSAGE. */
+/* Attaches o (outlives t; in a callback: now or from the next event on). TL_EUSAGE: attached. */
 tl_status tl_observe(tl_tape *t, const tl_observer *o, void *ctx);
 /* Detaches o without calling freed(); does nothing if it is not attached. */
 void tl_observe_end(tl_tape *t, const tl_observer *o);

@@ -60,8 +60,8 @@ void tl_warnings(bool on);
 /* ---- data in ---- */
 
 /* A tensor with a copy of row-major data. It lasts until the tape's reset, or as long as the model.
- * TL_EDTYPE if data's C type is not how dtype is stored (void * and char * are not checked),
- * TL_ESHAPE if the compiler knows that fewer bytes are there (c_type.h), TL_EUSAGE for NULL. */
+ * TL_EDTYPE if data's C type is not how dtype is stored, TL_ESHAPE if the compiler knows of fewer
+ * bytes (void * and char * are not checked: c_type.h), TL_EDOMAIN: a BOOL of 2, TL_EUSAGE: NULL. */
 #define tl_data(owner, data, dtype, shape) \
     tl_data_at(owner, data, TL_C_DATA(data), dtype, shape, __FILE__, __LINE__)
 /* The same with zeros. */
@@ -144,8 +144,8 @@ tl_status tl_host(tl_tape *t, tl_host_when when, tl_host_fn *f, void *ctx);
  * zero or stale, and on a tape that has failed, they are 0-d and TL_F32, without an error. */
 tl_shape tl_shape_of(tl_tape *t, tl_tensor x);
 tl_dtype tl_dtype_of(tl_tape *t, tl_tensor x);
-/* The strided array behind x, borrowed; false if there is none. Its data is NULL in a trace, or if
- * x was changed in place, or dropped by a backward or segment. */
+/* The strided array behind x, borrowed; false if there is none or t has failed. Its data is NULL in
+ * a trace, or if x was changed in place, or dropped by a backward or segment. */
 bool tl_array_of(tl_tape *t, tl_tensor x, tl_array *out);
 /* The value of a tensor with one element, as a double; NaN, and an error, for any other. */
 #define tl_item(t, x) tl_item_at(TL_AT(t), x)
@@ -156,7 +156,7 @@ tl_status tl_watch_at(tl_at at, tl_tensor x, double *to);
 /* Copies x out, row-major, in its own dtype (a float * must fit it); bytes must be its size. */
 #define tl_keep(t, x, out, bytes) tl_keep_at(TL_AT(t), x, out, TL_C_DATA(out), bytes)
 tl_status tl_keep_at(tl_at at, tl_tensor x, void *out, tl_c_data c, size_t bytes);
-/* Prints x to f, rows and columns aligned. */
+/* Prints x to f, rows and columns aligned; of more than 1000 elements the ends of each dim. */
 #define tl_print(t, f, x) tl_print_at(TL_AT(t), f, x)
 tl_status tl_print_at(tl_at at, FILE *f, tl_tensor x);
 /* SHA-256 of dtype, shape and bytes (all NaNs as one), as 64 hex digits. */
@@ -183,10 +183,10 @@ enum {
     /* bits 16 to 31 belong to observers (observer.h; TL_ANOMALY in gradcheck.h) */
 };
 
-/* Modes are scopes. push adds modes to those in force (TL_EDOMAIN: no such mode) and returns the
- * depth before it; pop returns to a depth, whatever was left open inside; a depth that is not open
- * changes nothing. Pushing TL_INVARIANT alone brings back the contract's own kernels inside TL_FAST
- * or a selection of kernels (tl_kernel_push in kernel.h, which uses the same stack). */
+/* Modes are scopes. push adds modes to those in force (TL_EDOMAIN: no such mode; TL_EUSAGE: 64 are
+ * open) and returns the depth before it; pop returns to a depth, whatever was left open inside; one
+ * that is not open does nothing. TL_INVARIANT alone brings back the contract's own kernels inside
+ * TL_FAST or a selection of kernels (tl_kernel_push in kernel.h, which uses the same stack). */
 int tl_mode_push(tl_tape *t, unsigned mode);
 void tl_mode_pop(tl_tape *t, int depth);
 unsigned tl_mode(const tl_tape *t);
@@ -203,7 +203,7 @@ tl_status tl_require_grad_at(tl_at at, tl_tensor x);
 typedef struct {
     tl_tensor cotangent; /* of y; if absent, 1, and y must have one element */
     bool retain;         /* keep values and saved tensors, so that backward can run again */
-    bool partial;        /* allow parameters that y does not reach */
+    bool partial;        /* allow parameters that y does not reach (else TL_ENOGRAD) */
     bool ragged;         /* allow another program than in earlier micro-batches of the step (other
                           * ops, fewer calls of tl_backward) and, under TL_STRICT, that of a call
                           * before once more. Sums continue by call number: the calls of all

@@ -21,7 +21,7 @@ tl_kv_cache tl_kv_cache_new(tl_model *m, tl_dtype dtype, int64_t layers, int64_t
                 layers, b, kv_heads, capacity, d);
     c.k = fits ? tl_zeros(m, dtype, s) : TL_NONE;
     c.v = tl_is_none(c.k) ? TL_NONE : tl_zeros(m, dtype, s);
-    return c;
+    return tl_is_none(c.v) ? (tl_kv_cache){0} : c;
 }
 
 /* Checks that the cache, if there is one, has room for s further columns. */

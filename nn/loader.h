@@ -42,8 +42,8 @@ typedef struct {
 #define tl_samples(dtype, shape, data) tl_samples_as(dtype, shape, data, TL_C_DATA(data))
 tl_array tl_samples_as(tl_dtype dtype, tl_shape shape, const void *data, tl_c_data c);
 /* A loader of n arrays over the tape's model; call it once for each name. On an error, which goes
- * to t, it is all zeros. TL_ESHAPE: arrays of different lengths; TL_EDTYPE: data of a C type that
- * does not fit; TL_EUSAGE: no data or dims; TL_EDOMAIN: n, no .batch, no samples, fewer than a
+ * to t, it is all zeros. TL_ESHAPE: different lengths, too few bytes; TL_EDTYPE: data of a C type
+ * that does not fit; TL_EUSAGE: no data or dims; TL_EDOMAIN: n, no .batch, no samples, fewer than a
  * batch with .drop_last; TL_ENAME: a name of more than 180 bytes. */
 #define tl_loader_new(t, name, arrays, n, ...) \
     tl_loader_new_at(TL_AT(t), name, arrays, n, TL_MAKE(tl_loader_options){__VA_ARGS__})

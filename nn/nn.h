@@ -171,15 +171,15 @@ typedef struct {
      * of the tokens. Its own results mean nothing: let its targets be ignored. With a cache, start
      * is at most the columns so far. */
     tl_tensor start, end;
-    /* x goes behind its n columns; tl_llama and tl_gpt2 then move n on. Needs TL_NO_GRAD. */
+    /* Without `at`, x goes behind its n columns, and models then move n on. Needs TL_NO_GRAD. */
     tl_kv_cache *cache;
-    /* With a cache, i64 (b): x is one column, written to column at[i] of sample i, its last. */
+    /* With a cache, i64 (b): x is one column, written to at[i] of sample i, its last (no `end`). */
     tl_tensor at;
 } tl_columns;
 
 typedef struct {
     int64_t heads, kv_heads;     /* kv_heads 0: as many as heads */
-    int64_t max_positions;       /* most rows of the rotary table; 0: the length of x */
+    int64_t max_positions;       /* most rows of the rotary table; 0: any number */
     double rope_base, out_scale; /* 0: 10000, 1; out_scale as in tl_mlp_swiglu_options */
     tl_rotary_scaling scaling;   /* of rotary frequencies; factor 0: none */
     tl_rotary_pairing pairing;   /* 0: interleaved, as in RoFormer; see tl_llama_config */
@@ -198,7 +198,7 @@ tl_tensor tl_self_attention_at(tl_at at, tl_model *m, const char *name, tl_tenso
 
 /* What a decoder can be told about a batch besides its ids. All fields may be absent. */
 typedef struct {
-    tl_columns columns; /* padding and decoding; the model advances the cache's n */
+    tl_columns columns; /* padding and decoding; without `at` the cache's n moves on */
     /* For dropout, i64: the number of sample 0 (0-d; the others follow), or of each sample (b). Use
      * numbers that grow from step to step, so that each step has fresh draws. */
     tl_tensor sample;
@@ -209,7 +209,7 @@ typedef struct {
 typedef struct {
     int64_t vocab, width, layers, heads; /* these and hidden must be given */
     int64_t hidden;                  /* width of the MLP; in the paper 8/3 of width, rounded up */
-    int64_t kv_heads, max_positions; /* 0: heads; the length of ids */
+    int64_t kv_heads, max_positions; /* 0: heads; any number */
     double rope_base, eps;           /* 0: 10000, 1e-5 */
     tl_rotary_pairing pairing; /* 0: interleaved, the paper's; Hugging Face's files need half */
     bool tied;                 /* the output projection is the embedding */
@@ -227,7 +227,7 @@ tl_kv_cache tl_llama_cache(tl_model *m, const tl_llama_config *c, int64_t b, int
 
 typedef struct {
     int64_t vocab, width, layers, heads, hidden; /* hidden 0: 4*width */
-    int64_t max_positions;                       /* 0, with a pairing: the length of ids */
+    int64_t max_positions;                       /* 0, with a pairing: any number */
     double eps, dropout; /* 0: 1e-5, none; after embedding, attention and MLP; needs .sample */
     tl_dtype dtype;      /* of the parameters and activations; default: TL_F32 */
     tl_rotary_pairing pairing; /* 0: learned positions, as in the paper; else rotary (base 10000) */
@@ -264,10 +264,10 @@ typedef struct {
     tl_schedule schedule;
     int part, parts; /* parts > 0: updates only part 0 <= part < parts of the parameters */
 } tl_opt_options;
-/* An optimizer of all parameters that are not frozen: f32, f64, and f16 and bf16 by f32 masters.
- * Its state is kept in m, which it borrows, from the first step on, in buffers that start at zero
- * (adamw.m.NAME, adamw.v.NAME, sgd.b.NAME); tl_step is TL_EUSAGE if two that live would share one,
- * TL_EDOMAIN if a number makes no sense (an lr of 0). NULL: no memory, no model. NUMERICS 12.10. */
+/* An optimizer of all parameters that are not frozen: f32, f64, and f16 and bf16 by f32 masters
+ * (master.NAME). Its state is kept in m, which it holds, from the first step on, in buffers that
+ * start at zero (adamw.m.NAME, adamw.v.NAME, sgd.b.NAME). tl_step: TL_EUSAGE if two that live would
+ * share one, TL_EDOMAIN for an lr of 0 and the like. NULL: no memory or model. NUMERICS 12.10. */
 #define TL_OPT(make, m, ...) make(m, TL_MAKE(tl_opt_options){__VA_ARGS__}, __FILE__, __LINE__)
 #define tl_sgd_new(m, ...) TL_OPT(tl_sgd_new_at, m, __VA_ARGS__)
 #define tl_adam_new(m, ...) TL_OPT(tl_adam_new_at, m, __VA_ARGS__)
@@ -280,8 +280,8 @@ tl_opt *tl_adamw_new_at(tl_model *m, tl_opt_options o, const char *file, int lin
  * lr_scale, and this weight decay. The last match wins; if none matches, tl_step is TL_ENAME. */
 tl_status tl_opt_group(tl_opt *o, const char *pattern, double lr_scale, double weight_decay);
 
-/* One update with the tape's gradients; TL_EUSAGE, on t, without any. It consumes all, those of
- * frozen parameters, too: one backward serves one optimizer. */
+/* One update with the tape's gradients; TL_EUSAGE, on t, without any or under TL_ANOMALY. It
+ * consumes all, those of frozen parameters, too: one backward serves one optimizer. */
 #define tl_step(opt, t) tl_step_at(opt, TL_AT(t))
 tl_status tl_step_at(tl_opt *o, tl_at at);
 int64_t tl_opt_steps(const tl_opt *o);         /* updates made */
@@ -291,7 +291,7 @@ double tl_opt_grad_norm(const tl_opt *o); /* of the last update, unclipped; NaN 
 
 /* ---- checkpoints ----
  *
- * A checkpoint is one safetensors file, written whole or not at all: parameters (not which are
+ * A checkpoint is one safetensors file, written whole or not at all: parameters (not: which are
  * frozen), buffers (with the optimizer's state), steps made, a rate that was set, the model's seed,
  * and notes. What options opt had it does not say: give the same. opt may be NULL; several save a
  * file each, and do not step before each has loaded its own (TL_EUSAGE). Errors go to m or t.

@@ -41,7 +41,7 @@
  *   concat(xs, n, dim)                n tensors joined along a dim
  *   stack(xs, n, dim)                 n tensors of one shape along a new dim
  *   split(x, size, dim, out, n)       sets out[0 .. n) to views of x: pieces of `size` along a dim
- *   chunk(x, n, dim, out)             the same with pieces of ceil(length/n): n of them
+ *   chunk(x, n, dim, out)             the same with pieces of ceil(length/n), which must make n
  *   split_sizes(x, sizes, n, dim, out)  the same with these sizes; n is the number of pieces
  *   slice_grad(dy, size, dim, start, step)  zeros, with dy where slice took its elements from
  *
@@ -56,7 +56,7 @@
  *   sort(x, dim, descending, ids)     x in that order; sets *ids to the indices, unless ids is NULL
  *   topk(x, k, dim, smallest, ids)    the first k in descending (smallest: ascending) order
  *   sum_to(x, shape, acc)             x summed down to a shape that broadcasts to x's, and added in
- *                                     place to acc, f64 and of that shape, unless acc is TL_NONE
+ *                                     place to acc, f64 (f32 for an x of that shape), or TL_NONE
  *
  * Products.
  *   matmul(a, b)                      (..., m, k) @ (..., k, n), batches broadcast; 1-d as in numpy
@@ -64,7 +64,7 @@
  *   matmul_to(a, b, dtype)            matmul, summed in the compute type and rounded once, to dtype
  *   mm(a, b) bmm(a, b)                (m, k) @ (k, n); (b, m, k) @ (b, k, n)
  *   addmm(c, a, b, beta, alpha)       beta*c + alpha*(a @ b), a and b 2-d; c broadcasts to (m, n).
- *                                     With beta = 0, c is ignored, even NaN, and has no gradient
+ *                                     With beta = 0, c's numbers are ignored; it has no gradient
  *
  * Windows. Options follow, as .name = value.
  *   conv2d(x, w)                      x (n, c, h, w), w (o, c/groups, kh, kw) -> (n, o, oh, ow)
@@ -91,7 +91,7 @@
  *   rotary(x, r1, r2, pairing)        r1*x + r2*R(x)
  *   rotary_turned(x, r1, r2, pairing) the conjugate: r1*x - R(r2*x)
  *   rotary_(x, r1, r2, pairing)       rotary in place, also on a view: consumes x, returns its new
- *                                     handle. TL_EINPLACE if a table needs a gradient
+ *                                     handle. TL_EINPLACE: a table, or a leaf x, takes a gradient
  *   rotary_halves(x1, x2, c, s, conjugate, y2)  on separate halves (..., h): y1 = c*x1 - s*x2 and
  *                                     *y2 = c*x2 + s*x1; the conjugate has -s for s
  *   rotary_ids(x, r1, r2, ids, seq, pairing)  with rows of full tables (positions, d), looked up by
@@ -306,7 +306,7 @@ typedef struct {
     tl_tensor bias;                             /* (o), or none */
 } tl_conv_options;
 typedef struct {
-    int64_t kernel[2], stride[2], padding[2], dilation[2]; /* stride 0: the kernel; dilation 0: 1 */
+    int64_t kernel[2] /* needed */, stride[2] /* 0: kernel */, padding[2], dilation[2] /* 0: 1 */;
 } tl_pool_options;
 #define TL_POOL(...)    TL_MAKE(tl_pool_options){__VA_ARGS__}
 #define TL_ENTROPY(...) TL_MAKE(tl_cross_entropy_options){.reduction = __VA_ARGS__}
@@ -477,7 +477,7 @@ tl_tensor tl_causal_mask_at(tl_at at, int64_t queries, int64_t keys, tl_attentio
 
 typedef struct {
     double p;
-    const char *stream; /* a different name for each place in the program that draws */
+    const char *stream; /* needed: another name for each place in the program that draws */
     tl_tensor sample;   /* i64: number of row 0 (0-d) or of each (b); absent: steps draw alike */
     tl_tensor start;    /* i64 (b): row i of x (b, s, ...) is padding, set to 0, before start[i] */
 } tl_dropout_options;

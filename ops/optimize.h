@@ -24,7 +24,7 @@ tl_tensor tl_sgd_update_at(tl_at at, tl_tensor p, tl_tensor g, tl_tensor b, tl_t
 tl_tensor tl_store_at(tl_at at, tl_tensor p, tl_tensor x);
 /* Sets w, the f32 master of a half p, in place to p if p is not w rounded (after a load, say). */
 tl_tensor tl_master_at(tl_at at, tl_tensor w, tl_tensor p);
-/* in: p, g, m, v, lr, clip, c1, c2. Changes p, m and v in place. */
+/* in: p, g, m, v, lr, clip factor, c1, c2 = 1/(1 - beta^step). Changes p, m and v in place. */
 tl_tensor tl_adamw_update_at(tl_at at, const tl_tensor in[8], tl_adamw_attrs a);
 TL_END
 #endif

@@ -14,7 +14,7 @@ tl_status tl_shape_check(const tl_shape *s, tl_dtype d, tl_err *err);
 /* The shape that a and b broadcast to, aligned at the last dim; TL_ESHAPE with both shapes. */
 tl_status tl_shape_broadcast(tl_shape *out, const tl_array *a, const tl_array *b, tl_err *err);
 /* TL_EDTYPE if c.type is known and the dtype is stored as another (F16 and BF16 as unsigned short,
- * BOOL as bool or unsigned char, I64 as 64-bit integers); TL_ESHAPE if c.bytes are too few. */
+ * BOOL as bool or unsigned char, I64 as 64-bit integers); TL_ESHAPE: c.bytes are too few then. */
 tl_status tl_c_data_check(tl_c_data c, tl_dtype dtype, size_t bytes, tl_err *err);
 void tl_array_set_contiguous(tl_array *a); /* strides from dims */
 /* A view of a with shape s, to which zero strides broadcast it. */

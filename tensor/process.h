@@ -8,7 +8,7 @@
 TL_BEGIN
 
 /* Threads for kernels; they change no bit. At most 256 (more counts as 256); 0 or less: one per
- * core. Default: TL_THREADS in the environment, else 0. Set them while no other thread computes. */
+ * core. Default: TL_THREADS in the environment, 0 to 256. Set them while no other thread works. */
 void tl_threads_set(int n);
 int tl_threads(void);
 

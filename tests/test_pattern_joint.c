@@ -365,6 +365,7 @@ static void gradient_of_v(changes c, bool traced, char said[512])
                          : NULL;
     if (traced) {
         assert_int_equal(tl_graph_replaced(g, "joint_one_side"), c.layers);
+        assert_int_equal(tl_graph_replaced(g, NULL), 0);
         assert_int_equal(tl_graph_run(g, &in, 1, &out, 1), TL_OK);
     } else
         derived_after_matches(t, &in, 1, &out, 1, &c);

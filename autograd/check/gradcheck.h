@@ -17,12 +17,12 @@
 TL_BEGIN
 
 /* A mode: the first op that makes a NaN or an infinity from finite inputs is an error (TL_EDOMAIN)
- * with its place; in backward, with that of the op whose gradient it is. */
+ * with its place; in backward, with that of the op whose gradient it is. It ends before tl_step. */
 enum { TL_ANOMALY = 1u << 16 };
 
 typedef enum {
     TL_RIGHT,             /* every element compared agrees */
-    TL_WRONG,             /* numeric and analytic differ by more than errors, or a call failed */
+    TL_WRONG,             /* numeric and analytic differ by more than errors, or f has failed */
     TL_KINK,              /* f bends here or nearby: numeric is the mean of both sides' slopes */
     TL_PRECISION_LIMITED, /* roundings hide it, or the numeric side is too uncertain */
     TL_NO_SIGNAL          /* nothing to compare: no gradient, or zero on both sides everywhere */
@@ -75,7 +75,7 @@ typedef struct {
 
 /* Checks the gradients of f by every floating input and every parameter of the tape's model that f
  * uses. in: tensors of the model or the tape, whose values stay. Any verdict but TL_RIGHT is also
- * an error on the tape (TL_ENOGRAD, or that of a call in f) with the report's text. */
+ * an error on the tape (TL_ENOGRAD, or what has stopped the check) with the report's text. */
 #define tl_gradcheck(t, f, ...) /* in, n, ctx */ \
     tl_gradcheck_at(TL_AT(t), f, __VA_ARGS__, TL_MAKE(tl_gradcheck_options){0}, NULL)
 #define tl_gradcheck_with(t, f, in, n, ctx, report, ...) \

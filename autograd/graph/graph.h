@@ -61,11 +61,11 @@ tl_graph *tl_trace_at(tl_at at, tl_program *f, const tl_tensor *in, int n_in, in
                       tl_graph_options o);
 
 /* Runs the graph on in, of the traced shapes and dtypes, on the graph's tape or its model; gives
- * n_out values of that tape. They carry no gradient. TL_ENOGRAD if an output needs one and the
- * graph does not hold its backward: tl_detach it in the program, or run under TL_NO_GRAD. Nothing
- * has run after TL_ESHAPE or TL_EDTYPE for other inputs, TL_EUSAGE for a run inside a run of g, or
- * TL_ESTALE; a run that fails half way (an op without memory) has made the optimizer steps before
- * that, as a call would. On an error every out[i] is the zero handle. */
+ * n_out values of that tape. They carry no gradient. TL_ENOGRAD if one needs a gradient, or an
+ * input does, and the graph does not hold its backward: tl_detach it, or run under TL_NO_GRAD.
+ * Nothing has run after TL_ESHAPE, TL_EDTYPE, TL_EUSAGE (other inputs or settings than were traced;
+ * inside a run of g) or TL_ESTALE; a run that fails half way (no memory) has made the optimizer
+ * steps before that, as a call would. On an error every out[i] is the zero handle. */
 #define tl_graph_run(g, ...) /* in, n_in, out, n_out */ \
     tl_graph_run_at(__FILE__, __LINE__, g, __VA_ARGS__)
 tl_status tl_graph_run_at(const char *file, int line, tl_graph *g, const tl_tensor *in, int n_in,

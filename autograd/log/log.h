@@ -16,8 +16,8 @@
  * where the two part. Results that the graph fused, merged or replaced have no record.
  *
  * Not logged: views (they have no bytes of their own), ops that no backward and no tl_log_reached
- * covers, values changed in place before backward, graphs of several optimizer steps. Logging
- * changes no bit of the run. */
+ * covers, values changed in place before backward. A run of a graph of several steps, or of one
+ * with .put_off, stops the log (TL_EUSAGE). Logging changes no bit of the run. */
 #ifndef TL_LOG_H
 #define TL_LOG_H
 

@@ -28,7 +28,7 @@ static void count_in(tl_graph *g, tl_remark **list, const tl_rule *r, const char
 
 int tl_graph_replaced(const tl_graph *g, const char *name)
 {
-    for (const tl_remark *l = tl_lives(g) ? g->made : NULL; l != NULL; l = l->next)
+    for (const tl_remark *l = tl_lives(g) && name != NULL ? g->made : NULL; l != NULL; l = l->next)
         if (strcmp(l->rule->o.name, name) == 0)
             return l->times;
     return 0;

@@ -23,9 +23,9 @@ typedef struct tl_arrays tl_arrays;
 
 typedef struct {
     tl_dtype as;   /* a float dtype that all numbers are rounded to; default: as above */
-    bool map;      /* map the file: elements that lie there as the host has them are read when they
-                    * are touched. If another process cuts the file short, this one ends */
-    uint64_t most; /* limit of bytes for arrays besides the file's; beyond: TL_EFORMAT; 0: none */
+    bool map;      /* map it (no CSV): elements that lie there as the host has them are read when
+                    * touched. If another process cuts the file short, this one ends */
+    uint64_t most; /* limit of bytes for arrays besides the file's; beyond: TL_EFORMAT; 0: any */
 } tl_arrays_options;
 
 /* Opens a file into *out, for tl_arrays_close; NULL on failure. TL_EFORMAT with the path and the

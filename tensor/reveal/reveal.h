@@ -4,9 +4,9 @@
  * alone. One term is made huge, a second one its negative, and all others a small unit. Units that
  * meet the huge value before its negative does are swallowed, so the result counts the other units,
  * and n minus that count is the number of terms under the addition in which the two meet. These
- * numbers for all pairs determine the tree. A left fold or a balanced tree takes about n calls, and
- * no order takes more than n^2/2. Several values that are added with one rounding (by fused
- * instructions, which drop what is too small) become one node.
+ * numbers for all pairs determine the tree. A left fold takes about n calls, a balanced tree
+ * log2(n) * n/2, none more than n^2/2 (and 64 to check it). Several values that are added with one
+ * rounding (by fused instructions, which drop what is too small) become one node.
  *
  * Source: Xie, Gao, Xue 2024, "FPRev: Revealing the Order of Floating-Point Summation" (the idea).
  */
@@ -21,7 +21,7 @@ TL_BEGIN
  * the scale of its terms; a mean must be multiplied by its count first. */
 typedef double tl_sum_fn(void *ctx, int64_t n, const void *x);
 
-/* Sets *order, which the caller frees, to the order in which sum adds n >= 1 terms of a float
+/* Sets *order, for tl_order_free, to the order in which sum adds n >= 1 terms of a float
  * dtype. It works for accumulators up to f64 and long double, and for f16 up to f32. A result that
  * is rounded to bf16 can count at most 256 terms, one rounded to f16 at most 2048. TL_EDTYPE: not a
  * float. TL_EDOMAIN: n < 1, or no tree explains what sum returns (it overflows, does not round,
