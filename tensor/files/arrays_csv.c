@@ -118,7 +118,7 @@ tl_status tl_csv_read(tl_arrays *f, const char *p, size_t size)
     p = names ? s : p;
     if (p >= end)
         return tl_arrays_bad(f, f->size == 0 ? "is empty"
-                                : strchr(f->bytes, '"') != NULL
+                                : memchr(f->bytes, '"', f->size) != NULL
                                     ? "no rows of numbers; perhaps a quote is not closed"
                                     : "no rows of numbers");
     TL_TRY(rows(f, p, end, 1 + names, columns, NULL, &n));
