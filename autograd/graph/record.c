@@ -43,11 +43,11 @@ tl_status tl_graph_keys_end(tl_graph *g)
     if (l == NULL)
         return TL_OK;
     if (l->updates > 1)
-        tl_log_stop(l, TL_EUSAGE,
-                    "a graph of %d optimizer steps cannot be logged, only of one or none",
-                    l->updates);
+        tl_fail(&l->failure, TL_EUSAGE,
+                "a graph of %d optimizer steps cannot be logged, only of one or none", l->updates);
     if (g->tracing->put_off)
-        tl_log_stop(l, TL_EUSAGE, "a graph whose backward puts gradients off cannot be logged");
+        tl_fail(&l->failure, TL_EUSAGE,
+                "a graph whose backward puts gradients off cannot be logged");
     tl_log_keys_in(g->t, -1);
     tl_log_number_update(g->t);
     tl_log_keys_out(g->t);
@@ -80,11 +80,11 @@ static tl_log_entry *entry_for(tl_graph *g, const tl_log_entry *like, bool *made
     tl_log_entry *e = tl_log_entry_get(l, key_now(g, like->key), made);
     if (e == NULL || !*made)
         return e;
-    uint64_t *in = tl_bump_get(&l->bump, (size_t)(like->n_in + 1) * sizeof *in);
-    for (int k = 0; in != NULL && k < like->n_in; k++)
-        in[k] = key_now(g, like->in[k]);
+    uint64_t *in = tl_log_room(l, (size_t)like->n_in, sizeof *in);
     if (in == NULL)
-        return tl_log_stop(l, TL_ENOMEM, "no memory for the log of %d inputs", like->n_in), NULL;
+        return NULL;
+    for (int k = 0; k < like->n_in; k++)
+        in[k] = key_now(g, like->in[k]);
     const uint64_t key = e->key;
     *e = *like;
     e->key = key;
@@ -99,7 +99,8 @@ static void take_copy(tl_graph *g, const tl_log_entry *e, const tl_array *a)
     tl_array copy;
     tl_storage *st = tl_graph_copy(g, a, &copy);
     if (st == NULL)
-        tl_log_stop(tl_log_of(g->user), TL_ENOMEM, "no memory to log %zu bytes", tl_array_room(a));
+        tl_fail(&tl_log_of(g->user)->failure, TL_ENOMEM, "no memory to log %zu bytes",
+                tl_array_room(a));
     else
         tl_log_take(tl_log_of(g->user), e, &copy, st);
     tl_storage_release(st);
@@ -145,12 +146,11 @@ void tl_graph_log_begin(tl_graph *g, const tl_tensor *in)
     tl_run_log *l = tl_log_of(g->user);
     const tl_run_log *k = keys_of(g);
     if (tl_graph_keys_missing(g))
-        tl_log_stop(
-            l, TL_EUSAGE,
-            "the graph traced at %.200s:%d was traced before tl_log_open: open the log first",
-            g->file, g->line);
+        tl_fail(&l->failure, TL_EUSAGE,
+                "the graph traced at %.200s:%d was traced before tl_log_open: open the log first",
+                g->file, g->line);
     if (k != NULL && k->failure.status != TL_OK)
-        tl_log_stop(l, k->failure.status, "%s", k->failure.message);
+        tl_fail(&l->failure, k->failure.status, "%s", k->failure.message);
     if (k == NULL || l->failure.status != TL_OK || k->n == 0)
         return;
     l->compiled = true;

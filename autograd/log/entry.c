@@ -20,7 +20,7 @@ tl_log_entry *tl_log_entry_get(tl_run_log *l, uint64_t key, bool *made)
         return &l->entry[*found];
     if (!tl_grow(&l->entry, &l->cap, (int)l->n, sizeof *l->entry) ||
         !tl_key_map_put(&l->at, key, l->n))
-        return tl_log_stop(l, TL_ENOMEM, "no memory for the log of %u results", l->n), NULL;
+        return tl_fail(&l->failure, TL_ENOMEM, "no memory for the log of %u results", l->n), NULL;
     *made = true;
     l->entry[l->n] =
         (tl_log_entry){.key = key, .use = -1, .op = "", .name = "", .attrs = "", .alike = true};
@@ -29,17 +29,15 @@ tl_log_entry *tl_log_entry_get(tl_run_log *l, uint64_t key, bool *made)
 
 const char *tl_log_text(tl_run_log *l, const char *s)
 {
-    size_t n = strlen(s) + 1;
-    char *copy = n > 1 ? tl_bump_get(&l->bump, n) : NULL;
-    if (n > 1 && copy == NULL)
-        tl_log_stop(l, TL_ENOMEM, "no memory for a text of %zu bytes", n);
+    const size_t n = strlen(s) + 1;
+    char *copy = n > 1 ? tl_log_room(l, n, 1) : NULL;
     return copy != NULL ? memcpy(copy, s, n) : "";
 }
 
 void tl_log_take(tl_run_log *l, const tl_log_entry *e, const tl_array *a, tl_storage *st)
 {
     if (!tl_grow(&l->job, &l->cap_jobs, l->n_jobs, sizeof *l->job)) {
-        tl_log_stop(l, TL_ENOMEM, "no memory for the log of %d values", l->n_jobs);
+        tl_fail(&l->failure, TL_ENOMEM, "no memory for the log of %d values", l->n_jobs);
         return;
     }
     tl_storage_retain(st);
@@ -85,8 +83,8 @@ static void keep_part(tl_run_log *l, tl_log_entry *e, const tl_array *a)
         e->kept_bytes = 0;
     unsigned char *grown = tl_realloc(e->kept, e->kept_bytes + bytes + 1);
     if (grown == NULL) {
-        tl_log_stop(l, TL_ENOMEM, "no memory to keep %zu bytes of step %lld", e->kept_bytes + bytes,
-                    (long long)l->step);
+        tl_fail(&l->failure, TL_ENOMEM, "no memory to keep %zu bytes of step %lld",
+                e->kept_bytes + bytes, (long long)l->step);
         return;
     }
     tl_shape s = tl_array_shape(a);
@@ -101,21 +99,17 @@ static void keep_part(tl_run_log *l, tl_log_entry *e, const tl_array *a)
 static void make_room(tl_run_log *l, tl_log_entry *e, const tl_array *a)
 {
     if ((e->parts & (e->parts - 1)) == 0) { /* rows have room for 1, 2, 4, ... parts */
-        int64_t *rows = tl_bump_get(&l->bump, (size_t)(2 * e->parts + 1) * sizeof *rows);
-        if (rows == NULL) {
-            tl_log_stop(l, TL_ENOMEM, "no memory for the log of %d parts", e->parts);
+        int64_t *rows = tl_log_room(l, (size_t)(2 * e->parts + 1), sizeof *rows);
+        if (rows == NULL)
             return;
-        }
         if (e->parts > 0)
             memcpy(rows, e->rows, (size_t)e->parts * sizeof *rows);
         e->rows = rows;
     }
     if (e->all == NULL) {
-        void *room = tl_bump_get(&l->bump, TL_FINGERPRINT_ROOM);
-        if (room == NULL) {
-            tl_log_stop(l, TL_ENOMEM, "no memory for the log of %u results", l->n);
+        void *room = tl_log_room(l, 1, TL_FINGERPRINT_ROOM);
+        if (room == NULL)
             return;
-        }
         e->all = tl_fingerprint_begin(room);
     }
     e->rows[e->parts] = a->ndim > 0 ? a->dim[0] : 1;
@@ -185,11 +179,9 @@ static tl_log_entry *describe(tl_tape *t, uint64_t key, const tl_node *n, int j)
     const char *name = tl_log_mark_of(t, n->out + (uint32_t)j).name;
     e->name = tl_log_text(l, name != NULL ? name : "");
     e->n_in = n->n_in;
-    uint64_t *in = tl_bump_get(&l->bump, (size_t)(n->n_in + 1) * sizeof *in);
+    uint64_t *in = tl_log_room(l, (size_t)n->n_in, sizeof *in);
     for (int k = 0; in != NULL && k < n->n_in; k++)
         in[k] = tl_log_key_of(t, n->in[k]);
-    if (in == NULL)
-        tl_log_stop(l, TL_ENOMEM, "no memory for the log of %d inputs", n->n_in);
     e->in = in;
     return e;
 }
@@ -248,8 +240,7 @@ void tl_log_node(tl_tape *t, const tl_node *n, uint64_t key, bool logged)
         const char *name = j == 0 && tl_node_mutates(n) ? name_in_model(t, n->in[n->op->mutates])
                                                         : NULL;
         if (name != NULL && tl_log_key_unpack(key).pass == TL_KEY_UPDATE) {
-            if (strcmp(e->name, name) != 0)
-                e->name = tl_log_text(tl_log_of(t), name);
+            e->name = tl_log_text(tl_log_of(t), name);
             e->update = true;
         }
     }

@@ -102,8 +102,8 @@ typedef struct {
 
 /* ---- marks.c: a tape's log, and its marks of the tape's values ---- */
 
-/* Records what stops the log, once. */
-void tl_log_stop(tl_run_log *l, tl_status s, const char *fmt, ...) TL_PRINTF(3, 4);
+/* n zeroed elements in memory of the step; NULL without memory, where the log stops. */
+void *tl_log_room(tl_run_log *l, size_t n, size_t size);
 /* The step is logged with all its results, and not only with the 0-d ones. */
 bool tl_log_full(const tl_run_log *l);
 /* The step is logged with results of that many dims. */

@@ -154,8 +154,8 @@ tl_status tl_log_close_at(tl_at at)
     if (l == NULL || l->of_trace)
         return TL_OK;
     if (fclose(l->f) != 0)
-        tl_log_stop(l, TL_EIO, "%.300s: cannot be written to its end: %s", l->path,
-                    strerror(errno));
+        tl_fail(&l->failure, TL_EIO, "%.300s: cannot be written to its end: %s", l->path,
+                strerror(errno));
     l->f = NULL;
     tl_err e = l->failure;
     tl_log_free(l);

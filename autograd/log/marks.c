@@ -51,12 +51,12 @@ char *tl_log_key_text(char *buf, uint64_t key)
 
 /* ---- on the tape ---- */
 
-void tl_log_stop(tl_run_log *l, tl_status s, const char *fmt, ...)
+void *tl_log_room(tl_run_log *l, size_t n, size_t size)
 {
-    va_list ap;
-    va_start(ap, fmt);
-    tl_vfail(&l->failure, s, fmt, ap);
-    va_end(ap);
+    void *p = tl_bump_get(&l->bump, n * size);
+    if (p == NULL)
+        tl_fail(&l->failure, TL_ENOMEM, "no memory for the log of %u results", l->n);
+    return p;
 }
 
 bool tl_log_full(const tl_run_log *l)
@@ -201,14 +201,14 @@ void tl_log_set_key(tl_tape *t, tl_tensor x, uint64_t key)
     tl_log_side *s = side_of(t);
     if (x.owner != t->values.owner) {
         if (!tl_key_map_put(&s->log->other_key, other(x), key))
-            tl_log_stop(s->log, TL_ENOMEM, "no memory for the log of the model's tensors");
+            tl_fail(&s->log->failure, TL_ENOMEM, "no memory for the log of the model's tensors");
         return;
     }
     tl_log_mark *m = mark_in(s, t, x.index);
     if (m != NULL)
         m->now = key;
     else
-        tl_log_stop(s->log, TL_ENOMEM, "no memory for the log of value %u", x.index);
+        tl_fail(&s->log->failure, TL_ENOMEM, "no memory for the log of value %u", x.index);
 }
 
 void tl_log_forget_keys(tl_tape *t)

@@ -28,7 +28,7 @@ static uint64_t number(tl_tape *t, const uint32_t *order, uint32_t n, int pass, 
     for (uint32_t i = 0; i < n && !stopped(l); i++) {
         const tl_node *node = &t->node[order[i]];
         if (k.at + (uint32_t)node->n_in >= TL_KEY_AT_MAX)
-            tl_log_stop(l, TL_ENOMEM, "no room to log %u ops", n);
+            tl_fail(&l->failure, TL_ENOMEM, "no room to log %u ops", n);
         for (int j = 0; j < node->n_in; j++) {
             const tl_tensor x = tl_log_resolve(t, node->in[j]);
             if (tl_log_key_of(t, x) == 0 && !changes(node, j) && tl_peek(t, x) != NULL) {
@@ -57,11 +57,11 @@ int tl_log_pass_of(tl_tape *t, uint64_t program)
             return i;
         }
     if (l->n_passes == TL_KEY_UPDATE)
-        return tl_log_stop(l, TL_EUSAGE, "more than %d backwards of different programs in one step",
-                           TL_KEY_UPDATE),
+        return tl_fail(&l->failure, TL_EUSAGE,
+                       "more than %d backwards of different programs in one step", TL_KEY_UPDATE),
                -1;
     if (!tl_grow(&l->pass, &l->cap_passes, l->n_passes, sizeof *l->pass))
-        return tl_log_stop(l, TL_ENOMEM, "no memory for the log"), -1;
+        return tl_fail(&l->failure, TL_ENOMEM, "no memory for the log"), -1;
     l->pass[l->n_passes] = (tl_log_pass){program, t->generation, count};
     return l->n_passes++;
 }
@@ -160,8 +160,7 @@ static void log_outside(walker *w, tl_tensor x)
     if (v == NULL || (v->st == NULL && !traced))
         return;
     if (tl_log_in_accumulator(t, x, &leaf, &use)) {
-        if (own)
-            tl_log_set_key(t, x, entry_of_use(tl_log_of(t), t->grad[leaf].leaf, (int)use));
+        tl_log_set_key(t, x, entry_of_use(tl_log_of(t), t->grad[leaf].leaf, (int)use));
         return;
     }
     if (v->st != NULL && v->st->arena == t->grad_arena)
@@ -184,7 +183,7 @@ static void log_states(walker *w, const tl_node *n, uint64_t by)
             tl_log_key_of(w->t, x) != 0)
             continue;
         tl_log_entry *e = tl_log_entry_of_leaf(w->t, next_key(w, false), x);
-        uint64_t *in = e == NULL ? NULL : tl_bump_get(&l->bump, sizeof *in);
+        uint64_t *in = e == NULL ? NULL : tl_log_room(l, 1, sizeof *in);
         if (in == NULL)
             continue;
         *in = by;

@@ -162,7 +162,7 @@ static void write_values(tl_run_log *l)
                                   kept_array(&l->entry[i])},
             n++;
     if (st == NULL || name == NULL)
-        tl_log_stop(l, TL_ENOMEM, "no memory to write %u values", l->n);
+        tl_fail(&l->failure, TL_ENOMEM, "no memory to write %u values", l->n);
     else
         tl_st_write(tl_log_values_path(path, sizeof path, l->path, l->step), st, n,
                     &(tl_st_meta){TL_ST_SEAL, ""}, 1, &l->failure);
@@ -172,8 +172,8 @@ static void write_values(tl_run_log *l)
 
 static void stop_writing(tl_run_log *l)
 {
-    tl_log_stop(l, TL_EIO, "%.300s: the log cannot be written further (step %" PRId64 "): %s",
-                l->path, l->step, strerror(errno));
+    tl_fail(&l->failure, TL_EIO, "%.300s: the log cannot be written further (step %" PRId64 "): %s",
+            l->path, l->step, strerror(errno));
 }
 
 void tl_log_write_header(tl_run_log *l)
@@ -194,7 +194,7 @@ void tl_log_write_step(tl_run_log *l)
     if (l->n > 0)
         qsort(l->entry, l->n, sizeof *l->entry, tl_log_by_key);
     if (!put_step(l, &text, &n))
-        tl_log_stop(l, TL_ENOMEM, "no memory for %zu bytes of log", n);
+        tl_fail(&l->failure, TL_ENOMEM, "no memory for %zu bytes of log", n);
     else if (fwrite(text, 1, n, l->f) != n || fflush(l->f) != 0)
         stop_writing(l);
     free(text);
