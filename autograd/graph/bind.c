@@ -227,6 +227,24 @@ static tl_status bind_records(tl_graph *g)
     return tl_derived_agree((tl_at){g->user, g->file, g->line, NULL}, call);
 }
 
+bool tl_step_folds(const tl_graph *g, const tl_plan_step *s)
+{
+    return s->fused == NULL && tl_node_mutates(&g->t->node[s->node]) && s->n_out == 1 &&
+           g->roots[s->spot[s->n_in].root].kind == TL_ROOT_ACC;
+}
+
+/* s adds to an accumulator that is all of st, reads it nowhere else, and may begin there
+ * (tl_op_begins). */
+static bool may_begin(const tl_graph *g, const tl_plan_step *s, const tl_storage *st)
+{
+    const tl_spot *sum = &s->spot[s->n_in];
+    int reads = 0;
+    for (int k = 0; k < s->n_in; k++)
+        reads += s->spot[k].root == sum->root;
+    return reads == 1 && tl_step_folds(g, s) && s->call.kernel == NULL &&
+           tl_op_begins(s->call.op, sum->a, st);
+}
+
 /* Lets the first step that uses an accumulator begin there, if the accumulator is blank and the
  * step can; else settles the accumulator. */
 static void begin(tl_graph *g, const tl_root *r, tl_storage *st)
@@ -234,7 +252,7 @@ static void begin(tl_graph *g, const tl_root *r, tl_storage *st)
     tl_plan_step *s = r->used ? g->step[r->first] : NULL;
     const bool made = s != NULL && s->n_out > 0 && &g->roots[s->spot[s->n_in].root] == r;
     if (made)
-        s->call.begins = st->blank && !g->user->run_watched && tl_step_may_begin(g, s, st);
+        s->call.begins = st->blank && !g->user->run_watched && may_begin(g, s, st);
     if (!made || !s->call.begins)
         tl_storage_settle(st);
 }
@@ -349,22 +367,4 @@ tl_status tl_bind_all(tl_graph *g, const tl_tensor *in)
     for (tl_root *r = g->outside; r != NULL; r = r->next)
         TL_TRY(bind_root(g, r, in));
     return TL_OK;
-}
-
-/* ---- steps that add to a gradient ---- */
-
-bool tl_step_folds(const tl_graph *g, const tl_plan_step *s)
-{
-    return s->fused == NULL && tl_node_mutates(&g->t->node[s->node]) && s->n_out == 1 &&
-           g->roots[s->spot[s->n_in].root].kind == TL_ROOT_ACC;
-}
-
-bool tl_step_may_begin(const tl_graph *g, const tl_plan_step *s, const tl_storage *st)
-{
-    const tl_spot *sum = &s->spot[s->n_in];
-    int reads = 0;
-    for (int k = 0; k < s->n_in; k++)
-        reads += s->spot[k].root == sum->root;
-    return reads == 1 && tl_step_folds(g, s) && s->call.kernel == NULL &&
-           tl_op_begins(s->call.op, sum->a, st);
 }

@@ -256,10 +256,8 @@ tl_tensor tl_graph_whole(const tl_graph *g, tl_tensor x);
 uint32_t tl_graph_root(tl_graph *g, tl_tensor x);
 /* Gives a root to a constant that was recorded later, for one of the values. */
 void tl_graph_adopt(tl_graph *g, tl_tensor leaf);
-/* Adds r to roots[]; 0, with g's error, if there is no room. */
+/* Adds r to roots[], which has room for all that there can be (tl_graph_find_roots). */
 uint32_t tl_root_new(tl_graph *g, tl_root r);
-/* Values 0 .. n-1 that lie in another value's memory get the root of that value's stand-in. */
-void tl_graph_move_roots(tl_graph *g, uint32_t n);
 /* Bytes from the beginning of x's root to its first element; 0, with g's error, if that cannot be
  * found. */
 int64_t tl_graph_offset(tl_graph *g, tl_tensor x);
@@ -361,9 +359,6 @@ bool tl_bind_theirs(const tl_graph *g, const tl_root *r);
 tl_status tl_bind_accumulator(tl_graph *g, tl_root *r);
 /* s adds to the accumulator of a gradient. */
 bool tl_step_folds(const tl_graph *g, const tl_plan_step *s);
-/* s adds to an accumulator that is all of st, reads it nowhere else, and may begin there
- * (tl_op_begins). */
-bool tl_step_may_begin(const tl_graph *g, const tl_plan_step *s, const tl_storage *st);
 
 /* ---- steps.c ---- */
 

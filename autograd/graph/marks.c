@@ -37,7 +37,8 @@ const tl_op tl_op_mark_clear = {.name = "grad_clear",
 
 /* ---- parts of a program, and notes on its gradients ---- */
 
-tl_grad_note *tl_grad_note_at(tl_tape *t, int record)
+/* The note of a record, for writing; NULL, with t's error, if there is no memory. */
+static tl_grad_note *note_at(tl_tape *t, int record)
 {
     tl_part_grads *p = &tl_traced_of(t)->grads;
     if (tl_grow_to(&p->note, &p->cap_notes, (uint32_t)record, sizeof *p->note))
@@ -157,7 +158,7 @@ static const tl_leaf_grad *wanted(tl_traced_tape *k, tl_at at, tl_tensor x)
 {
     tl_tape *t = at.tape, *user = k->tracing->user;
     tl_leaf_grad *g = tl_leaf_grad_get(t, x);
-    tl_grad_note *note = g == NULL ? NULL : tl_grad_note_at(t, (int)(g - t->grad));
+    tl_grad_note *note = g == NULL ? NULL : note_at(t, (int)(g - t->grad));
     if (note == NULL)
         return NULL;
     const tl_leaf_grad *theirs = x.owner == t->values.owner || user == NULL
@@ -250,7 +251,7 @@ void tl_mark_expand(tl_tape *dst, const tl_node *n, const tl_tensor *in, tl_tens
     if (tl_backward_at(at, in[0], o) != TL_OK || tl_fold_recorded(dst) != TL_OK)
         return;
     for (int i = 0; i < dst->n_grads; i++) {
-        tl_grad_note *note = dst->grad[i].reached ? tl_grad_note_at(dst, i) : NULL;
+        tl_grad_note *note = dst->grad[i].reached ? note_at(dst, i) : NULL;
         if (note != NULL)
             note->reached = true;
     }

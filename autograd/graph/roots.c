@@ -18,10 +18,6 @@ void *tl_graph_room(tl_graph *g, size_t n, size_t size)
 
 uint32_t tl_root_new(tl_graph *g, tl_root r)
 {
-    if (g->n_roots == g->cap_roots) {
-        tl_fail(&g->head.err, TL_ENOMEM, "a graph of %u memories has no room for more", g->n_roots);
-        return 0;
-    }
     g->roots[g->n_roots] = r;
     return g->n_roots++;
 }
@@ -90,15 +86,6 @@ tl_status tl_graph_find_roots(tl_graph *g)
 void tl_graph_adopt(tl_graph *g, tl_tensor leaf)
 {
     g->value[leaf.index] = (tl_value_plan){.same = leaf, .root = root_of_value(g, leaf)};
-}
-
-void tl_graph_move_roots(tl_graph *g, uint32_t n)
-{
-    for (uint32_t i = 0; i < n; i++) {
-        tl_tensor below = tl_below(g->t, tl_tape_handle(g->t, i));
-        if (!tl_is_none(below))
-            g->value[i].root = tl_graph_root(g, below);
-    }
 }
 
 tl_tensor tl_graph_whole(const tl_graph *g, tl_tensor x)

@@ -322,6 +322,10 @@ tl_status tl_graph_simplify(tl_graph *g)
     }
     for (uint32_t i = 0; i < t->n_nodes; i++)
         TL_TRY(visit(&s, i));
-    tl_graph_move_roots(g, n);
+    for (uint32_t i = 0; i < n; i++) { /* what showed a value's memory shows its stand-in's */
+        const tl_tensor below = tl_below(t, tl_tape_handle(t, i));
+        if (!tl_is_none(below))
+            g->value[i].root = tl_graph_root(g, below);
+    }
     return g->head.err.status;
 }

@@ -110,8 +110,6 @@ static inline bool tl_node_writes(const tl_node *n, int k)
         return false;
     return k == n->op->mutates || (k < 32 && n->op->changes & TL_BIT(k));
 }
-/* The note of a record, for writing; NULL, with t's error, if there is no memory. */
-tl_grad_note *tl_grad_note_at(tl_tape *t, int record);
 /* A hash of the observers of the user's tape that may replace what vjps return. */
 uint64_t tl_trace_givers(const tl_tape *user);
 /* Nodes that are recorded from now on belong to that part. */
