@@ -363,6 +363,39 @@ static void limits_decide(void **state)
     tl_free(t);
 }
 
+/* ---- a value that is read in many shapes is many operands of a loop ---- */
+
+/* Reads in[1] and in[2] in another shape at each of *ctx steps. */
+static void turned(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int m, void *ctx)
+{
+    const int steps = *(const int *)ctx;
+    tl_tensor x = in[0];
+    (void)n, (void)m;
+    for (int a = 0, done = 0; a <= 6; a++)
+        for (int b = 0; a + b <= 6; b++)
+            for (int c = 0; a + b + c <= 6 && done < steps; c++, done++) {
+                x = tl_reshape(t, x, TL_DIMS(1 << a, 1 << b, 1 << c, 1 << (6 - a - b - c)));
+                x = tl_where(t, in[1], x, in[2]);
+            }
+    out[0] = x;
+}
+
+static void a_value_is_read_in_many_shapes(void **state)
+{
+    (void)state;
+    tl_tape *t = tl_tape_new(NULL);
+    uint64_t s = 7;
+    bool kept[1] = {true};
+    for (int steps = 2; steps <= 80; steps += 13) {
+        tl_tensor in[3] = {tl_detach(t, tl_slice(t, numbers(t, TL_F32, &s), 0, 0, 64, 1)),
+                           tl_data(t, kept, TL_BOOL, TL_DIMS(1)),
+                           tl_detach(t, tl_slice(t, numbers(t, TL_F32, &s), 0, 0, 1, 1))};
+        same_bits(t, turned, in, 3, 1, &steps, (tl_graph_options){.limits.body = 100}, "turned");
+        tl_tape_reset(t);
+    }
+    tl_free(t);
+}
+
 /* ---- operands that change ---- */
 
 /* A value made of what is changed in place before it is used. */
@@ -622,6 +655,7 @@ const struct CMUnitTest tl_tests_fuse[] = {
     cmocka_unit_test(one_graph_at_every_level_and_number_of_threads),
     cmocka_unit_test(loops_too_large_are_cut),
     cmocka_unit_test(limits_decide),
+    cmocka_unit_test(a_value_is_read_in_many_shapes),
     cmocka_unit_test(what_an_operand_was_is_not_read_when_it_is_something_else),
     cmocka_unit_test(parameters_are_read_before_their_step),
 };

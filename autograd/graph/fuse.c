@@ -48,10 +48,11 @@ typedef struct {
     reader *readers; /* also through plain views */
     bool pinned;     /* needed in memory, whoever reads it */
     /* Of a fusable node: the expression. */
-    tl_tensor leaf[TL_FUSED_INS];
+    tl_tensor leaf[TL_FUSED_LEAVES];
     int n_leaves, body;
     bool heavy;
     int ops, ins; /* what values inlined so far add to the loop that stores this one */
+    int reads;    /* how often ops read leaves, those of inlined values included */
 } expression;
 
 typedef struct {
@@ -130,6 +131,7 @@ static void express(const fuser *s, uint32_t i)
         int32_t below = tl_maker_at(g->t, tl_graph_whole(g, n->in[k]));
         if (below < 0 || !tl_inlined(g, (uint32_t)below)) {
             add_leaf(e, tl_graph_resolve(g, n->in[k]));
+            e->reads++;
             continue;
         }
         const expression *b = &s->of[below];
@@ -146,7 +148,8 @@ static bool fits(const fuser *s, const expression *e)
     for (const reader *u = e->readers; u != NULL; u = u->next) {
         const expression *to = &s->of[u->node];
         if (1 + to->ops + e->body > TL_FUSED_OPS ||
-            s->g->t->node[u->node].n_in + to->ins + e->n_leaves > TL_FUSED_INS)
+            s->g->t->node[u->node].n_in + to->ins + e->n_leaves > TL_FUSED_LEAVES ||
+            s->g->t->node[u->node].n_in + to->reads + e->reads > TL_FUSED_INS)
             return false;
     }
     return true;
@@ -211,6 +214,7 @@ static void decide(const fuser *s, uint32_t i)
     for (const reader *u = e->readers; u != NULL && !d->answer.keep; u = u->next) {
         s->of[u->node].ops += e->body; /* its users' loops carry it */
         s->of[u->node].ins += e->n_leaves;
+        s->of[u->node].reads += e->reads;
     }
 }
 

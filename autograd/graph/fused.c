@@ -56,23 +56,19 @@ static int members(const tl_graph *g, uint32_t i, uint32_t *nodes, int n)
 
 /* The operand for x, read in tiles of that dtype by an op of that shape: one that the loop has
  * already, if it reads x in the same way. */
-static int operand_for(tl_graph *g, tl_fused *f, tl_tensor x, tl_dtype tile, tl_shape shape)
+static int operand_for(const tl_graph *g, tl_fused *f, tl_tensor x, tl_dtype tile, tl_shape shape)
 {
     x = tl_graph_resolve(g, x);
     for (int i = 0; i < f->n_in; i++)
         if (tl_same_handle(f->in[i].value, x) && f->in[i].tile == tile &&
             tl_shape_equal(&f->in[i].shape, &shape))
             return i;
-    if (f->n_in == TL_FUSED_INS) {
-        tl_fail(&g->head.err, TL_EUSAGE, "a fused loop of more than %d operands", TL_FUSED_INS);
-        return 0;
-    }
     f->in[f->n_in] = (tl_fused_in){.value = x, .tile = tile, .shape = shape};
     return f->n_in++;
 }
 
 /* Makes the op of the node op i of the loop. */
-static void add_op(tl_graph *g, tl_fused *f, int i, uint32_t node)
+static void add_op(const tl_graph *g, tl_fused *f, int i, uint32_t node)
 {
     const tl_node *n = &g->t->node[node];
     const tl_array *y = &tl_values_at(&g->t->values, n->out)->a;
@@ -94,9 +90,9 @@ static void add_op(tl_graph *g, tl_fused *f, int i, uint32_t node)
     f->heavy |= (n->op->traits & TL_HEAVY) != 0;
 }
 
-/* Gives each op a tile. A tile is free again after the last op that reads it. Tile 0 is for values
- * that are rounded and widened again. */
-static void give_buffers(tl_fused *f)
+/* Gives each op a tile, and returns how many there are. A tile is free again after the last op that
+ * reads it. Tile 0 is for values that are rounded and widened again. */
+static int give_buffers(tl_fused *f)
 {
     int last[TL_FUSED_OPS], owner[TL_FUSED_OPS + 1];
     for (int i = 0; i < f->n_ops; i++) {
@@ -105,33 +101,16 @@ static void give_buffers(tl_fused *f)
             if (f->op[i].from[k] < 0)
                 last[~f->op[i].from[k]] = i;
     }
-    f->n_buffers = 1;
+    int n = 1;
     for (int i = 0; i < f->n_ops; i++) {
         int b = 1;
-        while (b < f->n_buffers && last[owner[b]] >= i)
+        while (b < n && last[owner[b]] >= i)
             b++;
-        f->n_buffers += b == f->n_buffers;
+        n += b == n;
         owner[b] = i;
         f->op[i].buffer = b;
     }
-}
-
-tl_fused *tl_fused_new(tl_graph *g, uint32_t node)
-{
-    uint32_t nodes[TL_FUSED_OPS];
-    const int n = tl_fusable(&g->t->node[node]) ? members(g, node, nodes, 0) : 1;
-    if (n == 1)
-        return NULL;
-    tl_fused *f = tl_graph_room(g, 1, sizeof *f);
-    tl_fused_op *op = tl_graph_room(g, (size_t)n, sizeof *op);
-    tl_fused_in *in = tl_graph_room(g, TL_FUSED_INS, sizeof *in);
-    if (g->head.err.status != TL_OK)
-        return NULL;
-    *f = (tl_fused){.n_ops = n, .op = op, .in = in};
-    for (int i = 0; i < n; i++)
-        add_op(g, f, i, nodes[i]);
-    give_buffers(f);
-    return g->head.err.status == TL_OK ? f : NULL;
+    return n;
 }
 
 static size_t wider(size_t unit, tl_dtype d)
@@ -139,23 +118,46 @@ static size_t wider(size_t unit, tl_dtype d)
     return tl_dtype_size(d) > unit ? tl_dtype_size(d) : unit;
 }
 
-void tl_fused_ready(tl_fused *f, const tl_call *call)
+/* Says how the loop walks each operand. Gathered ones get the tiles behind those of the ops. n:
+ * elements of the loop. */
+static void give_tiles(const tl_graph *g, tl_fused *f, int64_t n)
 {
-    const int64_t n = tl_array_count(&call->out[0]);
-    int n_tiles = f->n_buffers; /* for the ops, then for gathered operands */
+    int n_tiles = give_buffers(f);
     size_t unit = 1;
-    f->call = call;
     for (int i = 0; i < f->n_ops; i++)
         unit = wider(wider(unit, f->op[i].tile_dtype), tl_dtype_compute(f->op[i].dtype));
     for (int i = 0; i < f->n_in; i++) {
         tl_fused_in *x = &f->in[i];
-        const bool whole = tl_array_count(call->in[i]) == n; /* the loop's elements in its order */
-        const tl_array a = whole ? *call->in[i] : tl_array_expand(call->in[i], &x->shape);
-        x->walk = tl_operand_of(&a, x->tile);
+        const tl_array *a = tl_graph_array(g, x->value);
+        const bool whole = tl_array_count(a) == n; /* the loop's elements in its order */
+        const tl_array walked = whole ? *a : tl_array_expand(a, &x->shape);
+        x->walk = tl_operand_of(&walked, x->tile);
         x->buffer = x->walk.direct ? 0 : n_tiles++;
         unit = wider(unit, x->tile);
     }
     f->tiles = tl_tiles_of(n_tiles, unit);
+}
+
+tl_fused *tl_fused_new(tl_graph *g, uint32_t node)
+{
+    uint32_t nodes[TL_FUSED_OPS];
+    const tl_node *last = &g->t->node[node];
+    const int n = tl_fusable(last) ? members(g, node, nodes, 0) : 1;
+    size_t most = 0;
+    if (n == 1)
+        return NULL;
+    for (int i = 0; i < n; i++)
+        most += (size_t)g->t->node[nodes[i]].n_in;
+    tl_fused *f = tl_graph_room(g, 1, sizeof *f);
+    tl_fused_op *op = tl_graph_room(g, (size_t)n, sizeof *op);
+    tl_fused_in *in = tl_graph_room(g, most, sizeof *in);
+    if (g->head.err.status != TL_OK)
+        return NULL;
+    *f = (tl_fused){.n_ops = n, .op = op, .in = in};
+    for (int i = 0; i < n; i++)
+        add_op(g, f, i, nodes[i]);
+    give_tiles(g, f, tl_array_count(tl_graph_array(g, tl_node_out(g->t, last, 0))));
+    return f;
 }
 
 /* ---- running ---- */
@@ -197,9 +199,7 @@ static void run_tiles(void *ctx, int64_t begin, int64_t end, TL_UNUSED int threa
         for (int i = 0; i < f->n_ops; i++) {
             const tl_fused_op *o = &f->op[i];
             bool last = i == f->n_ops - 1, half = o->dtype == TL_F16 || o->dtype == TL_BF16;
-            void *stored = last ? (char *)f->call->out[0].data +
-                                      at * (int64_t)tl_dtype_size(o->dtype)
-                                : NULL;
+            void *stored = last ? f->out + at * (int64_t)tl_dtype_size(o->dtype) : NULL;
             tl_tile t; /* kernels read no more of `in` than their op has */
             t.n = n;
             t.dtype = o->tile_dtype;
@@ -215,9 +215,10 @@ static void run_tiles(void *ctx, int64_t begin, int64_t end, TL_UNUSED int threa
     }
 }
 
-void tl_fused_run(tl_fused *f)
+void tl_fused_run(tl_fused *f, const tl_call *call)
 {
-    for (int i = 0; i < f->n_in; i++) /* arrays of inputs may have moved */
-        f->in[i].walk.a.data = f->call->in[i]->data;
-    tl_parallel_for(tl_array_count(&f->call->out[0]), f->heavy ? 4096 : 16384, run_tiles, f);
+    f->out = call->out[0].data;
+    for (int i = 0; i < f->n_in; i++)
+        f->in[i].walk.a.data = call->in[i]->data;
+    tl_parallel_for(tl_array_count(&call->out[0]), f->heavy ? 4096 : 16384, run_tiles, f);
 }

@@ -290,7 +290,9 @@ static inline bool tl_inlined(const tl_graph *g, uint32_t node)
  * the tiles of earlier ops. A value that its op alone would store in f16 or bf16 is rounded to that
  * and widened again, so the bits are those of the ops run one by one. Only the last op's value is
  * written to memory. */
-enum { TL_FUSED_OPS = 48, TL_FUSED_INS = 32 };
+/* The most ops of a loop, values that they read, and operands: a value that is read in several
+ * shapes is as many operands. Each may need a tile (TL_TILES_BYTES). */
+enum { TL_FUSED_OPS = 48, TL_FUSED_LEAVES = 32, TL_FUSED_INS = 160 };
 
 typedef struct {
     uint32_t node;
@@ -314,20 +316,19 @@ typedef struct {
 } tl_fused_in;
 
 struct tl_fused {
-    int n_ops, n_in, n_buffers;
+    int n_ops, n_in;
     tl_fused_op *op;
     tl_fused_in *in;
     tl_tiles tiles;
     bool heavy;
-    const tl_call *call; /* of the step: in[i] as above, and out[0], which the loop stores */
+    char *out; /* where the run stores the last op's value */
 };
 
 /* The loop that stores the value of that node, in g's bump memory. NULL if the loop would have one
  * op alone, or with g's error. */
 tl_fused *tl_fused_new(tl_graph *g, uint32_t node);
-/* To be called when the arrays of the call have their shapes and strides. */
-void tl_fused_ready(tl_fused *f, const tl_call *call);
-void tl_fused_run(tl_fused *f);
+/* The call of its step has the arrays of f->in, and that of the last op's value. */
+void tl_fused_run(tl_fused *f, const tl_call *call);
 
 /* n may be part of a loop: it is pointwise, has one output and uses its op's own kernel. */
 bool tl_fusable(const tl_node *n);

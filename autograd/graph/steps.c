@@ -69,10 +69,7 @@ tl_plan_step *tl_plan_step_of(tl_graph *g, uint32_t node)
     }
     for (int j = 0; j < n->n_out; j++)
         tl_step_add_out(s, tl_spot_of(g, tl_node_out(g->t, n, j)));
-    if (f != NULL) {
-        s->fused = f;
-        tl_fused_ready(f, &s->call);
-    }
+    s->fused = f;
     return g->head.err.status == TL_OK ? s : NULL;
 }
 
@@ -129,7 +126,7 @@ tl_status tl_graph_run_call(tl_graph *g, const tl_plan_step *p, tl_call *c)
     g->user->inside = c->op->name;
     tl_tell_runs(g->user, &seen);
     if (p->fused != NULL)
-        tl_fused_run(p->fused);
+        tl_fused_run(p->fused, c);
     else
         s = tl_op_run(c);
     s = s == TL_OK ? tl_tell(g->user, &seen, true) : s;
