@@ -1085,7 +1085,34 @@ static void a_graph_does_not_run_inside_its_own_run(void **state)
     tl_free(again.c, t);
 }
 
+static unsigned char flags[4];
+
+static void by_flags(tl_tape *t, const tl_tensor *in, int n, tl_tensor *out, int m, void *ctx)
+{
+    (void)n, (void)m, (void)ctx;
+    out[0] = tl_where(t, tl_bound(t, (const bool *)flags, TL_BOOL, TL_DIMS(4)), in[0],
+                      tl_scale(t, in[0], 2));
+}
+
+static void host_memory_is_checked_at_each_run(void **state)
+{
+    (void)state;
+    tl_tape *t = tl_tape_new(NULL);
+    tl_compiled *c = tl_compile(t, by_flags, 1, NULL);
+    for (unsigned char flag = 0; flag < 5; flag++) {
+        tl_tensor x = four(t, 1), y;
+        flags[0] = flag % 3;
+        assert_int_equal(tl_run(c, &x, 1, &y), flag == 2 ? TL_EDOMAIN : TL_OK);
+        if (flag == 2)
+            assert_failed(t, TL_EDOMAIN, "tl_bound: element 0 of BOOL data is 2");
+        else
+            assert_first(t, y, flags[0] == 1 ? 1 : 2);
+    }
+    tl_free(c, t);
+}
+
 const struct CMUnitTest tl_tests_graph_edges[] = {
+    cmocka_unit_test(host_memory_is_checked_at_each_run),
     cmocka_unit_test(a_graph_does_not_run_inside_its_own_run),
     cmocka_unit_test(a_program_whose_tape_is_freed_is_stale),
     cmocka_unit_test(a_program_keeps_to_its_own_tape),

@@ -341,6 +341,7 @@ static tl_status bind_array(tl_graph *g, tl_root *r, const tl_array *a, bool cop
 static tl_status bind_root(tl_graph *g, tl_root *r, const tl_tensor *in)
 {
     const tl_array *a;
+    tl_err e = {.status = TL_OK};
     switch (r->kind) {
     case TL_ROOT_INPUT:
         a = &tl_peek(g->user, in[r->at])->a;
@@ -348,7 +349,9 @@ static tl_status bind_root(tl_graph *g, tl_root *r, const tl_tensor *in)
                           g->opt.copy_inputs || !tl_array_contiguous(a) || r->written || r->later);
     case TL_ROOT_BOUND:
         a = &g->tracing->bound[r->at];
-        TL_TRY(tl_data_check(a->data, (tl_c_data){0}, a, &g->head.err));
+        if (tl_data_check(a->data, (tl_c_data){0}, a, &e) != TL_OK)
+            return tl_tape_fail((tl_at){g->user, g->file, g->line, NULL}, e.status, "tl_bound: %s",
+                                e.message);
         return bind_array(g, r, a, r->written || r->later);
     case TL_ROOT_CONSTANT: return bind_array(g, r, &g->tracing->constant[r->at].a, r->written);
     case TL_ROOT_MODEL:
