@@ -664,6 +664,48 @@ static void a_graph_leaves_out_little(void **unused)
         7 * with_bytes[0]); /* the rest: sums of the norm, the masks and sums that loops take in */
 }
 
+static void gated(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, int n_out, void *ctx)
+{
+    tl_model *m = tl_tape_model(t);
+    tl_tensor x = in[0];
+    (void)n_in, (void)n_out;
+    for (int i = 0; i < 2; i++) {
+        char name[3][8] = {"gate0", "up0", "down0"};
+        for (int k = 0; k < 3; k++)
+            name[k][strlen(name[k]) - 1] += (char)i;
+        x = tl_swiglu(t, tl_linear(t, m, name[0], x, 8), tl_linear(t, m, name[1], x, 8));
+        x = tl_linear(t, m, name[2], x, 8);
+    }
+    out[0] = tl_sum(t, tl_square(t, x), TL_ALL, false);
+    tl_backward(t, out[0]);
+    tl_step(ctx, t);
+}
+
+/* The step of a gradient that gives the value of its op again, too. */
+static void what_comes_with_a_value_again_is_there(void **unused)
+{
+    static const float x[24] = {1, -2, 3};
+    tl_model *m = tl_model_new(.seed = 1);
+    tl_tape *t = tl_tape_new(m);
+    tl_opt *o = tl_sgd_new(m, .lr = 0.1);
+    tl_compiled *c = tl_compile(t, gated, 1, o, .limits = {.again_bytes = 1, .again_steps = 1});
+    tl_tensor in = tl_data(t, x, TL_F32, TL_DIMS(3, 8)), out;
+    tl_log_file *f;
+    tl_err err = {.status = TL_OK};
+    int gradients = 0;
+    (void)unused;
+    assert_int_equal(tl_log_open(t, logged_file("again")), TL_OK);
+    assert_int_equal(tl_run(c, &in, 1, &out), TL_OK);
+    assert_int_equal(tl_log_close(t), TL_OK);
+    assert_int_equal(tl_log_read(&f, logged_file("again"), &err), TL_OK);
+    const tl_logged_step *s = tl_log_step_at(f, 0);
+    for (int i = 0; i < s->n; i++)
+        gradients += strcmp(s->result[i].def->op, "swiglu_grad") == 0 && s->result[i].all != NULL;
+    assert_int_equal(gradients, 4);
+    tl_log_file_close(f);
+    tl_free(c, o, t, m);
+}
+
 static void program_of_two_steps(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out,
                                  int n_out, void *ctx)
 {
@@ -861,6 +903,8 @@ const struct CMUnitTest tl_tests_log[] = {
     cmocka_unit_test_setup_teardown(the_name_of_an_input_is_logged, logged_begin, logged_end),
     cmocka_unit_test_setup_teardown(parts_that_a_graph_has_fused, logged_begin, logged_end),
     cmocka_unit_test_setup_teardown(an_update_is_called_after_a_graph, logged_begin, logged_end),
+    cmocka_unit_test_setup_teardown(what_comes_with_a_value_again_is_there, logged_begin,
+                                    logged_end),
     cmocka_unit_test_setup_teardown(a_graph_leaves_out_little, logged_begin, logged_end),
     cmocka_unit_test_setup_teardown(graphs_that_cannot_be_logged, logged_begin, logged_end),
     cmocka_unit_test_setup_teardown(dropped_gradients_leave_no_trace, logged_begin, logged_end),

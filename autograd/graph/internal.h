@@ -101,7 +101,8 @@ typedef struct tl_plan_step {
     const tl_array **in; /* call.in, for writing */
     tl_spot *spot;       /* of the operands that are present, then of the results */
     int n_in, n_out;     /* how many of each */
-    bool again;          /* it computes something a second time, for backward */
+    bool again; /* it computes something a second time, for backward: all of it, or one result more
+                 * than its node has */
 } tl_plan_step;
 
 /* ---- whether a value is kept ---- */

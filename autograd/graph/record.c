@@ -175,7 +175,8 @@ void tl_graph_log_step(tl_graph *g, const tl_plan_step *p)
 {
     tl_run_log *l = tl_log_of(g->user);
     const tl_node *n = &g->t->node[p->node];
-    if (keys_of(g) == NULL || p->again)
+    /* a gradient's step that gives one more result, a value again, still has its own */
+    if (keys_of(g) == NULL || (p->again && p->n_out <= n->n_out))
         return;
     for (int j = 0; j < n->n_out; j++) {
         uint64_t key = key_now(g, tl_log_mark_of(g->t, n->out + (uint32_t)j).key);
