@@ -242,8 +242,7 @@ bool tl_graph_is_over(const tl_graph *g);
 tl_status tl_graph_input_fits(const tl_graph *g, const tl_tensor *in, int i, const tl_at *at);
 
 /* Puts replacements into g (replace.c). joint: after backward has been recorded op by op. */
-typedef tl_status tl_graph_pass(tl_graph *g, bool joint);
-extern tl_graph_pass *const tl_graph_replaces;
+tl_status tl_graph_replaces(tl_graph *g, bool joint);
 
 /* ---- roots.c ---- */
 

@@ -178,7 +178,7 @@ static int sweep(tl_pass *p, int most)
     return p->n_barred == 0 ? p->n_found / 2 : INT_MAX;
 }
 
-static tl_status replace(tl_graph *g, bool joint)
+tl_status tl_graph_replaces(tl_graph *g, bool joint)
 {
     int most = INT_MAX, n = 0;
     const tl_rule **rule = NULL;
@@ -202,5 +202,3 @@ static tl_status replace(tl_graph *g, bool joint)
     tl_rule_tape_end(scratch);
     return g->head.err.status;
 }
-
-tl_graph_pass *const tl_graph_replaces = replace;
