@@ -19,11 +19,9 @@
 
 tl_status tl_graph_keys_begin(tl_graph *g)
 {
-    if (tl_log_of(g->user) == NULL)
+    if (tl_log_of(g->user) == NULL || tl_log_of_trace(g->t) == TL_OK)
         return TL_OK;
-    return tl_log_of_trace(g->t) == TL_OK
-               ? TL_OK
-               : tl_fail(&g->head.err, TL_ENOMEM, "no memory to log a graph");
+    return tl_fail(&g->head.err, TL_ENOMEM, "no memory to log a graph");
 }
 
 void tl_graph_keys_forward(tl_graph *g)

@@ -97,12 +97,11 @@ tl_status tl_log_open_at(tl_at at, const char *path, tl_log_options o)
 {
     tl_tape *t = at.tape;
     TL_TRY(tl_error_status(t));
-    if (tl_log_of(t) != NULL || tl_traced(t))
-        return tl_tape_fail(at, TL_EUSAGE,
-                            tl_log_of(t) != NULL
-                                ? "tl_log_open: this tape writes a log already, %.300s"
-                                : "tl_log_open: a graph is being traced%.0s",
-                            tl_log_of(t) != NULL ? tl_log_of(t)->path : "");
+    if (tl_traced(t))
+        return tl_tape_fail(at, TL_EUSAGE, "tl_log_open: a graph is being traced");
+    if (tl_log_of(t) != NULL)
+        return tl_tape_fail(at, TL_EUSAGE, "tl_log_open: this tape writes a log already, %.300s",
+                            tl_log_of(t)->path);
     if (o.every < 0 || o.keep < 0 || o.first < 0)
         return tl_tape_fail(at, TL_EDOMAIN,
                             "tl_log_open: every is %" PRId64 ", keep %" PRId64 ", first %" PRId64
