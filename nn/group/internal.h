@@ -55,8 +55,7 @@ struct tl_group {
     /* The micro-batch. */
     tl_group_part part;
     bool begun;           /* it has begun, and has not been folded */
-    bool over;            /* the step before it has been shared */
-    bool shared;          /* and its gradients, of all ranks, are still there */
+    bool shared;          /* the step before it, whose gradients, of all ranks, are still there */
     bool backward;        /* its tl_group_backward is under way */
     tl_tensor y;          /* of the last tl_backward */
     bool folding;         /* its fold has begun */
