@@ -84,7 +84,6 @@ struct tl_group {
     bool sharded;    /* there is one */
     tl_opt *opt;     /* the only one to have its gradients (tl_group_cut); held */
     tl_opt *stepped; /* the last one that made a step, if it has state; held */
-    bool cut_apart;  /* until gradients are consumed: each rank has only those that it updates */
 };
 
 static inline bool is_last(const tl_group *g) { return g->link.rank == g->link.size - 1; }

@@ -109,11 +109,14 @@ static tl_status receive_others(tl_group *g, what w, int others, const char *own
 
 /* ---- gradients, straight to the rank that updates the parameter ---- */
 
+/* Whether each rank has only the gradients that it updates, until they are consumed. */
+static bool is_cut_apart(const tl_group *g) { return g->opt != NULL && g->opt->away.t == g->t; }
+
 /* An update by anything but the cut optimizer's tl_step would take some gradients for all of them.
  * What a backward adds now would be missing in other ranks and in the sum of squares. */
 void tl_group_check_update(tl_group *g)
 {
-    if (!g->cut_apart)
+    if (!is_cut_apart(g))
         return;
     if (!g->opt->stepping)
         tl_group_fail(g, TL_EUSAGE,
@@ -139,14 +142,13 @@ void tl_group_updated(tl_group *g, tl_model *m)
 
 void tl_group_cleared(tl_group *g)
 {
-    if (g->cut_apart)
+    if (is_cut_apart(g))
         g->opt->away.t = NULL;
-    g->cut_apart = false;
 }
 
 void tl_group_uncut(tl_group *g)
 {
-    if (g->cut_apart)
+    if (is_cut_apart(g))
         tl_grad_clear(g->t);
     tl_object_release(g->opt);
     g->opt = NULL;
@@ -293,7 +295,6 @@ tl_status tl_group_share_cut(tl_group *g)
     TL_TRY(is_last(g) ? share_all(g, &away) : share_mine(g, &away));
     g->opt->away = away;
     g->accumulated = tl_accumulated(g->t);
-    g->cut_apart = true;
     return TL_OK;
 }
 
