@@ -472,20 +472,18 @@ void tl_check_beside(tl_checker *c)
 tl_status tl_check_run(tl_checker *c, const tl_subject *f)
 {
     memset(c->r, 0, sizeof *c->r);
-    tl_status s = tl_check_record(c, f);
-    for (int i = 0; s == TL_OK && i < c->s.n_leaves; i++)
+    TL_TRY(tl_check_record(c, f));
+    for (int i = 0; i < c->s.n_leaves; i++)
         if (c->s.leaf[i].checked) {
             c->largest = fmax(c->largest, rms(c->s.g[0], &c->s.leaf[i]));
             c->r->leaves++;
         }
-    for (int i = 0; s == TL_OK && !c->o.fast && i < c->s.n_leaves; i++)
+    for (int i = 0; !c->o.fast && i < c->s.n_leaves; i++)
         if (c->s.leaf[i].checked && (c->only == 0 || c->only == i + 1))
-            s = check_leaf(c, &c->s.leaf[i]);
-    if (s == TL_OK && c->o.fast) {
+            TL_TRY(check_leaf(c, &c->s.leaf[i]));
+    if (c->o.fast)
         c->signal = check_along(c, NULL, -1);
-        s = c->s.err.status;
-    }
-    if (s == TL_OK && c->r->verdict == TL_RIGHT && !c->signal)
+    if (c->r->verdict == TL_RIGHT && !c->signal)
         c->r->verdict = TL_NO_SIGNAL;
-    return s;
+    return c->s.err.status;
 }
