@@ -280,37 +280,27 @@ static tl_status open_gradients(const loading *l)
 }
 
 /* Copies the contents, which cannot fail: everything is there and alike. A loader whose place the
- * file lacks starts over, and so does state that it lacks, unless another optimizer owns it. */
+ * file lacks starts over, and so does state that it lacks, unless another optimizer owns it. Other
+ * optimizers do not go with the model any more if the file overwrites state of theirs or, as that
+ * of one of them, the parameters of steps that they have made. */
 static void copy_all(const loading *l)
 {
     for (int k = 0; k < tl_model_count(l->m); k++) {
         tl_named x = tl_model_at(l->m, k);
         size_t bytes = (size_t)tl_array_count(&x.array) * tl_dtype_size(x.array.dtype);
         const void *whose = tl_opt_state_owner(l->m, &x);
-        const bool theirs = l->opt != NULL && whose != NULL && whose != l->opt &&
-                            whose != &tl_opt_elsewhere;
+        tl_opt *other = whose == l->opt || whose == &tl_opt_elsewhere ? NULL : (tl_opt *)whose;
         int i = tl_st_find(l->f, x.name);
-        if (theirs) /* another optimizer that lives owns it: its own checkpoint has it */
+        if (other != NULL)
+            other->behind |= l->opt == NULL ? i >= 0 : other->steps != other->loaded;
+        if (other != NULL && l->opt != NULL) /* its own checkpoint has it */
             continue;
         if (i >= 0)
             tl_write(l->m, x.tensor, tl_st_at(l->f, i).array.data, bytes);
-        else if (bytes > 0 && (tl_is_loader_place(x.name, &x.array) ||
-                               (tl_opt_is_state(l->m, &x) && whose != &tl_opt_elsewhere &&
-                                (l->opt != NULL || whose == NULL))))
+        else if (bytes > 0 &&
+                 (tl_is_loader_place(x.name, &x.array) ||
+                  (tl_opt_is_state(l->m, &x) && other == NULL && whose != &tl_opt_elsewhere)))
             tl_write(l->m, x.tensor, memset(x.array.data, 0, bytes), bytes); /* notes the change */
-    }
-}
-
-/* Other optimizers do not go with the model any more if the file has overwritten state of theirs
- * or, as that of one of them, the parameters of steps that they have made. */
-static void leave_behind(const loading *l)
-{
-    for (int k = 0; k < tl_model_count(l->m); k++) {
-        const tl_named x = tl_model_at(l->m, k);
-        tl_opt *other = (tl_opt *)tl_opt_state_owner(l->m, &x);
-        if (other != NULL && other != l->opt && (const void *)other != &tl_opt_elsewhere)
-            other->behind |= l->opt == NULL ? tl_st_find(l->f, x.name) >= 0
-                                            : other->steps != other->loaded;
     }
 }
 
@@ -370,7 +360,6 @@ static tl_status load(tl_model *m, tl_tape *t, tl_opt *opt, const char *path,
         tl_model_rollback(m, mark);
     } else {
         copy_all(&l);
-        leave_behind(&l);
         copy_notes(l.f, keys, values, n);
         tl_model_reseed(m, l.seed);
     }

@@ -64,7 +64,8 @@ typedef struct {
  * name of the function. */
 tl_status tl_map_begin(tl_model *m, const char *path, const tl_decoder_config *c, tl_model_files o,
                        const char *who);
-/* TL_EDOMAIN: the config's numbers do not fit one another. */
+/* TL_EDOMAIN: the numbers of a scaling, or of a config, do not fit one another. */
+tl_status tl_map_check_scaling(const tl_rotary_scaling *s, const tl_source *file);
 tl_status tl_map_check(const tl_decoder_config *c, const tl_source *file);
 /* Checks the config and lists its parameters. TL_EFORMAT if the layers have more elements than the
  * file has bytes, which is found before memory is taken for their names. */

@@ -170,13 +170,7 @@ static tl_status read_rope(const json_t *j, tl_llama_config *c, const tl_source 
         TL_TRY(number(r, "high_freq_factor", true, must, &s->high_freq_factor, file));
         TL_TRY(number(r, original, false, must, &s->original, file));
     }
-    if (s->factor > 0 && s->low_freq_factor > 0 && s->high_freq_factor > s->low_freq_factor &&
-        s->original > 0)
-        return TL_OK;
-    return tl_file_fail(
-        file, TL_EDOMAIN,
-        "rotary scaling by factor %g, low %g, high %g, original %g; all above 0, low below high",
-        s->factor, s->low_freq_factor, s->high_freq_factor, s->original);
+    return tl_map_check_scaling(s, file);
 }
 
 static tl_status check_fixed(const json_t *j, tl_family family, const tl_source *file)

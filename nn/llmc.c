@@ -29,19 +29,14 @@ static tl_status open_file(tl_reader *r, const tl_source *file, int32_t magic, i
     return s;
 }
 
-/* Reads what follows the header into *out, for tl_free_raw. */
+/* Reads what follows the header into *out, for tl_free_raw even if that fails. */
 static tl_status read_rest(tl_reader *r, const tl_source *file, char **out)
 {
     size_t n = (size_t)(r->size - BYTES);
     *out = tl_calloc(n + 1, 1);
     if (*out == NULL)
         return tl_file_fail(file, TL_ENOMEM, "no memory for %zu bytes", n);
-    tl_status s = tl_reader_read(r, *out, n, file->err);
-    if (s != TL_OK) {
-        tl_free_raw(*out);
-        *out = NULL;
-    }
-    return s;
+    return tl_reader_read(r, *out, n, file->err);
 }
 
 /* Begins a file with its header. */

@@ -71,6 +71,17 @@ static tl_decoder_numbers numbers_of(const tl_decoder_config *c)
 
 enum { LAYERS_MAX = 4096, POSITIONS_MAX = 1 << 24 };
 
+tl_status tl_map_check_scaling(const tl_rotary_scaling *s, const tl_source *file)
+{
+    if (s->factor > 0 && s->low_freq_factor > 0 && s->high_freq_factor > s->low_freq_factor &&
+        s->original > 0)
+        return TL_OK;
+    return tl_file_fail(
+        file, TL_EDOMAIN,
+        "rotary scaling by factor %g, low %g, high %g, original %g; all above 0, low below high",
+        s->factor, s->low_freq_factor, s->high_freq_factor, s->original);
+}
+
 /* An eps that the config leaves out has its default here; other numbers may be 0. */
 static tl_status check_reals(const tl_decoder_numbers *n, const tl_source *file)
 {
@@ -88,6 +99,8 @@ static tl_status check_reals(const tl_decoder_numbers *n, const tl_source *file)
         if (!(real[i].x >= 0 && real[i].x <= 1e15))
             return tl_file_fail(file, TL_EDOMAIN, "a model of %s %g; 0 to 1e15 are possible",
                                 real[i].name, real[i].x);
+    if (s->factor != 0)
+        TL_TRY(tl_map_check_scaling(s, file));
     /* Below 1 the scaling is linear if it slows every wave: none is shorter than 2 pi. */
     if (s->original >= 1 ? s->original != (double)(int64_t)s->original
                          : s->original > 6 * s->low_freq_factor)

@@ -62,27 +62,14 @@ static bool has_channels(tl_tape *t, const char *who, tl_tensor x, tl_shape *s)
 
 /* ---- BatchNorm ---- */
 
-typedef struct {
-    int64_t channels;
-    tl_dtype dtype;
-    double value;
-} filling;
-
-static tl_status fill(void *ctx, void *data)
+/* A tl_filler: an array like `like`, all ones. */
+static tl_status fill_ones(void *like, void *data)
 {
-    const filling *f = ctx;
-    const tl_array a = tl_array_make(f->dtype, &TL_DIMS(f->channels), data);
-    for (int64_t i = 0; i < f->channels; i++)
-        tl_array_put(&a, i, f->value);
+    tl_array a = *(const tl_array *)like;
+    a.data = data;
+    for (int64_t i = 0; i < tl_array_count(&a); i++)
+        tl_array_put(&a, i, 1);
     return TL_OK;
-}
-
-/* A buffer of running statistics, which begins with one value everywhere. */
-static tl_tensor running(tl_tape *t, tl_model *m, const char *name, const char *what, filling f)
-{
-    char buf[TL_NAME_MAX];
-    return tl_buffer_filled_at(TL_AT(t), m, tl_join(t, buf, name, what), f.dtype,
-                               TL_DIMS(f.channels), fill, &f);
 }
 
 /* old = old + momentum*(seen - old) */
@@ -113,8 +100,12 @@ tl_tensor tl_batch_norm_at(tl_at at, tl_model *m, const char *name, tl_tensor x,
             n *= (double)s.dim[i];
         }
     const tl_dtype dtype = tl_dtype_of(t, x), c = tl_dtype_compute(dtype);
-    tl_tensor mean = running(t, m, name, "running_mean", (filling){s.dim[1], c, 0}),
-              var = running(t, m, name, "running_var", (filling){s.dim[1], c, 1}),
+    const tl_shape channels = TL_DIMS(s.dim[1]);
+    tl_array ones_of = tl_array_make(c, &channels, NULL);
+    char own[TL_NAME_MAX];
+    tl_tensor mean = tl_buffer(t, m, tl_join(t, own, name, "running_mean"), c, channels),
+              var = tl_buffer_filled_at(TL_AT(t), m, tl_join(t, own, name, "running_var"), c,
+                                        channels, fill_ones, &ones_of),
               wide = dtype == c ? x : tl_cast(t, x, c), d, v;
     if (tl_mode(t) & TL_EVAL) {
         d = tl_sub(t, wide, per_channel(t, mean, &s));

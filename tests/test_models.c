@@ -717,9 +717,13 @@ static void configs_that_no_file_can_hold_are_not_saved(void **unused)
 static void a_config_of_another_model_is_not_saved(void **unused)
 {
     static double logits[B * S * VOCAB];
-    tl_decoder_config c = small(TL_FAMILY_LLAMA, 1, TL_F32), odd[5];
-    const char *const says[] = {"'layers.1.", "token -5 ends a text", "token 1099511627776",
-                                "0.5 original positions", "'output.proj.weight'"};
+    tl_decoder_config c = small(TL_FAMILY_LLAMA, 1, TL_F32), odd[6];
+    const char *const says[] = {"'layers.1.",
+                                "token -5 ends a text",
+                                "token 1099511627776",
+                                "0.5 original positions",
+                                "'output.proj.weight'",
+                                "by factor 8, low 4, high 1, original 8192"};
     tl_model *m = tl_model_new(.seed = 3);
     char path[1024];
     (void)unused;
@@ -727,7 +731,7 @@ static void a_config_of_another_model_is_not_saved(void **unused)
     c.llama.tied = false;
     c.llama.layers = 2;
     logits_of(m, &c, logits);
-    for (int i = 0; i < 5; i++)
+    for (int i = 0; i < 6; i++)
         odd[i] = c;
     odd[0].llama.layers = 1;
     odd[1].stops = odd[2].stops = 1;
@@ -735,7 +739,8 @@ static void a_config_of_another_model_is_not_saved(void **unused)
     odd[2].stop[0] = INT64_C(1) << 40;
     odd[3].llama.scaling = (tl_rotary_scaling){2, .01, .02, .5};
     odd[4].llama.tied = true;
-    for (int i = 0; i < 5; i++) {
+    odd[5].llama.scaling = (tl_rotary_scaling){8, 4, 1, 8192};
+    for (int i = 0; i < 6; i++) {
         tl_hf_save(m, path, &odd[i]);
         if (strstr(tl_error(m), says[i]) == NULL)
             fail_msg("%d: %s", i, tl_error(m));

@@ -36,9 +36,9 @@ static void look(TL_UNUSED void *ctx, TL_UNUSED tl_tape *t, const tl_seen *seen)
 static tl_status check(TL_UNUSED void *ctx, tl_tape *t, const tl_seen *seen)
 {
     const tl_call *c = seen->call;
-    if (c->n_in == 0) /* a constant is whatever the program asked for */
-        return TL_OK;
-    if (odd == c || odd_input(c, false)) /* it came from elsewhere */
+    /* A constant is whatever the program asked for, and what is odd may have come from elsewhere.
+     */
+    if (c->n_in == 0 || odd == c || odd_input(c, false))
         return TL_OK;
     for (int i = 0; i < c->n_out; i++) {
         int64_t bad = tl_bad_element(&c->out[i]);

@@ -313,32 +313,26 @@ static void name_culprit(search *f, int order, tl_gradcheck_options o, tl_culpri
     tl_shadow_free(&c.s);
 }
 
-/* Runs everything again on a tape of its own, p->walk. *nodes: its nodes in canonical order. False
- * if out of memory. */
-static bool walk_again(pair *p, tl_tensor *y, uint32_t **nodes, uint32_t *n)
-{
-    p->walk = tl_tape_new(p->rec->model);
-    if (p->walk == NULL)
-        return false;
-    tl_observe_like(p->walk, p->rec);
-    *y = tl_rerun(p->walk, p->rec, *y, copied, NULL, p);
-    return !tl_failed(p->walk) && tl_canonical_order(p->walk, *y, TL_TO_GRAD, nodes, n) == TL_OK;
-}
-
 void tl_culprit_find(tl_tape *rec, tl_tensor y, int order, tl_gradcheck_options o,
                      tl_gradcheck_report *r)
 {
-    pair p = {rec, NULL};
-    uint32_t *nodes, n = 0;
+    pair p = {rec, tl_tape_new(rec->model)};
+    uint32_t *nodes, n;
     search f = {.n = 0};
     r->culprit = (tl_culprit){.by = -1};
     o = (tl_gradcheck_options){.seed = o.seed, .constant_ok = true};
-    const uint8_t *used = walk_again(&p, &y, &nodes, &n) ? values_used(p.walk, y, nodes, n) : NULL;
-    f.op = used == NULL ? NULL : tl_tape_scratch(p.walk, n * sizeof *f.op);
-    for (uint32_t i = 0; f.op != NULL && i < n; i++) {
-        alone k;
-        if (make_alone(p.walk, nodes[i], used, &k))
-            judge_node(&f, &k, order, o, &r->culprit);
+    if (p.walk == NULL)
+        return;
+    tl_observe_like(p.walk, rec);
+    y = tl_rerun(p.walk, rec, y, copied, NULL, &p);
+    if (!tl_failed(p.walk) && tl_canonical_order(p.walk, y, TL_TO_GRAD, &nodes, &n) == TL_OK) {
+        const uint8_t *used = values_used(p.walk, y, nodes, n);
+        f.op = tl_tape_scratch(p.walk, n * sizeof *f.op);
+        for (uint32_t i = 0; used != NULL && f.op != NULL && i < n; i++) {
+            alone k;
+            if (make_alone(p.walk, nodes[i], used, &k))
+                judge_node(&f, &k, order, o, &r->culprit);
+        }
     }
     if (f.n > 0)
         name_culprit(&f, order, o, &r->culprit);

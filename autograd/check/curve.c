@@ -126,9 +126,11 @@ static tl_shadow_leaf *leaf_of_input(tl_shadow *s, int input, int64_t element)
     return NULL;
 }
 
-static tl_status measure(tl_checker *c, int input, int64_t element, curve *k)
+static tl_status measure(tl_checker *c, const tl_subject *f, int input, int64_t element, curve *k)
 {
     tl_shadow *s = &c->s;
+    TL_TRY(tl_check_begin(c, f));
+    TL_TRY(tl_check_record(c, f));
     const tl_path path = {leaf_of_input(s, input, element), element < 0 ? -1 : element};
     if (path.leaf == NULL)
         return s->err.status;
@@ -161,11 +163,7 @@ tl_status tl_gradcheck_curve_at(tl_at at, tl_function *f, const tl_tensor *in, i
         s = tl_fail(err, TL_EUSAGE, file == NULL ? "the file is NULL" : "format %d is none",
                     (int)format);
     if (s == TL_OK)
-        s = tl_check_begin(&c, &of);
-    if (s == TL_OK)
-        s = tl_check_record(&c, &of);
-    if (s == TL_OK)
-        s = measure(&c, input, element, &k);
+        s = measure(&c, &of, input, element, &k);
     if (s == TL_OK) {
         tl_textenv plain = tl_textenv_enter();
         write[format](file, &k);

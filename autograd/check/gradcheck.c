@@ -74,9 +74,9 @@ static void describe(tl_checker *c)
     const char *name = c->who + 3; /* without the prefix */
     char culprit[TL_MESSAGE_MAX], none[256] = "", ulps[32] = "";
     char numbers[256], value[160] = "", where[48] = "along a random direction";
+    tl_textenv saved = tl_textenv_enter();
     if (c->s.err.status == TL_OK)
         value_text(c, value, sizeof value);
-    tl_textenv saved = tl_textenv_enter();
     if (r->analytic != 0)
         snprintf(ulps, sizeof ulps, ", %.3g ULPs", r->ulps);
     if (r->element >= 0)

@@ -37,32 +37,28 @@ static tl_status find_used(tl_tape *t, tl_tensor y, const tl_tensor *x, int n, b
 }
 
 /* Sets all[n] to c, a random tensor on the caller's tape with the dtype and shape of f's output.
- * Runs f to learn these, and which inputs the output is made of. all[0 .. n-1] are scratch. */
-static tl_status cotangent(tl_checker *c, const tl_subject *f, tl_tensor *all, bool *used)
+ * Runs f on tape `on` to learn these, and which inputs the output is made of. all[0 .. n-1] are
+ * scratch. */
+static tl_status cotangent(tl_checker *c, const tl_subject *f, tl_tape *on, tl_tensor *all,
+                           bool *used)
 {
     const int n = f->n;
-    tl_tape *t = f->at.tape, *on = tl_tape_new(t->model);
+    tl_tape *t = f->at.tape;
     tl_rng_key key = tl_rng_stream(c->o.seed ? c->o.seed : 21, "tl_gradgradcheck");
     tl_tensor y = TL_NONE;
-    if (on == NULL)
-        return tl_fail(&c->s.err, TL_ENOMEM, "no memory for a tape");
-    tl_status s = tl_shadow_record(f, c->who, true, on, all, &y, &c->s.err);
-    if (s == TL_OK && find_used(on, y, all, n, used) != TL_OK)
-        s = tl_fail(&c->s.err, TL_ENOMEM, "no memory to order the nodes");
-    const tl_array *a = s == TL_OK ? &tl_peek(on, y)->a : NULL;
-    c->empty = a != NULL && !tl_dtype_is_float(a->dtype);
-    if (c->empty) {
-        s = tl_fail(&c->s.err, TL_ENOGRAD, "the function does not give a floating tensor");
-    } else if (a != NULL && tl_bad_element(a) >= 0) {
-        s = tl_fail(&c->s.err, TL_EDOMAIN, "the function's own result is not finite");
-    } else if (a != NULL) {
-        all[n] = tl_zeros(t, a->dtype, tl_array_shape(a));
-        for (int64_t i = 0; !tl_is_none(all[n]) && i < tl_array_count(a); i++)
-            tl_array_put(&tl_peek(t, all[n])->a, i, 2 * tl_rng_uniform64(key, 0, (uint64_t)i) - 1);
-        s = tl_shadow_failed(&c->s, t);
-    }
-    tl_object_end(on);
-    return s;
+    TL_TRY(tl_shadow_record(f, c->who, true, on, all, &y, &c->s.err));
+    if (find_used(on, y, all, n, used) != TL_OK)
+        return tl_fail(&c->s.err, TL_ENOMEM, "no memory to order the nodes");
+    const tl_array *a = &tl_peek(on, y)->a;
+    c->empty = !tl_dtype_is_float(a->dtype);
+    if (c->empty)
+        return tl_fail(&c->s.err, TL_ENOGRAD, "the function does not give a floating tensor");
+    if (tl_bad_element(a) >= 0)
+        return tl_fail(&c->s.err, TL_EDOMAIN, "the function's own result is not finite");
+    all[n] = tl_zeros(t, a->dtype, tl_array_shape(a));
+    for (int64_t i = 0; !tl_is_none(all[n]) && i < tl_array_count(a); i++)
+        tl_array_put(&tl_peek(t, all[n])->a, i, 2 * tl_rng_uniform64(key, 0, (uint64_t)i) - 1);
+    return tl_shadow_failed(&c->s, t);
 }
 
 /* One check for each floating input that f uses. Each begins with a fresh checker. */
@@ -74,8 +70,7 @@ static tl_status check_each(tl_checker *c, const tl_subject *f, const tl_tensor 
     inner k = {f, 0};
     const tl_subject gradient = {f->at, gradient_of_f, all, f->n + 1, &k};
     for (int i = 0; i < f->n; i++) {
-        if (!tl_dtype_is_float(tl_dtype_of(f->at.tape, all[i])) || !used[i] ||
-            (asked >= 0 && i != asked))
+        if (!used[i] || (asked >= 0 && i != asked))
             continue;
         tl_shadow_free(&c->s);
         *c = fresh;
@@ -94,11 +89,13 @@ tl_status tl_check_second(tl_checker *c, const tl_subject *f, int *by)
 {
     *c->r = (tl_gradcheck_report){.verdict = TL_NO_SIGNAL};
     c->o.constant_ok = true;
+    tl_tape *on = tl_tape_new(f->at.tape->model);
     tl_tensor *all = tl_calloc((size_t)f->n + 1, sizeof *all);
     bool *used = tl_calloc((size_t)f->n + 1, sizeof *used);
-    tl_status s = all == NULL || used == NULL
+    tl_status s = on == NULL || all == NULL || used == NULL
                       ? tl_fail(&c->s.err, TL_ENOMEM, "no memory for %d inputs", f->n)
-                      : cotangent(c, f, all, used);
+                      : cotangent(c, f, on, all, used);
+    tl_object_end(on);
     if (s == TL_OK && f->n > 0)
         memcpy(all, f->in, (size_t)f->n * sizeof *all);
     if (s == TL_OK)

@@ -17,13 +17,7 @@ static double draw(tl_checker *c)
     return u < 0.5 ? -(0.5 + 2 * u) : 2 * u - 0.5;
 }
 
-static void widen(tl_checker *c, tl_dtype d)
-{
-    if (tl_unit_of(d) > c->unit) {
-        c->dtype = d;
-        c->unit = tl_unit_of(d);
-    }
-}
+static tl_dtype coarser(tl_dtype a, tl_dtype b) { return tl_unit_of(b) > tl_unit_of(a) ? b : a; }
 
 /* The coarsest dtype that gradients pass through: of the leaves and of all that is computed from
  * them. */
@@ -32,17 +26,17 @@ static tl_status find_unit(tl_checker *c)
     tl_tape *t = c->s.rec;
     uint32_t *order, n;
     c->dtype = TL_F64;
-    c->unit = tl_unit_of(TL_F64);
     for (int i = 0; i < c->s.n_leaves; i++)
-        widen(c, c->s.leaf[i].v->a.dtype);
+        c->dtype = coarser(c->dtype, c->s.leaf[i].v->a.dtype);
     if (tl_canonical_order(t, c->s.y, TL_TO_GRAD, &order, &n) != TL_OK)
         return tl_fail(&c->s.err, TL_ENOMEM, "no memory to order the nodes");
     for (uint32_t i = 0; i < n; i++)
         for (int j = 0; j < t->node[order[i]].n_out; j++) {
             const tl_value *v = tl_values_at(&t->values, t->node[order[i]].out + (uint32_t)j);
             if (v->needs_grad)
-                widen(c, v->a.dtype);
+                c->dtype = coarser(c->dtype, v->a.dtype);
         }
+    c->unit = tl_unit_of(c->dtype);
     return TL_OK;
 }
 
@@ -56,11 +50,8 @@ static tl_status make_cotangent(tl_checker *c)
     if (s->cotangent == NULL)
         return tl_fail(&s->err, TL_ENOMEM, "no memory for a cotangent of %lld elements",
                        (long long)s->n_y);
-    for (int64_t i = 0; i < s->n_y; i++) {
-        double exact;
-        tl_element_put(c->dtype, &exact, draw(c));
-        s->cotangent[i] = tl_element_get(c->dtype, &exact);
-    }
+    for (int64_t i = 0; i < s->n_y; i++)
+        s->cotangent[i] = tl_rounded_to(c->dtype, draw(c));
     return TL_OK;
 }
 
@@ -443,9 +434,9 @@ static tl_status step_aside(tl_checker *c, bool back)
         const tl_dtype d = c->in_f64 ? TL_F64 : l->v->a.dtype;
         const double size = tl_shadow_size(s, &(tl_path){l, -1});
         for (int64_t k = 0; l->checked && k < l->n; k++) {
-            double bits, x = tl_array_get(&l->v->a, k);
-            tl_element_put(d, &bits, back ? x : x + by * size * draw(c));
-            s->x[l->first + k] = s->x0[l->first + k] = tl_element_get(d, &bits);
+            const double x = tl_array_get(&l->v->a, k);
+            s->x0[l->first + k] = tl_rounded_to(d, back ? x : x + by * size * draw(c));
+            s->x[l->first + k] = s->x0[l->first + k];
         }
     }
     for (int own = 0; own < 2 && !back; own++) {
@@ -481,20 +472,18 @@ void tl_check_beside(tl_checker *c)
 tl_status tl_check_run(tl_checker *c, const tl_subject *f)
 {
     memset(c->r, 0, sizeof *c->r);
-    tl_status s = tl_check_record(c, f);
-    for (int i = 0; s == TL_OK && i < c->s.n_leaves; i++)
+    TL_TRY(tl_check_record(c, f));
+    for (int i = 0; i < c->s.n_leaves; i++)
         if (c->s.leaf[i].checked) {
             c->largest = fmax(c->largest, rms(c->s.g[0], &c->s.leaf[i]));
             c->r->leaves++;
         }
-    for (int i = 0; s == TL_OK && !c->o.fast && i < c->s.n_leaves; i++)
+    for (int i = 0; !c->o.fast && i < c->s.n_leaves; i++)
         if (c->s.leaf[i].checked && (c->only == 0 || c->only == i + 1))
-            s = check_leaf(c, &c->s.leaf[i]);
-    if (s == TL_OK && c->o.fast) {
+            TL_TRY(check_leaf(c, &c->s.leaf[i]));
+    if (c->o.fast)
         c->signal = check_along(c, NULL, -1);
-        s = c->s.err.status;
-    }
-    if (s == TL_OK && c->r->verdict == TL_RIGHT && !c->signal)
+    if (c->r->verdict == TL_RIGHT && !c->signal)
         c->r->verdict = TL_NO_SIGNAL;
-    return s;
+    return c->s.err.status;
 }

@@ -28,12 +28,9 @@ static void move_all(tl_shadow *s, double by, bool rounded)
         const tl_shadow_leaf *l = &s->leaf[i];
         double *x = s->x + l->first, *x0 = s->x0 + l->first;
         for (int64_t k = 0; k < l->n; k++) {
-            double bits;
             x[k] = x0[k] * (1 + (((k * 2654435761u) >> 7) % 2 ? by : -by));
-            if (rounded) {
-                tl_element_put(l->v->a.dtype, &bits, x[k]);
-                x[k] = tl_element_get(l->v->a.dtype, &bits);
-            }
+            if (rounded)
+                x[k] = tl_rounded_to(l->v->a.dtype, x[k]);
         }
     }
 }
@@ -92,22 +89,20 @@ tl_status tl_shadow_terms(tl_shadow *s)
 /* Point p of a row of points that are `by` of the leaves apart, with x0 in the middle. */
 static double point(int p, double by) { return (p - POINTS / 2) * by; }
 
-/* The windows, from first to the one before end, of which point p is part. */
-static int first_window(int p) { return p < ORDER ? 0 : p - ORDER; }
-static int end_window(int p) { return p < WINDOWS ? p + 1 : WINDOWS; }
-
 /* The root mean square of the value's fourth differences, as the error of one value. */
 static double jumps(tl_shadow *s)
 {
-    double d[WINDOWS] = {0}, sum = 0;
+    double value[POINTS] = {0}, sum = 0;
     for (int p = 0; p < POINTS && s->err.status == TL_OK; p++) {
         move_all(s, point(p, 0x1p-16), false);
-        double value = tl_shadow_value(s);
-        for (int w = first_window(p); w < end_window(p); w++)
-            d[w] += weight[p - w] * value;
+        value[p] = tl_shadow_value(s);
     }
-    for (int w = 0; w < WINDOWS; w++)
-        sum += d[w] * d[w];
+    for (int w = 0; w < WINDOWS; w++) {
+        double d = 0;
+        for (int k = 0; k <= ORDER; k++)
+            d += weight[k] * value[w + k];
+        sum += d * d;
+    }
     return s->err.status == TL_OK && isfinite(sum) ? sqrt(sum / (70 * WINDOWS)) : 0;
 }
 
@@ -126,7 +121,9 @@ static tl_status differences(tl_shadow *s, double by, bool own)
             move_all(s, point(p, by), own);
             TL_TRY(tl_shadow_gradients(s, k == 1, 0));
         }
-        for (int w = first_window(p); w < end_window(p); w++) {
+        for (int w = 0; w < WINDOWS; w++) {
+            if (p < w || p > w + ORDER)
+                continue;
             double *smooth = diff_of(s, w, false), *error = diff_of(s, w, true);
             for (int64_t k = 0; k < s->n; k++) {
                 smooth[k] += weight[p - w] * s->found[0][k];

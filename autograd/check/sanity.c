@@ -69,9 +69,6 @@ static bool same_ops(const tl_shadow *s, tl_tape *b, tl_tensor yb, int n, const 
         for (int k = 0; k < x->n_in; k++)
             if (!same_operand(s, b, x->in[k], y->in[k], n, pa, pb))
                 return false;
-    }
-    for (uint32_t i = na; i-- > 0;) {
-        const tl_node *x = &a->node[oa[i]], *y = &b->node[ob[i]];
         bool other = x->op->attr != NULL && !(x->op->traits & TL_RANDOM) &&
                      !tl_attrs_agree(x->op, x->attrs, y->attrs, 0, NULL);
         for (int k = 0; k < x->n_in && !other; k++) {
@@ -79,7 +76,8 @@ static bool same_ops(const tl_shadow *s, tl_tape *b, tl_tensor yb, int n, const 
                            *v = constant(b, y->in[k], s->copies + n, n);
             other = u != NULL && v != NULL && tl_arrays_differ(u, v) >= 0;
         }
-        *by = other ? x : *by;
+        if (other && *by == NULL)
+            *by = x;
     }
     return true;
 }

@@ -130,6 +130,13 @@ bool tl_shadow_bends(tl_shadow *s, const tl_numeric *d, double off);
 /* ---- noise.c ---- */
 
 double tl_unit_of(tl_dtype d); /* half the distance from 1 to the next number */
+/* The number nearest to x that d holds. */
+static inline double tl_rounded_to(tl_dtype d, double x)
+{
+    double bits;
+    tl_element_put(d, &bits, x);
+    return tl_element_get(d, &bits);
+}
 /* Fills sway: the f64 gradients are taken once more with every leaf times 1 +- unit. */
 tl_status tl_shadow_sway(tl_shadow *s, double unit);
 /* Fills terms: the f64 gradients are taken once more with every cotangent on the way moved. */

@@ -48,9 +48,9 @@ tl_status tl_group_begin(tl_group *g, tl_group_part part)
         tl_group_fail(g, TL_EDOMAIN,
                       "tl_group_begin: %" PRId64 " samples from %" PRId64 " on, of %" PRId64,
                       part.n, part.first, part.of);
-    if (g->over)
+    if (g->step > 0 && g->round == 0)
         g->cost = (tl_group_cost){0};
-    g->folding = g->announced = g->backward = g->over = g->shared = false;
+    g->folding = g->announced = g->backward = g->shared = false;
     g->next_part = 0;
     g->n_params = 0;
     g->accumulated = tl_accumulated(g->t);
@@ -408,7 +408,7 @@ tl_status tl_group_share(tl_group *g)
         g->step++;
         g->round = 0;
         g->program = 0;
-        g->over = g->shared = true;
+        g->shared = true;
     }
     return tl_group_ends(g);
 }

@@ -55,8 +55,7 @@ struct tl_group {
     /* The micro-batch. */
     tl_group_part part;
     bool begun;           /* it has begun, and has not been folded */
-    bool over;            /* the step before it has been shared */
-    bool shared;          /* and its gradients, of all ranks, are still there */
+    bool shared;          /* the step before it, whose gradients, of all ranks, are still there */
     bool backward;        /* its tl_group_backward is under way */
     tl_tensor y;          /* of the last tl_backward */
     bool folding;         /* its fold has begun */
@@ -85,7 +84,6 @@ struct tl_group {
     bool sharded;    /* there is one */
     tl_opt *opt;     /* the only one to have its gradients (tl_group_cut); held */
     tl_opt *stepped; /* the last one that made a step, if it has state; held */
-    bool cut_apart;  /* until gradients are consumed: each rank has only those that it updates */
 };
 
 static inline bool is_last(const tl_group *g) { return g->link.rank == g->link.size - 1; }

@@ -109,11 +109,14 @@ static tl_status receive_others(tl_group *g, what w, int others, const char *own
 
 /* ---- gradients, straight to the rank that updates the parameter ---- */
 
+/* Whether each rank has only the gradients that it updates, until they are consumed. */
+static bool is_cut_apart(const tl_group *g) { return g->opt != NULL && g->opt->away.t == g->t; }
+
 /* An update by anything but the cut optimizer's tl_step would take some gradients for all of them.
  * What a backward adds now would be missing in other ranks and in the sum of squares. */
 void tl_group_check_update(tl_group *g)
 {
-    if (!g->cut_apart)
+    if (!is_cut_apart(g))
         return;
     if (!g->opt->stepping)
         tl_group_fail(g, TL_EUSAGE,
@@ -139,14 +142,13 @@ void tl_group_updated(tl_group *g, tl_model *m)
 
 void tl_group_cleared(tl_group *g)
 {
-    if (g->cut_apart)
+    if (is_cut_apart(g))
         g->opt->away.t = NULL;
-    g->cut_apart = false;
 }
 
 void tl_group_uncut(tl_group *g)
 {
-    if (g->cut_apart)
+    if (is_cut_apart(g))
         tl_grad_clear(g->t);
     tl_object_release(g->opt);
     g->opt = NULL;
@@ -293,11 +295,18 @@ tl_status tl_group_share_cut(tl_group *g)
     TL_TRY(is_last(g) ? share_all(g, &away) : share_mine(g, &away));
     g->opt->away = away;
     g->accumulated = tl_accumulated(g->t);
-    g->cut_apart = true;
     return TL_OK;
 }
 
 /* ---- weights, to all ---- */
+
+/* Checks that o, if it updates a part of the parameters alone, has that of this rank. */
+static void check_part(tl_group *g, const tl_opt *o, const char *who)
+{
+    if (o != NULL && o->o.parts > 1 && (o->o.parts != g->link.size || o->o.part != g->link.rank))
+        tl_group_fail(g, TL_EUSAGE, "%s: the optimizer of rank %d of %d updates part %d of %d", who,
+                      g->link.rank, g->link.size, o->o.part, o->o.parts);
+}
 
 tl_status tl_group_weights(tl_group *g)
 {
@@ -305,11 +314,7 @@ tl_status tl_group_weights(tl_group *g)
         return g == NULL ? TL_OK : tl_error_status(g->t);
     size_t bytes;
     char *own = tl_group_begins(g) == TL_OK ? tl_group_settings(g, &bytes) : NULL;
-    const tl_opt *o = tl_object_given(g->stepped) ? g->stepped : NULL;
-    if (o != NULL && o->o.parts > 1 && (o->o.parts != g->link.size || o->o.part != g->link.rank))
-        tl_group_fail(g, TL_EUSAGE,
-                      "tl_group_weights: the optimizer of rank %d of %d updates part %d of %d",
-                      g->link.rank, g->link.size, o->o.part, o->o.parts);
+    check_part(g, tl_object_given(g->stepped) ? g->stepped : NULL, "tl_group_weights");
     if (own != NULL && !tl_failed(g->t) && send_own(g, WEIGHTS, own, bytes) == TL_OK &&
         receive_others(g, WEIGHTS, g->link.size - 1, own, bytes) == TL_OK)
         tl_group_settle(g, NULL);
@@ -348,20 +353,17 @@ tl_status tl_group_save(tl_group *g, tl_model *m, tl_opt *opt, const char *path,
 {
     if (tl_group_size(g) == 1)
         return tl_checkpoint_save(m, opt, path, notes, n);
-    const int parts = opt == NULL ? 0 : opt->o.parts;
-    if (parts > 1 && (parts != g->link.size || opt->o.part != g->link.rank))
-        tl_group_fail(g, TL_EUSAGE,
-                      "tl_group_save: the optimizer of rank %d of %d updates part %d of %d",
-                      g->link.rank, g->link.size, opt->o.part, parts);
-    else if (parts > 1)
+    const bool parted = opt != NULL && opt->o.parts > 1;
+    const bool gathers = parted || (opt == NULL && g->sharded);
+    check_part(g, opt, "tl_group_save");
+    if (parted)
         check_owners(g, m, opt);
-    const bool gathers = parts > 1 || (opt == NULL && g->sharded);
     if (tl_group_begins(g) == TL_OK && (!gathers || gather(g) == TL_OK) && g->link.rank == 0) {
-        if (parts > 1)
+        if (parted)
             opt->gathered = true;
         if (tl_checkpoint_save(m, opt, path, notes, n) != TL_OK)
             tl_group_fail(g, tl_error_status(m), "tl_group_save: %s", tl_error(m));
-        if (parts > 1)
+        if (parted)
             opt->gathered = false;
     }
     return tl_group_ends(g);

@@ -178,16 +178,6 @@ static tl_status send_sums(tl_group *g, what w, const char *name, const tl_accum
     return s;
 }
 
-/* Sends all that this tape has summed of a parameter; *n: how many sums. */
-static tl_status send_whole(tl_group *g, what w, const char *name, int *n)
-{
-    tl_accumulating *a = sums_of(g, name, n);
-    if (a != NULL)
-        send_sums(g, w, name, a, *n, (tl_group_tile){0, 1, NULL, NULL});
-    free(a);
-    return tl_error_status(g->t);
-}
-
 tl_status tl_group_hand_on(tl_group *g, const char *name, tl_group_tile part)
 {
     int n;
@@ -274,7 +264,11 @@ tl_status tl_group_send_all(tl_group *g, what w)
         if (first.param == NULL)
             return tl_group_send(g, w + 1, 0, NULL, 0);
         g->last_found = i;
-        TL_TRY(send_whole(g, w, first.param, &n));
+        tl_accumulating *a = sums_of(g, first.param, &n);
+        if (a != NULL)
+            send_sums(g, w, first.param, a, n, (tl_group_tile){0, 1, NULL, NULL});
+        free(a);
+        TL_TRY(tl_error_status(g->t));
     }
 }
 
