@@ -9,8 +9,6 @@
  */
 #include "ops/build.h"
 
-enum { HEAVY = TL_POINTWISE | TL_HEAVY };
-
 static void relu_vjp(tl_vjp *g)
 {
     tl_tensor zero = tl_scalar(g->t, tl_dtype_of(g->t, g->in[0]), 0);
@@ -38,12 +36,10 @@ static void softplus_vjp(tl_vjp *g)
     g->dx[0] = tl_mul(g->t, g->dy[0], tl_sigmoid(g->t, g->in[0]));
 }
 
-const tl_op tl_op_relu = {TL_UNARY(relu), .traits = TL_POINTWISE, .vjp = relu_vjp, .saves_in = 1};
-const tl_op tl_op_silu = {TL_UNARY(silu), .traits = HEAVY, .vjp = silu_vjp, .saves_in = 1};
-const tl_op tl_op_silu_grad = {TL_BINARY(silu_grad), .traits = HEAVY, .vjp = silu_grad_vjp,
-                               .saves_in = 3};
-const tl_op tl_op_softplus = {TL_UNARY(softplus), .traits = HEAVY, .vjp = softplus_vjp,
-                              .saves_in = 1};
+const tl_op tl_op_relu = {TL_UNARY(relu, 0), .saves_in = 1};
+const tl_op tl_op_silu = {TL_UNARY(silu, TL_HEAVY), .saves_in = 1};
+const tl_op tl_op_silu_grad = {TL_BINARY(silu_grad, TL_HEAVY), .saves_in = 3};
+const tl_op tl_op_softplus = {TL_UNARY(softplus, TL_HEAVY), .saves_in = 1};
 
 /* ---- gelu: x * Phi(x) by erf; gelu_tanh: its approximation by tanh; and their gradients
  * Shape:  as x; the gradients' operands broadcast
@@ -96,10 +92,7 @@ static void gelu_tanh_grad_vjp(tl_vjp *g)
     }
 }
 
-const tl_op tl_op_gelu = {TL_UNARY(gelu), .traits = HEAVY, .vjp = gelu_vjp, .saves_in = 1};
-const tl_op tl_op_gelu_tanh = {TL_UNARY(gelu_tanh), .traits = HEAVY, .vjp = gelu_tanh_vjp,
-                               .saves_in = 1};
-const tl_op tl_op_gelu_grad = {TL_BINARY(gelu_grad), .traits = HEAVY, .vjp = gelu_grad_vjp,
-                               .saves_in = 3};
-const tl_op tl_op_gelu_tanh_grad = {TL_BINARY(gelu_tanh_grad), .traits = HEAVY,
-                                    .vjp = gelu_tanh_grad_vjp, .saves_in = 3};
+const tl_op tl_op_gelu = {TL_UNARY(gelu, TL_HEAVY), .saves_in = 1};
+const tl_op tl_op_gelu_tanh = {TL_UNARY(gelu_tanh, TL_HEAVY), .saves_in = 1};
+const tl_op tl_op_gelu_grad = {TL_BINARY(gelu_grad, TL_HEAVY), .saves_in = 3};
+const tl_op tl_op_gelu_tanh_grad = {TL_BINARY(gelu_tanh_grad, TL_HEAVY), .saves_in = 3};

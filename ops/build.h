@@ -28,9 +28,15 @@
 #define TL_FIELD(id, field, kind) {#field, TL_ATTR_##kind, offsetof(id##_attrs, field)}
 /* clang-format on */
 
-/* A pointwise op over floats; TL_ATTRS(tl_const) if a constant c is its attribute. */
-#define TL_UNARY(id) TL_NAMED(id, 1, 1), .shape = tl_float_shape, .slot = TL_TILE_##id
-#define TL_BINARY(id) TL_NAMED(id, 2, 1), .shape = tl_float_shape, .slot = TL_TILE_##id
+/* A pointwise op over floats with further traits, whose vjp is id_vjp. TL_ATTRS(tl_const) if a
+ * constant c is its attribute. */
+#define TL_UNARY(id, more) TL_FLOATS(id, 1, more)
+#define TL_BINARY(id, more) TL_FLOATS(id, 2, more)
+/* clang-format off */
+#define TL_FLOATS(id, inputs, more)                                                              \
+    TL_NAMED(id, inputs, 1), .traits = TL_POINTWISE | (more), .shape = tl_float_shape,           \
+    .slot = TL_TILE_##id, .vjp = id##_vjp
+/* clang-format on */
 extern const tl_attr tl_const_schema[];
 
 #define TL_UNARY_CALL(id)                               \

@@ -37,8 +37,7 @@ static void swiglu_vjp(tl_vjp *g)
         g->dx[1] = tl_mul(g->t, g->dy[0], tl_silu(g->t, g->in[0]));
 }
 
-const tl_op tl_op_swiglu = {TL_BINARY(swiglu), .traits = TL_POINTWISE | TL_HEAVY, .vjp = swiglu_vjp,
-                            .saves_in = 3};
+const tl_op tl_op_swiglu = {TL_BINARY(swiglu, TL_HEAVY), .saves_in = 3};
 
 static tl_status grad_shape(tl_call *c)
 {
