@@ -64,6 +64,8 @@ tl_status tl_need_float(tl_call *c, const tl_array *x, const char *name);
 /* TL_EDTYPE unless x holds floats and ids holds i64. Messages call them by these names. */
 tl_status tl_need_indexed(tl_call *c, const char *x_name, const tl_array *x, const char *ids_name,
                           const tl_array *ids);
+/* The error of tl_shape_check, unless arrays of that shape and dtype are possible. */
+tl_status tl_need_shape(tl_call *c, const tl_shape *s, tl_dtype dtype);
 /* The result of an op that continues the input it mutates: that input, or out if it is absent.
  * TL_ESHAPE unless it has out's shape and that dtype. */
 tl_status tl_continue(tl_call *c, const tl_array *out, tl_dtype dtype);
@@ -82,6 +84,8 @@ int tl_find_dim(tl_call *c, int ndim, int64_t dim);
 /* The dims of x as a bit mask, for a constructor. -1 and an error that names op, the dim and x's
  * shape if one is out of range or listed twice. 0 for an unusable handle, which the op reports. */
 int64_t tl_dims_of(tl_at at, const char *op, tl_tensor x, tl_shape dims);
+/* The same for one dim, counted from the front. */
+int tl_dim_of(tl_at at, const char *op, tl_tensor x, int dim);
 
 /* Reductions over dims (sum.c). The shape rule drops the reduced dims, or keeps them as 1. */
 typedef struct {
