@@ -205,15 +205,13 @@ typedef struct {
     int nd; /* batch dims */
     int64_t dim[TL_MAX_DIMS];
     int64_t sa[TL_MAX_DIMS], sb[TL_MAX_DIMS], sc[TL_MAX_DIMS];
-    bool fold[TL_MAX_DIMS];         /* the products along this dim continue one chain */
-    tl_gemm_args g;                 /* the first product */
-    int64_t size_a, size_b, size_c; /* bytes of an element */
+    bool fold[TL_MAX_DIMS]; /* the products along this dim continue one chain */
+    tl_gemm_args g;         /* the first product */
 } tl_gemm_batches;
 /* Runs them all: by fn, or by the library's kernel if fn is NULL. */
 tl_status tl_gemm_batches_run(tl_call *c, const tl_gemm_batches *p, tl_gemm_fn *fn);
 
-/* Whether each product of the call is one whole chain from +0 of at most k terms, and operands and
- * chain are all f32 or all f64. */
+/* Whether each product of the call is one whole chain from +0 of at most k terms. */
 bool tl_matmul_is_short(const tl_call *c, int64_t k);
 
 #ifndef TL_BLIS
