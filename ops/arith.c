@@ -144,19 +144,16 @@ const tl_op tl_op_mul = {BINARY_OF(mul, number_shape),
                          .batch = tl_batch_bilinear};
 INTEGER(floor_divide)
 INTEGER(remainder)
-const tl_op tl_op_div = {TL_BINARY(div), .traits = TL_POINTWISE, .vjp = div_vjp,    .saves_in = 2,
-                         .saves_out = 1, .same_as = div_same,    .batch = div_batch};
-const tl_op tl_op_neg = {TL_UNARY(neg), .traits = TL_POINTWISE, .vjp = neg_vjp,
-                         .batch = tl_batch_linear, .undoes = &tl_op_neg};
-const tl_op tl_op_abs = {TL_UNARY(abs), .traits = TL_POINTWISE, .vjp = abs_vjp, .saves_in = 1};
-const tl_op tl_op_square = {TL_UNARY(square), .traits = TL_POINTWISE, .vjp = square_vjp,
-                            .saves_in = 1};
-const tl_op tl_op_reciprocal = {TL_UNARY(reciprocal), .traits = TL_POINTWISE, .vjp = reciprocal_vjp,
-                                .saves_out = 1};
-const tl_op tl_op_scale = {TL_UNARY(scale),  .traits = TL_POINTWISE, TL_ATTRS(tl_const),
-                           .vjp = scale_vjp, .same_as = scale_same,  .batch = tl_batch_linear};
-const tl_op tl_op_shift = {TL_UNARY(shift),  .traits = TL_POINTWISE, TL_ATTRS(tl_const),
-                           .vjp = shift_vjp, .same_as = shift_same,  .batch = tl_batch_linear};
+const tl_op tl_op_div = {TL_BINARY(div, 0), .saves_in = 2, .saves_out = 1, .same_as = div_same,
+                         .batch = div_batch};
+const tl_op tl_op_neg = {TL_UNARY(neg, 0), .batch = tl_batch_linear, .undoes = &tl_op_neg};
+const tl_op tl_op_abs = {TL_UNARY(abs, 0), .saves_in = 1};
+const tl_op tl_op_square = {TL_UNARY(square, 0), .saves_in = 1};
+const tl_op tl_op_reciprocal = {TL_UNARY(reciprocal, 0), .saves_out = 1};
+const tl_op tl_op_scale = {TL_UNARY(scale, 0), TL_ATTRS(tl_const), .same_as = scale_same,
+                           .batch = tl_batch_linear};
+const tl_op tl_op_shift = {TL_UNARY(shift, 0), TL_ATTRS(tl_const), .same_as = shift_same,
+                           .batch = tl_batch_linear};
 
 TL_BINARY_CALL(floor_divide)
 TL_BINARY_CALL(remainder)

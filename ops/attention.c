@@ -406,47 +406,31 @@ static tl_tensor written(tl_at at, tl_tensor q, tl_tensor k, tl_tensor v, tl_att
     return tl_in_dtype(at, y, tl_dtype_of(at.tape, q));
 }
 
-/* x, a mask or a bias, broadcasts to the scores, or is absent. */
-static tl_status check_scores(tl_at at, const char *name, tl_tensor x, const tl_shape *scores)
+/* Checks what the op does not take; errors are c's, a call of the op that is not made. */
+static tl_status can_write(tl_call *c, tl_tape *t, const tl_array a[3], tl_attention_options o)
 {
-    const tl_shape s = tl_shape_of(at.tape, x);
-    if (tl_is_none(x) || tl_dims_expand(s.ndim, s.dim, scores->ndim, scores->dim))
-        return TL_OK;
-    return tl_tape_fail(at, TL_ESHAPE,
-                        "attention: the %s is %s, which does not broadcast to %s (b, heads, "
-                        "queries, keys)",
-                        name, TL_TEXT_OF(&s), TL_TEXT_OF(scores));
-}
-
-/* check_range of an option. */
-static tl_status check_given(tl_at at, const tl_array *q, tl_tensor x, const char *name)
-{
-    tl_array a;
-    tl_err e = {.status = TL_OK};
-    tl_call c = {.op = &tl_op_attention, .err = &e};
-    if (!tl_array_of(at.tape, x, &a) || check_range(&c, q, &a, name) == TL_OK)
-        return TL_OK;
-    return tl_tape_fail(at, e.status, "%s", e.message);
-}
-
-static tl_status can_write(tl_at at, const tl_array a[3], tl_attention_options o)
-{
-    tl_err e = {.status = TL_OK};
-    tl_call c = {.op = &tl_op_attention, .err = &e};
-    if (check(&c, &a[0], &a[1], &a[2], true) != TL_OK)
-        return tl_tape_fail(at, e.status, "%s", e.message);
-    if (!tl_is_none(o.mask) && tl_dtype_of(at.tape, o.mask) != TL_BOOL)
-        return tl_tape_fail(at, TL_EDTYPE, "attention: the mask is %s; BOOL is needed",
-                            tl_dtype_name(tl_dtype_of(at.tape, o.mask)));
+    static const char *const range_name[] = {"key_start", "key_end", "offset"};
+    const tl_tensor range[] = {o.key_start, o.key_end, o.full ? TL_NONE : o.offset},
+                    of_scores[] = {o.mask, o.bias};
+    tl_array x;
+    TL_TRY(check(c, &a[0], &a[1], &a[2], true));
+    if (tl_array_of(t, o.mask, &x) && x.dtype != TL_BOOL)
+        return tl_call_fail(c, TL_EDTYPE, "the mask is %s; BOOL is needed", tl_dtype_name(x.dtype));
     if (!(o.softcap >= 0 && isfinite(o.softcap)))
-        return tl_tape_fail(at, TL_EDOMAIN,
-                            "attention: softcap is %g; a number from 0 on is needed", o.softcap);
-    TL_TRY(check_given(at, &a[0], o.key_start, "key_start"));
-    TL_TRY(check_given(at, &a[0], o.key_end, "key_end"));
-    TL_TRY(check_given(at, &a[0], o.full ? TL_NONE : o.offset, "offset"));
+        return tl_call_fail(c, TL_EDOMAIN, "softcap is %g; a number from 0 on is needed",
+                            o.softcap);
+    for (int i = 0; i < 3; i++)
+        if (tl_array_of(t, range[i], &x))
+            TL_TRY(check_range(c, &a[0], &x, range_name[i]));
     const tl_shape scores = TL_DIMS(a[0].dim[0], a[0].dim[1], a[0].dim[2], a[1].dim[2]);
-    TL_TRY(check_scores(at, "mask", o.mask, &scores));
-    return check_scores(at, "bias", o.bias, &scores);
+    for (int i = 0; i < 2; i++)
+        if (tl_array_of(t, of_scores[i], &x) &&
+            !tl_dims_expand(x.ndim, x.dim, scores.ndim, scores.dim))
+            return tl_call_fail(c, TL_ESHAPE,
+                                "the %s is %s, which does not broadcast to %s (b, heads, queries, "
+                                "keys)",
+                                i == 0 ? "mask" : "bias", TL_TEXT(&x), TL_TEXT_OF(&scores));
+    return TL_OK;
 }
 
 tl_tensor tl_attention_at(tl_at at, tl_tensor q, tl_tensor k, tl_tensor v, tl_attention_options o)
@@ -463,5 +447,9 @@ tl_tensor tl_attention_at(tl_at at, tl_tensor q, tl_tensor k, tl_tensor v, tl_at
     if (!there || (plain && (a[1].ndim != 4 || a[2].ndim != 4 || a[1].dim[3] == a[2].dim[3])))
         return tl_apply1(at, &tl_op_attention, &attrs,
                          (tl_tensor[]){q, k, v, o.key_start, o.key_end}, 5);
-    return can_write(at, a, o) == TL_OK ? written(at, q, k, v, o) : TL_NONE;
+    tl_err e = {.status = TL_OK};
+    tl_call c = {.op = &tl_op_attention, .err = &e};
+    if (can_write(&c, at.tape, a, o) != TL_OK)
+        return tl_reject(at, e.status, "%s", e.message);
+    return written(at, q, k, v, o);
 }

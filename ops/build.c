@@ -65,6 +65,12 @@ int64_t tl_dims_of(tl_at at, const char *op, tl_tensor x, tl_shape dims)
     return mask;
 }
 
+int tl_dim_of(tl_at at, const char *op, tl_tensor x, int dim)
+{
+    const int64_t mask = tl_dims_of(at, op, x, TL_DIMS(dim));
+    return mask > 0 ? __builtin_ctzll((unsigned long long)mask) : (int)mask;
+}
+
 void tl_first_axis(const tl_call *c, const tl_batch *in, tl_batch *out)
 {
     const tl_batch a = tl_batch_meet(c, in, TL_ALL_INPUTS, TL_FROM_FRONT);
@@ -78,6 +84,13 @@ tl_status tl_need_indexed(tl_call *c, const char *x_name, const tl_array *x, con
         return TL_OK;
     return tl_call_fail(c, TL_EDTYPE, "%s %s, %s %s; a float and I64 are needed", x_name,
                         tl_dtype_name(x->dtype), ids_name, tl_dtype_name(ids->dtype));
+}
+
+tl_status tl_need_shape(tl_call *c, const tl_shape *s, tl_dtype dtype)
+{
+    tl_err e = {.status = TL_OK};
+    return tl_shape_check(s, dtype, &e) == TL_OK ? TL_OK
+                                                 : tl_call_fail(c, e.status, "%s", e.message);
 }
 
 tl_status tl_continue(tl_call *c, const tl_array *out, tl_dtype dtype)

@@ -28,9 +28,15 @@
 #define TL_FIELD(id, field, kind) {#field, TL_ATTR_##kind, offsetof(id##_attrs, field)}
 /* clang-format on */
 
-/* A pointwise op over floats; TL_ATTRS(tl_const) if a constant c is its attribute. */
-#define TL_UNARY(id) TL_NAMED(id, 1, 1), .shape = tl_float_shape, .slot = TL_TILE_##id
-#define TL_BINARY(id) TL_NAMED(id, 2, 1), .shape = tl_float_shape, .slot = TL_TILE_##id
+/* A pointwise op over floats with further traits, whose vjp is id_vjp. TL_ATTRS(tl_const) if a
+ * constant c is its attribute. */
+#define TL_UNARY(id, more) TL_FLOATS(id, 1, more)
+#define TL_BINARY(id, more) TL_FLOATS(id, 2, more)
+/* clang-format off */
+#define TL_FLOATS(id, inputs, more)                                                              \
+    TL_NAMED(id, inputs, 1), .traits = TL_POINTWISE | (more), .shape = tl_float_shape,           \
+    .slot = TL_TILE_##id, .vjp = id##_vjp
+/* clang-format on */
 extern const tl_attr tl_const_schema[];
 
 #define TL_UNARY_CALL(id)                               \
@@ -58,6 +64,8 @@ tl_status tl_need_float(tl_call *c, const tl_array *x, const char *name);
 /* TL_EDTYPE unless x holds floats and ids holds i64. Messages call them by these names. */
 tl_status tl_need_indexed(tl_call *c, const char *x_name, const tl_array *x, const char *ids_name,
                           const tl_array *ids);
+/* The error of tl_shape_check, unless arrays of that shape and dtype are possible. */
+tl_status tl_need_shape(tl_call *c, const tl_shape *s, tl_dtype dtype);
 /* The result of an op that continues the input it mutates: that input, or out if it is absent.
  * TL_ESHAPE unless it has out's shape and that dtype. */
 tl_status tl_continue(tl_call *c, const tl_array *out, tl_dtype dtype);
@@ -76,6 +84,8 @@ int tl_find_dim(tl_call *c, int ndim, int64_t dim);
 /* The dims of x as a bit mask, for a constructor. -1 and an error that names op, the dim and x's
  * shape if one is out of range or listed twice. 0 for an unusable handle, which the op reports. */
 int64_t tl_dims_of(tl_at at, const char *op, tl_tensor x, tl_shape dims);
+/* The same for one dim, counted from the front. */
+int tl_dim_of(tl_at at, const char *op, tl_tensor x, int dim);
 
 /* Reductions over dims (sum.c). The shape rule drops the reduced dims, or keeps them as 1. */
 typedef struct {
@@ -195,15 +205,13 @@ typedef struct {
     int nd; /* batch dims */
     int64_t dim[TL_MAX_DIMS];
     int64_t sa[TL_MAX_DIMS], sb[TL_MAX_DIMS], sc[TL_MAX_DIMS];
-    bool fold[TL_MAX_DIMS];         /* the products along this dim continue one chain */
-    tl_gemm_args g;                 /* the first product */
-    int64_t size_a, size_b, size_c; /* bytes of an element */
+    bool fold[TL_MAX_DIMS]; /* the products along this dim continue one chain */
+    tl_gemm_args g;         /* the first product */
 } tl_gemm_batches;
 /* Runs them all: by fn, or by the library's kernel if fn is NULL. */
 tl_status tl_gemm_batches_run(tl_call *c, const tl_gemm_batches *p, tl_gemm_fn *fn);
 
-/* Whether each product of the call is one whole chain from +0 of at most k terms, and operands and
- * chain are all f32 or all f64. */
+/* Whether each product of the call is one whole chain from +0 of at most k terms. */
 bool tl_matmul_is_short(const tl_call *c, int64_t k);
 
 #ifndef TL_BLIS

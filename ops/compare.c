@@ -90,10 +90,8 @@ COMPARE(ge, 0)
 const tl_op tl_op_where = {TL_NAMED(where, 3, 1),  .shape = where_shape, .slot = TL_TILE_where,
                            .traits = TL_POINTWISE, .vjp = where_vjp,     .saves_in = 1,
                            .same_as = where_same,  .batch = where_batch};
-const tl_op tl_op_maximum = {TL_BINARY(maximum), .traits = TL_POINTWISE | TL_COMMUTATIVE,
-                             .vjp = maximum_vjp, .saves_in = 3};
-const tl_op tl_op_minimum = {TL_BINARY(minimum), .traits = TL_POINTWISE | TL_COMMUTATIVE,
-                             .vjp = minimum_vjp, .saves_in = 3};
+const tl_op tl_op_maximum = {TL_BINARY(maximum, TL_COMMUTATIVE), .saves_in = 3};
+const tl_op tl_op_minimum = {TL_BINARY(minimum, TL_COMMUTATIVE), .saves_in = 3};
 
 tl_tensor tl_where_at(tl_at at, tl_tensor cond, tl_tensor a, tl_tensor b)
 {

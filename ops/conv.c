@@ -189,7 +189,7 @@ static tl_status multiply(const job *j, const tl_array *y, int64_t pitch)
     const int sample = ((const conv_attrs *)j->c->attrs)->swapped ? 2 : 1, row = 3 - sample;
     const int64_t places = (j->t[0].out - 1) * pitch + j->t[1].out, k = terms(j);
     const bool joined = y->stride[sample] == places && y->stride[4] == 1 && y->stride[3] == pitch;
-    const int64_t samples = joined ? x->dim[1] : 1, size = (int64_t)tl_dtype_size(x->dtype);
+    const int64_t samples = joined ? x->dim[1] : 1;
     const tl_gemm_type type = x->dtype == TL_F64 ? TL_GEMM_F64 : TL_GEMM_F32;
     int64_t *at = tl_scratch(j->c, (size_t)(k + samples * places + 1) * 8, k == 0);
     if (at == NULL)
@@ -201,9 +201,6 @@ static tl_status multiply(const job *j, const tl_array *y, int64_t pitch)
                          .sa = {w->dim[1] * k, 0},
                          .sb = {x->stride[0], x->stride[1]},
                          .sc = {y->stride[0], y->stride[sample]},
-                         .size_a = size,
-                         .size_b = size,
-                         .size_c = size,
                          .g = {.m = w->dim[1],
                                .n = samples * places,
                                .k = k,

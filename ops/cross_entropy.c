@@ -87,9 +87,15 @@ static tl_status begin(tl_call *c, job *j, const tl_array *count)
     return TL_OK;
 }
 
+/* Rows for a thread: all of them, unless each takes a while (heavy). */
+static int64_t grain_of(const job *j, bool heavy)
+{
+    return heavy ? 1 + 4096 / (j->n + 1) : 1 + j->rows;
+}
+
 /* The forward of both losses; `rows` computes the loss of each row. The rows' losses are added in
  * order to the total. */
-static tl_status loss_run(tl_call *c, tl_range_fn *rows, int64_t grain)
+static tl_status loss_run(tl_call *c, tl_range_fn *rows, bool heavy)
 {
     const tl_array *values = c->in[0], *total = c->in[3];
     job j = {.values = values, .targets = c->in[1], .n = values->dim[values->ndim - 1]};
@@ -97,7 +103,7 @@ static tl_status loss_run(tl_call *c, tl_range_fn *rows, int64_t grain)
     j.loss = tl_scratch(c, (size_t)j.rows * 8, false);
     if (j.loss == NULL)
         return TL_ENOMEM;
-    tl_parallel_for(j.rows, grain, rows, &j);
+    tl_parallel_for(j.rows, grain_of(&j, heavy), rows, &j);
     double sum = total != NULL ? *(double *)total->data : 0;
     for (int64_t r = 0; r < j.rows; r++)
         if (!ignored(j.a, tl_i64_at(j.targets, r)))
@@ -111,14 +117,14 @@ static tl_status loss_run(tl_call *c, tl_range_fn *rows, int64_t grain)
 
 /* The forward of both gradients, whose targets are input `targets`; `rows` computes the gradient of
  * each row. */
-static tl_status grad_run(tl_call *c, int targets, tl_range_fn *rows, int64_t grain)
+static tl_status grad_run(tl_call *c, int targets, tl_range_fn *rows, bool heavy)
 {
     const tl_array *dz = &c->out[0];
     const double y = tl_array_get(c->in[0], 0);
     job j = {.values = c->in[1], .targets = c->in[targets], .n = dz->dim[dz->ndim - 1], .dz = dz};
     TL_TRY(begin(c, &j, c->in[targets + 1]));
     j.dy = j.a->reduction == TL_MEAN ? y / j.count : y;
-    tl_parallel_for(j.rows, grain, rows, &j);
+    tl_parallel_for(j.rows, grain_of(&j, heavy), rows, &j);
     return TL_OK;
 }
 
@@ -167,11 +173,7 @@ static void entropy_rows(void *ctx, int64_t begin, int64_t end, TL_UNUSED int th
     }
 }
 
-static tl_status cross_entropy_forward(tl_call *c)
-{
-    const tl_array *z = c->in[0];
-    return loss_run(c, entropy_rows, 1 + 4096 / (z->dim[z->ndim - 1] + 1));
-}
+static tl_status cross_entropy_forward(tl_call *c) { return loss_run(c, entropy_rows, true); }
 
 static void cross_entropy_vjp(tl_vjp *g)
 {
@@ -218,11 +220,7 @@ static tl_status grad_shape(tl_call *c)
     return TL_OK;
 }
 
-static tl_status grad_forward(tl_call *c)
-{
-    const tl_array *z = c->in[1];
-    return grad_run(c, 2, entropy_rows, 1 + 4096 / (z->dim[z->ndim - 1] + 1));
-}
+static tl_status grad_forward(tl_call *c) { return grad_run(c, 2, entropy_rows, true); }
 
 /* With cotangent u: d_z = w * p*(u - sum(u*p)) on the rows that count, by dz's Jacobian. */
 static void grad_vjp(tl_vjp *g)
@@ -295,10 +293,7 @@ static void nll_rows(void *ctx, int64_t begin, int64_t end, TL_UNUSED int thread
     }
 }
 
-static tl_status nll_forward(tl_call *c)
-{
-    return loss_run(c, nll_rows, 1 + tl_array_count(c->in[1])); /* on one thread */
-}
+static tl_status nll_forward(tl_call *c) { return loss_run(c, nll_rows, false); }
 
 static void nll_vjp(tl_vjp *g)
 {
@@ -338,7 +333,7 @@ static tl_status nll_grad_shape(tl_call *c)
 static tl_status nll_grad_forward(tl_call *c)
 {
     tl_clear(&c->out[0]);
-    return grad_run(c, 1, nll_rows, 1 + tl_array_count(c->in[1])); /* on one thread */
+    return grad_run(c, 1, nll_rows, false);
 }
 
 static void nll_grad_vjp(tl_vjp *g) { g->dx[0] = dy_gradient(g, &tl_op_nll_grad); }

@@ -30,32 +30,23 @@ typedef struct {
     bool reverse;
 } job;
 
-enum { BLOCK = 256 };
-
-/* Adds m elements of a row, from `at` on, to acc and writes the partial sums. Returns acc. */
-static double block(const job *j, int64_t row, int64_t at, int64_t m, double acc)
-{
-    double part[BLOCK];
-    int64_t first = row * j->n + at;
-    for (int64_t k = 0; k < m; k++) {
-        int64_t i = j->reverse ? m - 1 - k : k;
-        acc += tl_number_at(&j->x, first + i);
-        part[i] = acc;
-    }
-    tl_isa_now()->convert->cast(m, TL_F64, part, j->y->dtype, tl_flat_at(j->y, first));
-    return acc;
-}
-
 static void cumsum_rows(void *ctx, int64_t begin, int64_t end, TL_UNUSED int thread)
 {
+    enum { BLOCK = 256 };
     const job *j = ctx;
-    int64_t blocks = (j->n + BLOCK - 1) / BLOCK;
+    const int64_t blocks = (j->n + BLOCK - 1) / BLOCK;
+    double part[BLOCK];
     for (int64_t r = begin; r < end; r++) {
         double acc = 0;
         for (int64_t b = 0; b < blocks; b++) {
-            int64_t at = (j->reverse ? blocks - 1 - b : b) * BLOCK,
-                    m = j->n - at < BLOCK ? j->n - at : BLOCK;
-            acc = block(j, r, at, m, acc);
+            const int64_t at = (j->reverse ? blocks - 1 - b : b) * BLOCK, first = r * j->n + at,
+                          m = j->n - at < BLOCK ? j->n - at : BLOCK;
+            for (int64_t k = 0; k < m; k++) {
+                const int64_t i = j->reverse ? m - 1 - k : k;
+                acc += tl_number_at(&j->x, first + i);
+                part[i] = acc;
+            }
+            tl_isa_now()->convert->cast(m, TL_F64, part, j->y->dtype, tl_flat_at(j->y, first));
         }
     }
 }

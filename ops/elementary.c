@@ -69,24 +69,20 @@ static void pow_vjp(tl_vjp *g)
         times(g, tl_scale(g->t, tl_pow(g->t, g->in[0], c - 1), c));
 }
 
-enum { HEAVY = TL_POINTWISE | TL_HEAVY };
-
-const tl_op tl_op_sqrt = {TL_UNARY(sqrt), .traits = TL_POINTWISE, .vjp = sqrt_vjp, .saves_out = 1};
-const tl_op tl_op_rsqrt = {TL_UNARY(rsqrt), .traits = HEAVY, .vjp = rsqrt_vjp, .saves_out = 1};
-const tl_op tl_op_exp = {TL_UNARY(exp), .traits = HEAVY, .vjp = exp_vjp, .saves_out = 1};
-const tl_op tl_op_log = {TL_UNARY(log), .traits = HEAVY, .vjp = log_vjp, .saves_in = 1};
-const tl_op tl_op_sin = {TL_UNARY(sin), .traits = HEAVY, .vjp = sin_vjp, .saves_in = 1};
-const tl_op tl_op_cos = {TL_UNARY(cos), .traits = HEAVY, .vjp = cos_vjp, .saves_in = 1};
-const tl_op tl_op_tanh = {TL_UNARY(tanh), .traits = HEAVY, .vjp = tanh_vjp, .saves_out = 1};
-const tl_op tl_op_sigmoid = {TL_UNARY(sigmoid), .traits = HEAVY, .vjp = sigmoid_vjp,
-                             .saves_out = 1};
-const tl_op tl_op_erf = {TL_UNARY(erf), .traits = HEAVY, .vjp = erf_vjp, .saves_in = 1};
-const tl_op tl_op_log1p = {TL_UNARY(log1p), .traits = HEAVY, .vjp = log1p_vjp, .saves_in = 1};
-const tl_op tl_op_expm1 = {TL_UNARY(expm1), .traits = HEAVY, .vjp = expm1_vjp, .saves_out = 1};
-const tl_op tl_op_exp2 = {TL_UNARY(exp2), .traits = HEAVY, .vjp = exp2_vjp, .saves_out = 1};
-const tl_op tl_op_log2 = {TL_UNARY(log2), .traits = HEAVY, .vjp = log2_vjp, .saves_in = 1};
-const tl_op tl_op_pow = {TL_UNARY(pow), .traits = HEAVY, TL_ATTRS(tl_const), .vjp = pow_vjp,
-                         .saves_in = 1};
+const tl_op tl_op_sqrt = {TL_UNARY(sqrt, 0), .saves_out = 1};
+const tl_op tl_op_rsqrt = {TL_UNARY(rsqrt, TL_HEAVY), .saves_out = 1};
+const tl_op tl_op_exp = {TL_UNARY(exp, TL_HEAVY), .saves_out = 1};
+const tl_op tl_op_log = {TL_UNARY(log, TL_HEAVY), .saves_in = 1};
+const tl_op tl_op_sin = {TL_UNARY(sin, TL_HEAVY), .saves_in = 1};
+const tl_op tl_op_cos = {TL_UNARY(cos, TL_HEAVY), .saves_in = 1};
+const tl_op tl_op_tanh = {TL_UNARY(tanh, TL_HEAVY), .saves_out = 1};
+const tl_op tl_op_sigmoid = {TL_UNARY(sigmoid, TL_HEAVY), .saves_out = 1};
+const tl_op tl_op_erf = {TL_UNARY(erf, TL_HEAVY), .saves_in = 1};
+const tl_op tl_op_log1p = {TL_UNARY(log1p, TL_HEAVY), .saves_in = 1};
+const tl_op tl_op_expm1 = {TL_UNARY(expm1, TL_HEAVY), .saves_out = 1};
+const tl_op tl_op_exp2 = {TL_UNARY(exp2, TL_HEAVY), .saves_out = 1};
+const tl_op tl_op_log2 = {TL_UNARY(log2, TL_HEAVY), .saves_in = 1};
+const tl_op tl_op_pow = {TL_UNARY(pow, TL_HEAVY), TL_ATTRS(tl_const), .saves_in = 1};
 
 tl_tensor tl_pow_at(tl_at at, tl_tensor x, double c)
 {

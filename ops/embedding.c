@@ -154,54 +154,32 @@ static tl_status scatter_shape(tl_call *c)
     return tl_continue(c, &out, out.dtype);
 }
 
-typedef struct {
-    const tl_array *ids, *out;
-    tl_array dy; /* contiguous, the compute type */
-} job;
-
-/* y = y + x in f64, x of the compute type. */
-static void add_wide(const job *j, double *y, int64_t ss, int64_t from, int64_t n)
-{
-    if (j->dy.dtype == TL_F64)
-        for (int64_t k = 0; k < n; k++)
-            y[k * ss] = (y[k * ss] + ((const double *)j->dy.data)[from + k]) + 0;
-    else
-        for (int64_t k = 0; k < n; k++)
-            y[k * ss] = (y[k * ss] + (double)((const float *)j->dy.data)[from + k]) + 0;
-}
-
 /* Columns [begin, end) of every row, in order. */
 static void scatter_columns(void *ctx, int64_t begin, int64_t end, TL_UNUSED int thread)
 {
-    const job *j = ctx;
-    int64_t count = tl_array_count(j->ids), n = j->out->dim[1], ss = j->out->stride[1];
-    tl_cursor ids = tl_cursor_at(j->ids, j->ids->ndim, 0);
-    for (int64_t i = 0; i < count; i++, tl_cursor_next(&ids)) {
-        int64_t id = *(const int64_t *)tl_cursor_data(&ids),
-                at = id * j->out->stride[0] + begin * ss;
-        if (j->out->dtype == TL_F64) {
-            add_wide(j, (double *)j->out->data + at, ss, i * n + begin, end - begin);
-        } else {
-            float *y = (float *)j->out->data + at;
-            const float *x = (const float *)j->dy.data + i * n + begin;
-            if (ss == 1)
-                tl_isa_now()->row->accumulate32(end - begin, x, y);
-            else
-                for (int64_t k = 0; k < end - begin; k++)
-                    y[k * ss] = (y[k * ss] + x[k]) + 0;
-        }
+    const tl_call *c = ctx;
+    const tl_array *dy = c->in[0], *out = &c->out[0];
+    const tl_row_table *k = tl_isa_now()->row;
+    const int64_t count = tl_array_count(c->in[1]), n = out->dim[1], *ids = c->in[1]->data;
+    tl_range_fn *fold = dy->dtype == TL_F64 ? k->fold64 : k->fold32;
+    for (int64_t i = 0; i < count; i++) {
+        const void *x = tl_flat_at(dy, i * n);
+        if (out->dtype == TL_F64)
+            fold(&(tl_norm_rows){.n = n, .rows = 1, .x = x, .fold = tl_flat_at(out, ids[i] * n)},
+                 begin, end, 0);
+        else
+            k->accumulate32(end - begin, (const float *)x + begin,
+                            (float *)out->data + ids[i] * n + begin);
     }
 }
 
 static tl_status scatter_forward(tl_call *c)
 {
-    job j = {.ids = c->in[1], .out = &c->out[0]};
     TL_TRY(check_ids(c, c->in[1], c->out[0].dim[0]));
-    TL_TRY(tl_as_compute(c, c->in[0], &j.dy));
     if (c->in[2] == NULL)
         tl_clear(&c->out[0]);
     tl_parallel_for(c->out[0].dim[1], 1 + 65536 / (tl_array_count(c->in[1]) + 1), scatter_columns,
-                    &j);
+                    c);
     return TL_OK;
 }
 
@@ -220,7 +198,7 @@ static void scatter_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
 
 const tl_op tl_op_scatter_add = {TL_NAMED(scatter_add, 3, 1),
                                  .optional = TL_BIT(2),
-                                 .traits = TL_MUTATES | TL_REDUCTION,
+                                 .traits = TL_MUTATES | TL_REDUCTION | TL_WIDENED,
                                  .mutates = 2,
                                  .shape = scatter_shape,
                                  .forward = scatter_forward,

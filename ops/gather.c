@@ -141,9 +141,7 @@ tl_tensor tl_gather_at(tl_at at, tl_tensor x, tl_tensor ids, int dim)
 static tl_status scatter_shape(tl_call *c)
 {
     const gather_attrs *a = c->attrs;
-    tl_err e = {.status = TL_OK};
-    if (tl_shape_check(&a->shape, tl_dtype_compute(c->in[0]->dtype), &e) != TL_OK)
-        return tl_call_fail(c, e.status, "%s", e.message);
+    TL_TRY(tl_need_shape(c, &a->shape, tl_dtype_compute(c->in[0]->dtype)));
     TL_TRY(check(c, &a->shape));
     if (!tl_array_same_shape(c->in[0], c->in[1]))
         return tl_call_fail(c, TL_ESHAPE, "dy has shape %s, ids %s", TL_TEXT(c->in[0]),
@@ -254,14 +252,14 @@ tl_tensor tl_one_hot_at(tl_at at, tl_tensor ids, int64_t classes, tl_dtype dtype
 tl_tensor tl_index_select_at(tl_at at, tl_tensor x, int dim, tl_tensor ids)
 {
     tl_shape s = tl_shape_of(at.tape, x), n = tl_shape_of(at.tape, ids), one = s;
-    if (tl_dims_of(at, "index_select", x, TL_DIMS(dim)) < 0)
+    const int d = tl_dim_of(at, "index_select", x, dim);
+    if (d < 0)
         return TL_NONE;
     if (s.ndim == 0 || n.ndim != 1)
         return tl_reject(at, TL_ESHAPE, "index_select: x has %d dims, ids %d; ids have one", s.ndim,
                          n.ndim);
     for (int i = 0; i < s.ndim; i++)
         one.dim[i] = 1;
-    const int d = tl_dim_from_front(dim, s.ndim);
     tl_shape all = one; /* one element for each possible id */
     all.dim[d] = s.dim[d];
     s.dim[d] = one.dim[d] = n.dim[0];

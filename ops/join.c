@@ -42,16 +42,12 @@ tl_tensor tl_stack_at(tl_at at, const tl_tensor *xs, int n, int dim)
 /* Sets out[0 .. n) to TL_NONE; returns the size of dim, or -1 with an error if there is none. */
 static int64_t size_of(tl_at at, const char *name, tl_tensor x, int dim, tl_tensor *out, int n)
 {
-    tl_shape s = tl_shape_of(at.tape, x);
-    int d = tl_dim_from_front(dim, s.ndim);
     if (tl_tape_need(at, name, "out", out != NULL, n) != TL_OK)
         return -1;
     for (int i = 0; i < n; i++)
         out[i] = TL_NONE;
-    if (d >= 0 && d < s.ndim)
-        return s.dim[d];
-    tl_tape_fail(at, TL_ESHAPE, "%s: dim %d does not exist in %d dims", name, dim, s.ndim);
-    return -1;
+    const int d = tl_dim_of(at, name, x, dim);
+    return d < 0 ? -1 : tl_shape_of(at.tape, x).dim[d];
 }
 
 tl_status tl_split_sizes_at(tl_at at, tl_tensor x, const int64_t *sizes, int n, int dim,

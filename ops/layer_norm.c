@@ -22,27 +22,14 @@ static tl_status layer_norm_shape(tl_call *c)
 
 /* Forward is the row kernel TL_ROW_layer_norm, in tensor/kernels/norm.t.h. */
 
-/* dx has two parts, as in rms_norm: one from y, one from mean and rstd. */
 static void layer_norm_vjp(tl_vjp *g)
 {
-    const int64_t k = ((const tl_norm_attrs *)g->attrs)->k;
-    const tl_norm_grad_attrs a = {k, g->wants[0], g->wants[1], false};
-    tl_tensor dy = g->dy[0], x = g->in[0], mean = g->out[1], rstd = g->out[2];
-    tl_tensor grad[2] = {TL_NONE, TL_NONE};
-    if (tl_is_none(dy)) {
-        grad[0] = g->wants[1] ? tl_norm_no_grad(g, 1) : TL_NONE;
+    const tl_tensor dy = g->dy[0], acc = g->acc[2];
+    g->dx[0] = tl_norm_gradient(g, g->in[0], 1, true, g->wants[0]);
+    if (tl_is_none(dy))
         g->dx[2] = g->wants[2] ? tl_norm_no_grad(g, 2) : TL_NONE;
-    } else {
-        if (g->wants[0] || g->wants[1])
-            tl_apply(TL_AT(g->t), &tl_op_layer_norm_grad, &a,
-                     (tl_tensor[]){dy, x, g->in[1], mean, rstd, g->acc[1]}, 6, grad);
-        g->dx[2] = tl_is_none(g->acc[2])
-                       ? dy
-                       : tl_sum_to(g->t, dy, tl_shape_of(g->t, g->in[2]), g->acc[2]);
-    }
-    g->dx[1] = grad[0];
-    if (g->wants[0])
-        g->dx[0] = tl_norm_stats_grad(g, x, mean, rstd, g->dy[1], g->dy[2], grad[1]);
+    else
+        g->dx[2] = tl_is_none(acc) ? dy : tl_sum_to(g->t, dy, tl_shape_of(g->t, g->in[2]), acc);
 }
 
 const tl_op tl_op_layer_norm = {TL_NAMED(layer_norm, 3, 3),
@@ -70,24 +57,3 @@ tl_tensor tl_layer_norm_at(tl_at at, tl_tensor x, tl_tensor gamma, tl_tensor bet
     tl_give(rstd, out[2]);
     return out[0];
 }
-
-/* ---- layer_norm_grad(dy, x, gamma?, mean, rstd, acc?) -> dgamma (acc continued), dx
- * Shape:  dy and x alike; gamma has x's last k dims, mean and rstd x's shape with these as 1; an
- *         output that is not wanted is empty
- * Dtype:  as layer_norm; dgamma in the accumulator (f64) or the compute type, dx x's dtype
- * Bits:   NUMERICS 6.7
- * VJP:    in primitives (norm.c)
- * Errors: TL_ESHAPE TL_EDTYPE
- * Both norms share its shape rule and forward (norm.c): dx by the rows of tensor/kernels/norm.t.h,
- * dgamma by the columns of tensor/kernels/folds.t.h.
- */
-const tl_op tl_op_layer_norm_grad = {TL_NAMED(layer_norm_grad, 6, 2),
-                                     .optional = TL_BIT(2) | TL_BIT(5),
-                                     .traits = TL_MUTATES | TL_WIDENED,
-                                     .mutates = 5,
-                                     .shape = tl_norm_grad_shape,
-                                     .forward = tl_norm_grad_forward,
-                                     TL_ATTRS(tl_norm_grad),
-                                     .vjp = tl_layer_norm_grad_vjp,
-                                     .saves_in = 31,
-                                     .batch = tl_norm_grad_batch};

@@ -15,8 +15,9 @@
 static tl_tensor classes_last(tl_at at, const char *name, tl_tensor z, int dim)
 {
     tl_shape s = tl_shape_of(at.tape, z), order = {.ndim = s.ndim};
-    int d = dim == 0 ? s.ndim - 1 : tl_dim_from_front(dim, s.ndim), n = 0;
-    if (d == s.ndim - 1 || tl_dims_of(at, name, z, TL_DIMS(dim)) < 0)
+    const int d = dim == 0 ? s.ndim - 1 : tl_dim_of(at, name, z, dim);
+    int n = 0;
+    if (d < 0 || d == s.ndim - 1)
         return z;
     for (int i = 0; i < s.ndim; i++)
         if (i != d)

@@ -257,16 +257,6 @@ tl_tensor tl_bmm_at(tl_at at, tl_tensor a, tl_tensor b)
     return check_dims(at, "bmm", a, b, 3) == TL_OK ? tl_matmul_at(at, a, b) : TL_NONE;
 }
 
-/* Checks that c broadcasts to the product (m, n) without making it larger. */
-static tl_status check_addend(tl_at at, tl_tensor c, tl_tensor product)
-{
-    tl_shape s = tl_shape_of(at.tape, c), p = tl_shape_of(at.tape, product);
-    return tl_dims_expand(s.ndim, s.dim, p.ndim, p.dim)
-               ? TL_OK
-               : tl_tape_fail(at, TL_ESHAPE, "addmm: c has shape %s, the product %s",
-                              TL_TEXT_OF(&s), TL_TEXT_OF(&p));
-}
-
 /* c * beta in the compute type, in y's shape. The multiplication broadcasts c, so that c's gradient
  * is a fold. */
 static tl_tensor times(tl_at at, tl_tensor c, double beta, tl_tensor y)
@@ -284,8 +274,10 @@ tl_tensor tl_addmm_at(tl_at at, tl_tensor c, tl_tensor a, tl_tensor b, double be
     tl_dtype da = tl_dtype_of(at.tape, a), db = tl_dtype_of(at.tape, b),
              dtype = da == db ? da : TL_F32;
     tl_tensor y = matmul_wide(at, a, b);
-    if (tl_is_none(y) || check_addend(at, c, y) != TL_OK)
-        return TL_NONE;
+    const tl_shape s = tl_shape_of(at.tape, c), p = tl_shape_of(at.tape, y);
+    if (!tl_dims_expand(s.ndim, s.dim, p.ndim, p.dim)) /* c would make the product larger */
+        return tl_reject(at, TL_ESHAPE, "addmm: c has shape %s, the product %s", TL_TEXT_OF(&s),
+                         TL_TEXT_OF(&p));
     if (alpha != 1)
         y = tl_scale_at(at, y, alpha);
     if (beta != 0)

@@ -71,6 +71,7 @@ static bool one_block(const tl_gemm_args *g)
     return true;
 }
 
+/* Operands and chain are all f32 or all f64. */
 static bool any_chain(const tl_call *c)
 {
     tl_dtype want = ((const tl_matmul_attrs *)c->attrs)->acc_f64 || c->in[0]->dtype == TL_F64
@@ -78,7 +79,10 @@ static bool any_chain(const tl_call *c)
                         : TL_F32;
     return c->in[0]->dtype == want && c->in[1]->dtype == want;
 }
-static bool short_chain(const tl_call *c) { return tl_matmul_is_short(c, SHORTEST_BLOCK); }
+static bool short_chain(const tl_call *c)
+{
+    return any_chain(c) && tl_matmul_is_short(c, SHORTEST_BLOCK);
+}
 
 static tl_status run_blis(tl_call *c) { return tl_matmul_with(c, as_it_comes); }
 static tl_status run_chain(tl_call *c) { return tl_matmul_with(c, one_block); }

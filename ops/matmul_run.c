@@ -24,9 +24,7 @@ static int64_t batch_stride(const tl_array *x, int i, int nd, int64_t *size)
 static tl_gemm_batches plan_of(const tl_array *a, const tl_array *b, const tl_array *c, bool f64,
                                bool accumulate)
 {
-    tl_gemm_batches p = {.size_a = (int64_t)tl_dtype_size(a->dtype),
-                         .size_b = (int64_t)tl_dtype_size(b->dtype),
-                         .size_c = (int64_t)tl_dtype_size(c->dtype)};
+    tl_gemm_batches p = {.nd = 0};
     int la = a->ndim - 2, lb = b->ndim - 2, lc = c->ndim - 2, nd = la > lb ? la : lb;
     nd = lc > nd ? lc : nd;
     for (int i = 0; i < nd; i++) {
@@ -87,9 +85,9 @@ static tl_gemm_args batch_args(const tl_gemm_batches *p, int64_t index, int64_t 
         ob += at * p->sb[i];
         oc += at * p->sc[i];
     }
-    g.a.data = (const char *)g.a.data + oa * p->size_a;
-    g.b.data = (const char *)g.b.data + ob * p->size_b;
-    g.c = (char *)g.c + oc * p->size_c;
+    g.a.data = (const char *)g.a.data + oa * tl_gemm_size(g.a.type);
+    g.b.data = (const char *)g.b.data + ob * tl_gemm_size(g.b.type);
+    g.c = (char *)g.c + oc * tl_gemm_size(g.f64 ? TL_GEMM_F64 : TL_GEMM_F32);
     return g;
 }
 
@@ -181,12 +179,10 @@ static void drop_empty_folds(tl_gemm_batches *p)
 
 bool tl_matmul_is_short(const tl_call *c, int64_t k)
 {
-    const tl_matmul_attrs *at = c->attrs;
-    const tl_array *a = c->in[0], *b = c->in[1];
-    tl_dtype want = at->acc_f64 || a->dtype == TL_F64 ? TL_F64 : TL_F32;
-    if (a->dtype != want || b->dtype != want || c->in[2] != NULL || a->dim[a->ndim - 1] > k)
+    const tl_array *a = c->in[0];
+    if (c->in[2] != NULL || a->dim[a->ndim - 1] > k)
         return false;
-    tl_gemm_batches p = plan_of(a, b, &c->out[0], want == TL_F64, false);
+    const tl_gemm_batches p = plan_of(a, c->in[1], &c->out[0], false, false);
     for (int i = 0; i < p.nd; i++)
         if (p.fold[i])
             return false;

@@ -18,35 +18,29 @@ static tl_status max_shape(tl_call *c)
     return TL_OK;
 }
 
-/* x with its reduced dims last, contiguous and in the compute type: rows of *n elements. */
-static tl_status as_rows(tl_call *c, tl_array *rows, int64_t *n)
-{
-    const int64_t dims = ((const tl_reduce_attrs *)c->attrs)->dims;
-    const tl_array *x = c->in[0];
-    tl_array p = *x;
-    int w = 0;
-    *n = 1;
-    for (int pass = 0; pass < 2; pass++)
-        for (int i = 0; i < x->ndim; i++)
-            if ((dims >> i & 1) == pass) {
-                p.dim[w] = x->dim[i];
-                p.stride[w++] = x->stride[i];
-                *n *= pass ? x->dim[i] : 1;
-            }
-    return tl_as_compute(c, &p, rows);
-}
-
-/* Rows of n elements, and the array y of their results. */
+/* Rows of n elements, contiguous and in the compute type, and the array y of their results. */
 typedef struct {
     tl_array rows, y;
     int64_t n;
     bool min;
 } job;
 
+/* Runs `body` over the rows of x, which has its reduced dims brought to the end. */
 static tl_status over_rows(tl_call *c, tl_range_fn *body, bool min)
 {
-    job j = {.y = c->out[0], .min = min};
-    TL_TRY(as_rows(c, &j.rows, &j.n));
+    const int64_t dims = ((const tl_reduce_attrs *)c->attrs)->dims;
+    const tl_array *x = c->in[0];
+    job j = {.y = c->out[0], .n = 1, .min = min};
+    tl_array turned = *x;
+    int w = 0;
+    for (int pass = 0; pass < 2; pass++)
+        for (int i = 0; i < x->ndim; i++)
+            if ((dims >> i & 1) == pass) {
+                turned.dim[w] = x->dim[i];
+                turned.stride[w++] = x->stride[i];
+                j.n *= pass ? x->dim[i] : 1;
+            }
+    TL_TRY(tl_as_compute(c, &turned, &j.rows));
     tl_parallel_for(tl_array_count(&j.y), 1 + 8192 / (j.n + 1), body, &j);
     return TL_OK;
 }

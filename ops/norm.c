@@ -1,4 +1,4 @@
-/* norm.c: what rms_norm and layer_norm share (see norm.h). */
+/* norm.c: what rms_norm and layer_norm share (see norm.h), and their gradients as ops. */
 #include "ops/norm.h"
 
 #include <float.h>
@@ -66,16 +66,17 @@ static double inverse(tl_tape *t, tl_tensor x, int64_t k)
     return 1 / n;
 }
 
-tl_tensor tl_norm_stats_grad(tl_vjp *g, tl_tensor x, tl_tensor mean, tl_tensor rstd,
-                             tl_tensor dmean, tl_tensor drstd, tl_tensor dx)
+/* dx plus what the cotangents of rstd and, unless it is TL_NONE, mean add to it (NUMERICS 6.12). */
+static tl_tensor with_stats(tl_vjp *g, tl_tensor x, tl_tensor mean, tl_tensor rstd, tl_tensor dx)
 {
     tl_tape *t = g->t;
-    tl_tensor e = TL_NONE;
+    const bool layer = !tl_is_none(mean);
+    tl_tensor dmean = layer ? g->dy[1] : TL_NONE, drstd = g->dy[layer ? 2 : 1], e = TL_NONE;
     if (tl_is_none(drstd) && tl_is_none(dmean))
         return dx;
     double inv = inverse(t, x, ((const tl_norm_attrs *)g->attrs)->k);
     if (!tl_is_none(drstd)) {
-        tl_tensor h = tl_mul(t, tl_is_none(mean) ? x : tl_sub(t, x, mean), rstd);
+        tl_tensor h = tl_mul(t, layer ? tl_sub(t, x, mean) : x, rstd);
         e = tl_mul(t, tl_scale(t, tl_mul(t, drstd, tl_square(t, rstd)), -inv), h);
     }
     if (!tl_is_none(dmean)) {
@@ -90,15 +91,44 @@ tl_tensor tl_norm_no_grad(tl_vjp *g, int i)
     return tl_is_none(g->acc[i]) ? tl_filled_like(g->t, g->in[i], 0) : g->acc[i];
 }
 
-/* ---- the fused gradients: (dy, x, gamma?, [mean,] rstd, acc?) -> dgamma, dx ---- */
+tl_tensor tl_norm_gradient(tl_vjp *g, tl_tensor x, int gamma, bool layer, bool want_dx)
+{
+    const tl_norm_attrs *n = g->attrs;
+    const tl_norm_grad_attrs a = {n->k, want_dx, g->wants[gamma], n->plus_one};
+    const tl_tensor dy = g->dy[0], weight = g->in[gamma], acc = g->acc[gamma],
+                    mean = layer ? g->out[1] : TL_NONE, rstd = g->out[layer ? 2 : 1];
+    tl_tensor grad[2] = {TL_NONE, TL_NONE}; /* dgamma, dx */
+    const bool any = want_dx || g->wants[gamma];
+    if (tl_is_none(dy))
+        grad[0] = g->wants[gamma] ? tl_norm_no_grad(g, gamma) : TL_NONE;
+    else if (any && layer)
+        tl_apply(TL_AT(g->t), &tl_op_layer_norm_grad, &a,
+                 (tl_tensor[]){dy, x, weight, mean, rstd, acc}, 6, grad);
+    else if (any)
+        tl_apply(TL_AT(g->t), &tl_op_rms_norm_grad, &a, (tl_tensor[]){dy, x, weight, rstd, acc}, 5,
+                 grad);
+    g->dx[gamma] = grad[0];
+    return want_dx ? with_stats(g, x, mean, rstd, grad[1]) : TL_NONE;
+}
 
-const tl_attr tl_norm_grad_schema[] = {TL_FIELD(tl_norm_grad, k, I64),
-                                       TL_FIELD(tl_norm_grad, want_dx, BOOL),
-                                       TL_FIELD(tl_norm_grad, want_dgamma, BOOL),
-                                       TL_FIELD(tl_norm_grad, plus_one, BOOL),
-                                       {0}};
+/* ---- rms_norm_grad(dy, x, gamma?, rstd, acc?) and layer_norm_grad(dy, x, gamma?, mean, rstd,
+ * acc?) -> dgamma (acc continued), dx
+ * Shape:  dy and x alike; gamma has x's last k dims, mean and rstd x's shape with these as 1;
+ *         dgamma has gamma's shape; an output that is not wanted is empty
+ * Dtype:  as the norm; dgamma in the accumulator (f64) or the compute type, dx x's dtype
+ * Bits:   NUMERICS 6.2, 6.7
+ * VJP:    in primitives, below
+ * Errors: TL_ESHAPE TL_EDTYPE
+ * dx is computed by the rows of tensor/kernels/norm.t.h, dgamma by the columns of folds.t.h.
+ */
 
-tl_status tl_norm_grad_shape(tl_call *c)
+static const tl_attr tl_norm_grad_schema[] = {TL_FIELD(tl_norm_grad, k, I64),
+                                              TL_FIELD(tl_norm_grad, want_dx, BOOL),
+                                              TL_FIELD(tl_norm_grad, want_dgamma, BOOL),
+                                              TL_FIELD(tl_norm_grad, plus_one, BOOL),
+                                              {0}};
+
+static tl_status grad_shape(tl_call *c)
 {
     const tl_norm_grad_attrs *a = c->attrs;
     const tl_array *dy = c->in[0], *x = c->in[1], *gamma = c->in[2], *acc = c->in[c->n_in - 1];
@@ -124,7 +154,8 @@ tl_status tl_norm_grad_shape(tl_call *c)
     return TL_OK;
 }
 
-void tl_norm_grad_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
+/* Samples are rows of dx, and dgamma is their total. */
+static void grad_batch(const tl_call *c, const tl_batch *in, tl_batch *out)
 {
     const int nd = c->in[1]->ndim, last = c->n_in - 1;
     tl_batch rows[6];
@@ -180,7 +211,7 @@ static void *one_plus(tl_call *c, const tl_array *gamma)
     return row;
 }
 
-tl_status tl_norm_grad_forward(tl_call *c)
+static tl_status grad_forward(tl_call *c)
 {
     const tl_norm_grad_attrs *a = c->attrs;
     const int last = c->n_in - 1;
@@ -275,7 +306,7 @@ static void finish(tl_vjp *v, const terms *s, tl_tensor cg)
  * cotangents u of dx, w of dgamma:
  *   cm = -rstd*sum(u*h),  cg = rstd*u + cm*h/n,  ch = -rstd*u*m + cm*g/n + w*dy
  *   d_x = rstd*ch,  d_rstd = sum(ch*x) + sum(u*(g - h*m)) */
-void tl_rms_norm_grad_vjp(tl_vjp *v)
+static void rms_norm_grad_vjp(tl_vjp *v)
 {
     tl_tape *t = v->t;
     const terms s = terms_of(v, v->in[1], v->in[3]);
@@ -307,7 +338,7 @@ static tl_tensor projected(tl_tape *t, const terms *s, tl_tensor x)
  * dx, w of dgamma:
  *   cg = rstd*P(u),  ch = w*dy - rstd*(u*mean(g*h) + g*mean(u*h))
  *   d_x = rstd*ch,  d_mean = -sum(d_x),  d_rstd = sum(ch*(x - mean)) + sum(u*P(g)) */
-void tl_layer_norm_grad_vjp(tl_vjp *v)
+static void layer_norm_grad_vjp(tl_vjp *v)
 {
     tl_tape *t = v->t;
     tl_tensor centered = tl_sub(t, v->in[1], v->in[3]);
@@ -331,3 +362,13 @@ void tl_layer_norm_grad_vjp(tl_vjp *v)
         v->dx[4] = tl_add(t, row_sum(t, tl_mul(t, ch, centered), s.k), dr);
     finish(v, &s, cg);
 }
+
+/* clang-format off */
+#define NORM_GRAD(id, inputs, acc)                                                               \
+    TL_NAMED(id, inputs, 2), .optional = TL_BIT(2) | TL_BIT(acc),                                \
+    .traits = TL_MUTATES | TL_WIDENED, .mutates = acc, .shape = grad_shape,                      \
+    .forward = grad_forward, TL_ATTRS(tl_norm_grad), .vjp = id##_vjp,                            \
+    .saves_in = TL_BIT(acc) - 1, .batch = grad_batch
+/* clang-format on */
+const tl_op tl_op_rms_norm_grad = {NORM_GRAD(rms_norm_grad, 5, 4)};
+const tl_op tl_op_layer_norm_grad = {NORM_GRAD(layer_norm_grad, 6, 5)};

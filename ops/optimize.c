@@ -73,8 +73,7 @@ static double scalar_in(const tl_call *c, int i) { return *(const double *)c->in
 
 typedef struct {
     const tl_call *c;
-    const tl_adamw_step *adamw; /* NULL: sgd */
-    const tl_sgd_step *sgd;
+    const void *step; /* the op's: a tl_sgd_step or a tl_adamw_step */
 } job;
 
 static void update_range(void *ctx, int64_t from, int64_t end, TL_UNUSED int thread)
@@ -86,18 +85,15 @@ static void update_range(void *ctx, int64_t from, int64_t end, TL_UNUSED int thr
     const int64_t n = end - from;
     void *p = tl_flat_at(in[0], from), *g = tl_flat_at(in[1], from),
          *m = in[2] != NULL ? tl_flat_at(in[2], from) : NULL; /* sgd's b, or NULL */
-    if (j->adamw == NULL)
-        TL_ROW(k, f64, sgd, n, p, g, m, j->sgd);
+    if (j->c->op == &tl_op_sgd)
+        TL_ROW(k, f64, sgd, n, p, g, m, j->step);
     else
-        TL_ROW(k, f64, adamw, n, p, g, m, tl_flat_at(in[3], from), j->adamw);
+        TL_ROW(k, f64, adamw, n, p, g, m, tl_flat_at(in[3], from), j->step);
 }
 
-enum { GRAIN = 4096 };
-
-static tl_status run(tl_call *c, const tl_adamw_step *adamw, const tl_sgd_step *sgd)
+static tl_status update(tl_call *c, const void *step)
 {
-    job j = {c, adamw, sgd};
-    tl_parallel_for(tl_array_count(c->in[0]), GRAIN, update_range, &j);
+    tl_parallel_for(tl_array_count(c->in[0]), 4096, update_range, &(job){c, step});
     return TL_OK;
 }
 
@@ -110,7 +106,7 @@ static tl_status sgd_forward(tl_call *c)
                      .clip = scalar_in(c, 4),
                      .nesterov = a->nesterov,
                      .decoupled = a->decoupled};
-    return run(c, NULL, &s);
+    return update(c, &s);
 }
 
 static tl_status adamw_forward(tl_call *c)
@@ -127,7 +123,7 @@ static tl_status adamw_forward(tl_call *c)
                        .clip = scalar_in(c, 5),
                        .c1 = scalar_in(c, 6),
                        .c2 = scalar_in(c, 7)};
-    return run(c, &s, NULL);
+    return update(c, &s);
 }
 
 static const tl_attr tl_sgd_schema[] = {TL_FIELD(tl_sgd, momentum, F64),

@@ -249,16 +249,14 @@ static tl_tensor filler(tl_at at, tl_tensor x, int d, tl_shape shape, double val
 tl_tensor tl_pad_at(tl_at at, tl_tensor x, int dim, int64_t before, int64_t after, double value)
 {
     tl_shape lead = tl_shape_of(at.tape, x), tail = lead;
-    if (tl_dims_of(at, "pad", x, TL_DIMS(dim)) < 0)
+    const int d = tl_dim_of(at, "pad", x, dim);
+    if (d < 0)
         return TL_NONE;
-    int d = tl_dim_from_front(dim, lead.ndim);
     if (before < 0 || after < 0)
         return tl_reject(at, TL_EDOMAIN, "pad: %lld before and %lld after dim %d",
                          (long long)before, (long long)after, dim);
-    if (lead.ndim > 0) { /* else concat says what is wrong */
-        lead.dim[d] = before;
-        tail.dim[d] = after;
-    }
+    lead.dim[d] = before;
+    tail.dim[d] = after;
     return tl_concat_at(
         at, (tl_tensor[]){filler(at, x, d, lead, value), x, filler(at, x, d, tail, value)}, 3, dim);
 }

@@ -27,48 +27,37 @@ static const tl_attr dropout_schema[] = {TL_FIELD(dropout, p, F64),
                                          TL_FIELD(dropout, key, I64),
                                          {0}};
 
-/* One sample number, or one for each row of a result of shape s. */
-static bool sample_fits(const tl_array *sample, const tl_shape *s)
+/* Checks x, whose rows are drawn one by one, and the inputs that go with it: input `at` is a sample
+ * number, or one for each row; the next, if it is there, has a start for each row of (b, s, ...).
+ */
+static tl_status check_rows(tl_call *c, const char *name, const tl_array *x, int at)
 {
-    return sample->ndim == 0 || (sample->ndim == 1 && sample->dim[0] == s->dim[0]);
-}
-
-/* Draws are made row by row; a single number has no rows. */
-static tl_status need_rows(tl_call *c, const tl_shape *s)
-{
-    return s->ndim > 0 ? TL_OK
-                       : tl_call_fail(c, TL_ESHAPE,
-                                      "shape [] has no rows, which are drawn one by one; (b, ...) "
-                                      "is needed");
-}
-
-/* One start for each row of (b, s, ...), or none. */
-static bool start_fits(const tl_array *start, const tl_shape *s)
-{
-    return start == NULL || (start->dtype == TL_I64 && start->ndim == 1 && s->ndim >= 2 &&
-                             start->dim[0] == s->dim[0]);
+    const tl_array *sample = c->in[at], *start = c->in[at + 1];
+    TL_TRY(tl_need_indexed(c, name, x, "sample", sample));
+    if (x->ndim == 0)
+        return tl_call_fail(c, TL_ESHAPE,
+                            "shape [] has no rows, which are drawn one by one; (b, ...) is needed");
+    if (sample->ndim > 1 || (sample->ndim == 1 && sample->dim[0] != x->dim[0]))
+        return tl_call_fail(
+            c, TL_ESHAPE,
+            "%s has shape %s, sample %s; one number, or one for each row of %s, is needed", name,
+            TL_TEXT(x), TL_TEXT(sample), name);
+    if (start != NULL &&
+        (start->dtype != TL_I64 || start->ndim != 1 || x->ndim < 2 || start->dim[0] != x->dim[0]))
+        return tl_call_fail(
+            c, TL_ESHAPE,
+            "%s has shape %s, start %s, %s; I64 for each row of %s (b, s, ...) are needed", name,
+            TL_TEXT(x), TL_TEXT(start), tl_dtype_name(start->dtype), name);
+    return TL_OK;
 }
 
 static tl_status dropout_shape(tl_call *c)
 {
     const dropout_attrs *a = c->attrs;
-    const tl_array *x = c->in[0], *sample = c->in[1], *start = c->in[2];
-    const tl_shape s = tl_array_shape(x);
     if (!(a->p >= 0 && a->p <= 1))
         return tl_call_fail(c, TL_EDOMAIN, "p is %g; a probability in [0, 1] is needed", a->p);
-    TL_TRY(tl_need_indexed(c, "x", x, "sample", sample));
-    TL_TRY(need_rows(c, &s));
-    if (!sample_fits(sample, &s))
-        return tl_call_fail(
-            c, TL_ESHAPE,
-            "x has shape %s, sample %s; one number, or one for each row of x, is needed",
-            TL_TEXT(x), TL_TEXT(sample));
-    if (!start_fits(start, &s))
-        return tl_call_fail(
-            c, TL_ESHAPE,
-            "x has shape %s, start %s, %s; I64 for each row of x (b, s, ...) are needed",
-            TL_TEXT(x), TL_TEXT(start), tl_dtype_name(start->dtype));
-    c->out[0] = *x;
+    TL_TRY(check_rows(c, "x", c->in[0], 1));
+    c->out[0] = *c->in[0];
     return TL_OK;
 }
 
@@ -249,19 +238,11 @@ static const tl_attr draw_schema[] = {TL_FIELD(draw, shape, SHAPE),
 static tl_status draw_shape(tl_call *c)
 {
     const draw_attrs *a = c->attrs;
-    const tl_array *sample = c->in[0], *start = c->in[1];
-    tl_err e = {.status = TL_OK};
-    if (tl_shape_check(&a->shape, a->dtype, &e) != TL_OK)
-        return tl_call_fail(c, e.status, "%s", e.message);
-    if (!tl_dtype_is_float(a->dtype) || sample->dtype != TL_I64)
-        return tl_call_fail(c, TL_EDTYPE, "%s by sample numbers in %s; a float and I64 are needed",
-                            tl_dtype_name(a->dtype), tl_dtype_name(sample->dtype));
-    TL_TRY(need_rows(c, &a->shape));
-    if (!sample_fits(sample, &a->shape) || !start_fits(start, &a->shape))
-        return tl_call_fail(
-            c, TL_ESHAPE, "%s for sample numbers %s%s; one number, or one for each row, is needed",
-            TL_TEXT_OF(&a->shape), TL_TEXT(sample), start != NULL ? " and starts" : "");
-    c->out[0] = tl_array_make(c->mode & TL_SHADOW ? TL_F64 : a->dtype, &a->shape, NULL);
+    tl_array *y = &c->out[0];
+    TL_TRY(tl_need_shape(c, &a->shape, a->dtype));
+    *y = tl_array_make(a->dtype, &a->shape, NULL);
+    TL_TRY(check_rows(c, "the result", y, 0));
+    y->dtype = c->mode & TL_SHADOW ? TL_F64 : a->dtype;
     return TL_OK;
 }
 

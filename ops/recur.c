@@ -142,9 +142,9 @@ static void clear_row(const job *j, void *to, int64_t n)
     if (n > 0)
         memset(to, 0, (size_t)(n * j->size));
 }
-static void add_row(const job *j, const tl_row_table *r, const void *x, void *to)
+static void add_row(const job *j, const void *x, void *to)
 {
-    TL_ROW(r, j->f64, accumulate, j->n, x, to);
+    TL_ROW(tl_isa_now()->row, j->f64, accumulate, j->n, x, to);
 }
 
 /* Rounds the row x to the states' dtype. */
@@ -412,7 +412,6 @@ static void back_rows(void *ctx, int64_t begin, int64_t end, TL_UNUSED int threa
     const job *j = ctx;
     const tl_array *x = j->x, *ds = &x[j->at.cell == TL_GRU ? DU : DG];
     const int64_t n = j->n;
-    const tl_row_table *r = tl_isa_now()->row;
     for (int64_t i = begin; i < end; i++) {
         copy_row(j, row(j, j->h, i), initial(j, &x[BACK_DHN], i), n);
         copy_row(j, row(j, j->q, i), initial(j, &x[BACK_DCN], i), n);
@@ -422,9 +421,9 @@ static void back_rows(void *ctx, int64_t begin, int64_t end, TL_UNUSED int threa
         for (int64_t i = begin; i < end; i++) {
             void *p = row(j, j->h, i), *q = row(j, j->q, i);
             if (x[BACK_DY].data != NULL)
-                add_row(j, r, step(j, &x[BACK_DY], i, t), p);
+                add_row(j, step(j, &x[BACK_DY], i, t), p);
             if (x[BACK_DC].data != NULL && j->at.cell == TL_LSTM)
-                add_row(j, r, step(j, &x[BACK_DC], i, t), q);
+                add_row(j, step(j, &x[BACK_DC], i, t), q);
             if (made(j, i, t)) {
                 back_step(j, i, k, p, q);
                 continue;
@@ -436,7 +435,7 @@ static void back_rows(void *ctx, int64_t begin, int64_t end, TL_UNUSED int threa
         for (int64_t i = begin; i < end; i++) {
             void *p = row(j, j->h, i), *v = row(j, j->product, i);
             if (made(j, i, t) && j->at.cell == TL_GRU)
-                add_row(j, r, v, p);
+                add_row(j, v, p);
             else if (made(j, i, t))
                 copy_row(j, p, v, n);
         }

@@ -21,24 +21,10 @@ static tl_status rms_norm_shape(tl_call *c) { return tl_norm_shape(c, c->in[1], 
  *     y[i]    = (x[i] * rstd[r]) * gamma[i]
  */
 
-/* Returns dx from the cotangents of y and of rstd, or TL_NONE if it is not wanted; sets dx[gamma].
- * x is the value that was normalized: an input here, an output in add_rms_norm. */
-static tl_tensor gradient(tl_vjp *g, tl_tensor x, int gamma, bool want_dx)
+static void rms_norm_vjp(tl_vjp *g)
 {
-    const tl_norm_attrs *n = g->attrs;
-    const tl_norm_grad_attrs a = {n->k, want_dx, g->wants[gamma], n->plus_one};
-    tl_tensor dy = g->dy[0], drstd = g->dy[1], rstd = g->out[1];
-    tl_tensor grad[2] = {TL_NONE, TL_NONE}; /* dgamma, dx */
-    if (!tl_is_none(dy))
-        tl_apply(TL_AT(g->t), &tl_op_rms_norm_grad, &a,
-                 (tl_tensor[]){dy, x, g->in[gamma], rstd, g->acc[gamma]}, 5, grad);
-    else if (g->wants[gamma])
-        grad[0] = tl_norm_no_grad(g, gamma);
-    g->dx[gamma] = grad[0];
-    return want_dx ? tl_norm_stats_grad(g, x, TL_NONE, rstd, TL_NONE, drstd, grad[1]) : TL_NONE;
+    g->dx[0] = tl_norm_gradient(g, g->in[0], 1, false, g->wants[0]);
 }
-
-static void rms_norm_vjp(tl_vjp *g) { g->dx[0] = gradient(g, g->in[0], 1, g->wants[0]); }
 
 const tl_op tl_op_rms_norm = {TL_NAMED(rms_norm, 2, 2),
                               .optional = TL_BIT(1),
@@ -114,7 +100,8 @@ static tl_status add_forward(tl_call *c)
 
 static void add_vjp(tl_vjp *g)
 {
-    tl_tensor ds = g->dy[2], dx = gradient(g, g->out[2], 2, g->wants[0] || g->wants[1]);
+    const bool want_dx = g->wants[0] || g->wants[1];
+    tl_tensor ds = g->dy[2], dx = tl_norm_gradient(g, g->out[2], 2, false, want_dx);
     g->dx[0] = g->dx[1] = tl_plus(g->t, ds, dx);
 }
 
@@ -143,24 +130,3 @@ tl_tensor tl_add_rms_norm_at(tl_at at, tl_tensor x1, tl_tensor x2, tl_tensor gam
     tl_give(sum, out[2]);
     return out[0];
 }
-
-/* ---- rms_norm_grad(dy, x, gamma?, rstd, acc?) -> dgamma (acc continued), dx
- * Shape:  dy and x alike; gamma has x's last k dims, rstd x's shape with these as 1; an output that
- *         is not wanted is empty
- * Dtype:  as rms_norm; dgamma in the accumulator (f64) or the compute type, dx x's dtype
- * Bits:   NUMERICS 6.2
- * VJP:    in primitives (norm.c)
- * Errors: TL_ESHAPE TL_EDTYPE
- * Both norms share its shape rule and forward (norm.c): dx by the rows of tensor/kernels/norm.t.h,
- * dgamma by the columns of tensor/kernels/folds.t.h.
- */
-const tl_op tl_op_rms_norm_grad = {TL_NAMED(rms_norm_grad, 5, 2),
-                                   .optional = TL_BIT(2) | TL_BIT(4),
-                                   .traits = TL_MUTATES | TL_WIDENED,
-                                   .mutates = 4, /* acc */
-                                   .shape = tl_norm_grad_shape,
-                                   .forward = tl_norm_grad_forward,
-                                   TL_ATTRS(tl_norm_grad),
-                                   .vjp = tl_rms_norm_grad_vjp,
-                                   .saves_in = 15, /* all but acc */
-                                   .batch = tl_norm_grad_batch};

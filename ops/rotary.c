@@ -206,8 +206,7 @@ tl_tensor tl_rotary_turned_at(tl_at at, tl_tensor x, tl_tensor r1, tl_tensor r2,
 static tl_status turn_shape(tl_call *c)
 {
     const tl_array *x = c->in[0];
-    if (!tl_dtype_is_float(x->dtype))
-        return tl_call_fail(c, TL_EDTYPE, "x is %s; floats are needed", tl_dtype_name(x->dtype));
+    TL_TRY(tl_need_float(c, x, "x"));
     if (x->ndim == 0 || x->dim[x->ndim - 1] % 2 != 0)
         return tl_call_fail(c, TL_ESHAPE, "the last dim must be even");
     c->out[0] = *x;

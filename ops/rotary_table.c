@@ -181,13 +181,12 @@ tl_tensor tl_rotary_ids_at(tl_at at, tl_tensor x, tl_tensor r1, tl_tensor r2, tl
 tl_tensor tl_rotary_offsets_at(tl_at at, tl_tensor x, tl_tensor r1, tl_tensor r2, tl_tensor offset,
                                int seq, tl_rotary_pairing pairing)
 {
-    tl_shape s = tl_shape_of(at.tape, x);
-    if (tl_dims_of(at, "rotary_offsets", x, TL_DIMS(seq)) < 0)
+    const tl_shape s = tl_shape_of(at.tape, x);
+    const int d = tl_dim_of(at, "rotary_offsets", x, seq);
+    if (d < 0)
         return TL_NONE;
-    seq = tl_dim_from_front(seq, s.ndim);
-    const int64_t n = s.ndim > 0 ? s.dim[seq] : 0;
-    tl_tensor ids = tl_positions_at(at, offset, TL_NONE, n);
-    return tl_rotary_ids_at(at, x, r1, r2, ids, seq, pairing);
+    const tl_tensor ids = tl_positions_at(at, offset, TL_NONE, s.dim[d]);
+    return tl_rotary_ids_at(at, x, r1, r2, ids, d, pairing);
 }
 
 tl_tensor tl_rotary_widen_at(tl_at at, tl_tensor half, tl_rotary_pairing pairing)

@@ -89,9 +89,8 @@ static void fold_rows(const tl_array *x, const char *from, int64_t rows, int64_t
         }
 }
 
-/* Folds n elements of the innermost dim of x into accumulators that are acc_step apart; with 0, one
- * takes them all. */
-static void fold_inner(const tl_array *x, const char *from, int64_t n, double *to, int64_t acc_step)
+/* Folds n elements of the innermost dim of x into one accumulator. */
+static void fold_inner(const tl_array *x, const char *from, int64_t n, double *to)
 {
     const int64_t step = x->stride[x->ndim - 1], size = (int64_t)tl_dtype_size(x->dtype);
     const bool wide = x->dtype == TL_F64;
@@ -99,20 +98,14 @@ static void fold_inner(const tl_array *x, const char *from, int64_t n, double *t
         float f[GATHER];
         double d[GATHER];
     } t;
+    double sum = *to + 0; /* +0 is added once: a sum that begins with +0 never becomes -0 */
     for (int64_t at = 0; at < n; at += GATHER) {
         const int64_t m = n - at < GATHER ? n - at : GATHER;
         tl_isa_now()->convert->widen(m, x->dtype, from + at * step * size, step, &t);
-        if (acc_step == 0) { /* +0 is added once: a sum that begins with +0 never becomes -0 */
-            double sum = *to + 0;
-            for (int64_t i = 0; i < m; i++)
-                sum += wide ? t.d[i] : (double)t.f[i];
-            *to = sum;
-            continue;
-        }
         for (int64_t i = 0; i < m; i++)
-            to[(at + i) * acc_step] = (to[(at + i) * acc_step] + (wide ? t.d[i] : (double)t.f[i])) +
-                                      0;
+            sum += wide ? t.d[i] : (double)t.f[i];
     }
+    *to = sum;
 }
 
 static void fold_range(void *ctx, int64_t begin, int64_t end, TL_UNUSED int thread)
@@ -139,10 +132,10 @@ static void fold_range(void *ctx, int64_t begin, int64_t end, TL_UNUSED int thre
         if (in_order)
             fold_rows(&x, tl_cursor_data(&from), rows, stride, n, tl_cursor_data(&to));
         else
-            fold_inner(&x, tl_cursor_data(&from), n, tl_cursor_data(&to), acc.stride[last]);
+            fold_inner(&x, tl_cursor_data(&from), n, tl_cursor_data(&to));
 }
 
-/* Folds x into acc: f64, of any strides, with x's ndim and 1 for the dims that are folded. */
+/* Folds x into acc: f64, row-major, with x's ndim and 1 for the dims that are folded. */
 static void fold_into(const tl_array *x, const tl_array *acc)
 {
     fold_job j = {.v = {*x, *acc}};
@@ -204,22 +197,15 @@ tl_status tl_reduce_shape(tl_call *c)
     return TL_OK;
 }
 
-/* The number of reduced dims at the end, which form the row. Axis 0 is never among them. */
-static int row_dims(const tl_array *x, int64_t dims)
-{
-    int n = 0;
-    while (n < x->ndim - 1 && dims >> (x->ndim - 1 - n) & 1)
-        n++;
-    return n;
-}
-
 /* Rows by lanes into scratch, then a fold of their sums. Without rows the fold takes x itself;
  * without a fold each accumulator takes one row's sum, which is exact. */
 static tl_status reduce(tl_call *c, bool mean)
 {
     const int64_t dims = ((const tl_reduce_attrs *)c->attrs)->dims;
     const tl_array *x = c->in[0];
-    const int n_row = row_dims(x, dims);
+    int n_row = 0; /* the reduced dims at the end form the row, but never axis 0 */
+    while (n_row < x->ndim - 1 && dims >> (x->ndim - 1 - n_row) & 1)
+        n_row++;
     const bool any = tl_array_count(x) > 0; /* an empty x may still have results: +0 */
     double count = 1;
     tl_array rows = *x, acc;
@@ -352,16 +338,14 @@ static tl_status sum_to_shape(tl_call *c)
 /* acc = acc + x, with acc f32 and of x's shape; x is rounded to f32 first if it is wider. */
 static tl_status accumulate(tl_call *c)
 {
-    const tl_array *x = c->in[0];
-    tl_array *acc = &c->out[0], sum = *acc, term = *acc, wide;
-    int64_t n = tl_array_count(acc);
-    TL_TRY(tl_scratch_array(c, &sum, false));
+    tl_array sum, wide, term = c->out[0];
+    const int64_t n = tl_array_count(&term);
+    TL_TRY(tl_as_compute(c, &c->out[0], &sum));
+    TL_TRY(tl_as_compute(c, c->in[0], &wide));
     TL_TRY(tl_scratch_array(c, &term, false));
-    TL_TRY(tl_as_compute(c, x, &wide));
-    tl_array_copy(&sum, acc);
     tl_isa_now()->convert->cast(n, wide.dtype, wide.data, TL_F32, term.data);
     tl_isa_now()->row->accumulate32(n, term.data, sum.data);
-    tl_array_copy(acc, &sum);
+    tl_store_compute(c, 0, &sum);
     return TL_OK;
 }
 
@@ -379,7 +363,8 @@ static tl_status sum_to_forward(tl_call *c)
     if (c->in[1] == NULL) {
         acc.dtype = TL_F64;
         TL_TRY(tl_scratch_array(c, &acc, true));
-    }
+    } else
+        TL_TRY(tl_as_compute(c, &c->out[0], &acc));
     for (int i = 0; i < x->ndim; i++) {
         lined.dim[i] = i < lead ? 1 : acc.dim[i - lead];
         lined.stride[i] = i < lead ? 0 : acc.stride[i - lead];
@@ -388,6 +373,8 @@ static tl_status sum_to_forward(tl_call *c)
     fold_into(x, &lined);
     if (c->in[1] == NULL)
         tl_cast_all(tl_array_count(&acc), TL_F64, acc.data, c->out[0].dtype, c->out[0].data);
+    else
+        tl_store_compute(c, 0, &acc);
     return TL_OK;
 }
 

@@ -83,10 +83,9 @@ static tl_status complete(tl_call *c, tl_shape *s)
 static tl_status reshape_shape(tl_call *c)
 {
     tl_shape s = ((const shape_attrs *)c->attrs)->shape;
-    tl_err e = {.status = TL_OK};
     TL_TRY(complete(c, &s));
-    if (tl_array_count(c->in[0]) == 0 && tl_shape_check(&s, c->in[0]->dtype, &e) != TL_OK)
-        return tl_call_fail(c, e.status, "%s", e.message);
+    if (tl_array_count(c->in[0]) == 0)
+        TL_TRY(tl_need_shape(c, &s, c->in[0]->dtype));
     if (!tl_array_reshape_view(c->in[0], &s, &c->out[0]))
         return tl_call_fail(c, TL_ESHAPE, "its strides forbid a view; use tl_contiguous first");
     return TL_OK;
@@ -200,16 +199,11 @@ tl_tensor tl_permute_at(tl_at at, tl_tensor x, tl_shape dims)
 tl_tensor tl_transpose_at(tl_at at, tl_tensor x, int d0, int d1)
 {
     tl_shape p = {.ndim = tl_shape_of(at.tape, x).ndim};
-    for (int i = 0; i < p.ndim; i++)
-        p.dim[i] = i;
-    if (tl_dims_of(at, "transpose", x, TL_DIMS(d0)) < 0 ||
-        tl_dims_of(at, "transpose", x, TL_DIMS(d1)) < 0)
+    const int a = tl_dim_of(at, "transpose", x, d0), b = tl_dim_of(at, "transpose", x, d1);
+    if (a < 0 || b < 0)
         return TL_NONE;
-    if (p.ndim > 0) { /* an unusable handle has no dims; permute reports it */
-        int a = tl_dim_from_front(d0, p.ndim), b = tl_dim_from_front(d1, p.ndim);
-        p.dim[a] = b;
-        p.dim[b] = a;
-    }
+    for (int i = 0; i < p.ndim; i++)
+        p.dim[i] = i == a ? b : i == b ? a : i;
     return tl_permute_at(at, x, p);
 }
 
@@ -219,9 +213,7 @@ static tl_status expand_shape(tl_call *c)
 {
     const tl_shape *s = &((const shape_attrs *)c->attrs)->shape;
     const tl_array *x = c->in[0];
-    tl_err e = {.status = TL_OK};
-    if (tl_shape_check(s, x->dtype, &e) != TL_OK)
-        return tl_call_fail(c, e.status, "%s", e.message);
+    TL_TRY(tl_need_shape(c, s, x->dtype));
     if (!tl_dims_expand(x->ndim, x->dim, s->ndim, s->dim))
         return tl_call_fail(c, TL_ESHAPE, "%s does not expand to %s", TL_TEXT(x), TL_TEXT_OF(s));
     c->out[0] = tl_array_expand(x, s);
@@ -251,7 +243,7 @@ tl_tensor tl_apply_along(tl_at at, const tl_op *op, const void *attrs, tl_tensor
     int nd = tl_shape_of(at.tape, x).ndim;
     if (nd == 0 || dim == -1 || dim == nd - 1)
         return tl_apply1(at, op, attrs, &x, 1);
-    if (tl_dims_of(at, op->name, x, TL_DIMS(dim)) < 0)
+    if (tl_dim_of(at, op->name, x, dim) < 0)
         return TL_NONE;
     tl_tensor last = tl_transpose_at(at, x, dim, -1);
     return tl_transpose_at(at, tl_apply1(at, op, attrs, &last, 1), dim, -1);

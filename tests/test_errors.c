@@ -593,7 +593,7 @@ static void joins_and_splits(void **unused)
     assert_true(tl_is_none(part[0]) && tl_is_none(part[1]) && tl_is_none(part[2]));
     REFUSES(ESHAPE, "chunk", "dim 1 of size 3 in pieces of 1 gives 3 of them, not 4",
             (tl_chunk(t, a23, 4, 1, ((tl_tensor[4]){a23})), TL_NONE));
-    REFUSES(ESHAPE, "chunk", "dim -3 does not exist in 2 dims",
+    REFUSES(ESHAPE, "chunk", "dim -3 does not exist in [2, 3], which has 2",
             (tl_chunk(t, a23, 3, -3, part), TL_NONE));
     REFUSES(ESHAPE, "split_sizes", "size 1 is 2; 1 of dim 1's 3 are left",
             (tl_split_sizes(t, a23, ((int64_t[]){2, 2}), 2, 1, part), TL_NONE));

@@ -323,7 +323,7 @@ static void bernoulli_and_permutation(void **state)
     assert_non_null(strstr(tl_error(bare), "uniform: the tape has no model"));
     tl_error_clear(bare);
     tl_normal(t, TL_I64, TL_DIMS(2), "u");
-    assert_non_null(strstr(tl_error(t), "draw: I64"));
+    assert_non_null(strstr(tl_error(t), "draw: the result I64"));
     tl_error_clear(t);
     tl_bernoulli(t, tl_data(t, number, TL_I64, TL_DIMS(2)), "b");
     assert_non_null(strstr(tl_error(t), "I64"));
@@ -445,11 +445,11 @@ static void draws_that_make_no_sense_are_refused(void **state)
     refuses(t, tl_uniform(t, TL_F32, TL_SCALAR, "u"), TL_ESHAPE, "shape [] has no rows");
     refuses(t, tl_uniform(t, TL_F32, TL_DIMS(-1, 2), "u"), TL_ESHAPE, "dim 0 has size -1");
     refuses(t, tl_uniform(t, TL_F32, TL_DIMS(2, 3), "u", .sample = line), TL_EDTYPE,
-            "draw: F32 by sample numbers in F32");
+            "draw: the result F32, sample F32");
     refuses(t, tl_uniform(t, TL_F32, TL_DIMS(2, 3), "u", .sample = three), TL_ESHAPE,
-            "draw: [2, 3] for sample numbers [3]; one number");
+            "draw: the result has shape [2, 3], sample [3]; one number");
     refuses(t, tl_uniform(t, TL_F32, TL_DIMS(2, 3), "u", .sample = ids, .start = three), TL_ESHAPE,
-            "draw: [2, 3] for sample numbers [2] and starts");
+            "draw: the result has shape [2, 3], start [3], I64");
     refuses(t, tl_bernoulli(t, tl_data(t, odd, TL_F32, TL_DIMS(3)), "b"), TL_EDOMAIN,
             "bernoulli: p is nan at position 1");
     refuses(t, tl_bernoulli(t, tl_data(t, above, TL_F32, TL_DIMS(3)), "b"), TL_EDOMAIN,

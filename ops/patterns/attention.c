@@ -85,19 +85,16 @@ TL_PATTERN(search)
     out[0] = tl_matmul(t, tl_softmax(t, s, -1), value);
 }
 
-static double scale_of(int form, double c)
-{
-    return scaling(form) == BY_QUOTIENT || scaling(form) == QUERY_BY_QUOTIENT ? 1 / c : c;
-}
-
 /* The result is contiguous, as a matmul's is: later calls may view it. */
 TL_PATTERN(replace)
 {
     const tl_pattern_values *v = ctx;
+    const int kind = scaling(form_of(v));
+    const double c = v->scalar[0],
+                 scale = kind == BY_QUOTIENT || kind == QUERY_BY_QUOTIENT ? 1 / c : c;
     bool full = ((const style *)v->ctx)->mask == UNMASKED;
-    out[0] = tl_contiguous(t,
-                           tl_attention(t, in[0], in[1], in[2],
-                                        .scale = scale_of(form_of(v), v->scalar[0]), .full = full));
+    tl_tensor y = tl_attention(t, in[0], in[1], in[2], .scale = scale, .full = full);
+    out[0] = tl_contiguous(t, y);
 }
 
 /* ---- what fits ---- */
