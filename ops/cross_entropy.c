@@ -162,14 +162,10 @@ static void entropy_rows(void *ctx, int64_t begin, int64_t end, TL_UNUSED int th
             memset(dz, 0, (size_t)j->n * tl_dtype_size(j->dz->dtype));
         else if (ignored(j->a, t))
             j->loss[r] = 0;
-        else if (dz != NULL && smoothing != 0)
-            TL_ROW(k, f64, smooth_entropy_grad, j->n, z, t, smoothing, j->dy, dz);
         else if (dz != NULL)
-            TL_ROW(k, f64, cross_entropy_grad, j->n, z, t, j->dy, dz);
-        else if (smoothing != 0)
-            j->loss[r] = TL_ROW(k, f64, smooth_entropy, j->n, z, t, smoothing);
+            TL_ROW(k, f64, cross_entropy_grad, j->n, z, t, smoothing, j->dy, dz);
         else
-            j->loss[r] = TL_ROW(k, f64, cross_entropy, j->n, z, t);
+            j->loss[r] = TL_ROW(k, f64, cross_entropy, j->n, z, t, smoothing);
     }
 }
 

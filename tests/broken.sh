@@ -164,7 +164,7 @@ breaks 2.9 "gelu divides by the root of 2" reference tensor/kernels/pointwise.t.
 breaks 2.10 "gelu_tanh's cube in another order" reference tensor/kernels/pointwise.t.h '((x[i] * x[i]) * x[i])' '(x[i] * (x[i] * x[i] * (T)0.044715) / (T)0.044715)'
 breaks 2.11 "clamp makes NaN a bound" reference tensor/kernels/pointwise.t.h 'T v = x[i] < lo ? lo : x[i];' 'T v = x[i] >= lo ? x[i] : lo;'
 breaks 2.12 "a lane in doubt stays as it was tried" math tensor/kernels/math_try.t.h 'doubt &= doubt - 1)' 'doubt = 0)'
-breaks 2.13 "a remainder has the sign of what is divided" reference tensor/kernels/pointwise.k.c '(r < 0) != (b[i] < 0) ? r + b[i]' '(r < 0) != (b[i] < 0) ? r'
+breaks 2.13 "a remainder has the sign of what is divided" reference tensor/kernels/pointwise.t.h '(r < 0) != (b[i] < 0) ? r + b[i]' '(r < 0) != (b[i] < 0) ? r'
 
 breaks 2.14 "log2's gradient divides twice" reference ops/elementary.c 'over(g, tl_scale(g->t, g->in[0], ln2))' 'g->dx[0] = tl_scale(g->t, tl_div(g->t, g->dy[0], g->in[0]), 1 / ln2)'
 breaks 2.14 "half of a quotient's gradient is multiplied first" reference ops/arith.c 'tl_div(g->t, tl_mul(g->t, g->dy[0], g->out[0]), g->in[1])' 'tl_mul(g->t, tl_div(g->t, g->dy[0], g->in[1]), g->out[0])'

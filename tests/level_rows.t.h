@@ -99,19 +99,19 @@ static void P(log_softmax_grad)(const tl_row_table *k, P(row_call) * r)
 }
 static void P(entropy)(const tl_row_table *k, P(row_call) * r)
 {
-    r->s[0] = (T)ROW(cross_entropy)(r->n, r->a, r->n / 2);
+    r->s[0] = (T)ROW(cross_entropy)(r->n, r->a, r->n / 2, 0);
 }
 static void P(entropy_grad)(const tl_row_table *k, P(row_call) * r)
 {
-    ROW(cross_entropy_grad)(r->n, r->a, r->n / 2, 0.3, r->y);
+    ROW(cross_entropy_grad)(r->n, r->a, r->n / 2, 0, 0.3, r->y);
 }
 static void P(smooth)(const tl_row_table *k, P(row_call) * r)
 {
-    r->s[0] = (T)ROW(smooth_entropy)(r->n, r->a, r->n / 2, 0.1);
+    r->s[0] = (T)ROW(cross_entropy)(r->n, r->a, r->n / 2, 0.1);
 }
 static void P(smooth_grad)(const tl_row_table *k, P(row_call) * r)
 {
-    ROW(smooth_entropy_grad)(r->n, r->a, r->n / 2, 0.1, 0.3, r->y);
+    ROW(cross_entropy_grad)(r->n, r->a, r->n / 2, 0.1, 0.3, r->y);
 }
 static void P(rotary)(const tl_row_table *k, P(row_call) * r)
 {

@@ -14,28 +14,18 @@ static inline A(vec) A(term)(const A(elem) * x, const A(elem) * y, int64_t j)
     return y ? A(load)(x + j) * A(load)(y + j) : A(load)(x + j);
 }
 
-/* NUMERICS 3.1: the lanes meet by halves. */
-static inline A(elem) A(meet)(const A(vec) part[A(PARTS)])
+/* NUMERICS 3.1: the lanes meet by halves; in a copy, since gcc would keep `part` in memory. */
+static inline A(elem) A(meet_all)(const A(vec) part[A(PARTS)])
 {
     A(vec) x[A(PARTS)];
     VEC_UNROLL for (int i = 0; i < A(PARTS); i++) x[i] = part[i];
     VEC_UNROLL for (int w = A(PARTS) / 2; w > 0; w /= 2) VEC_UNROLL for (int i = 0; i < w; i++)
         x[i] += x[i + w];
-#if LANES >= 16
-    x[0] += A(swap8)(x[0]);
-#endif
-#if LANES >= 8
-    x[0] += A(swap4)(x[0]);
-#endif
-#if LANES >= 4
-    x[0] += A(swap2)(x[0]);
-#endif
-    x[0] += A(swap1)(x[0]);
-    return x[0][0] + 0;
+    return A(meet)(x[0], false) + 0;
 }
 
-/* The sum by lanes of the first n of x, or of x * y. It adds whole vectors, so the elements that
- * follow the n must be +0. */
+/* The sum by lanes of the first n of x, or of x * y. It adds whole vectors, so the
+ * elements that follow the n must be +0. */
 static inline __attribute__((always_inline)) A(elem)
     A(lanes)(const A(elem) * x, const A(elem) * y, int64_t n)
 {
@@ -45,23 +35,7 @@ static inline __attribute__((always_inline)) A(elem)
         VEC_UNROLL for (int i = 0; i < A(PARTS); i++) lane[i] += A(term)(x, y, j + i * LANES);
     VEC_UNROLL for (int i = 0; i < A(PARTS); i++) if (j + i * LANES < n)
         lane[i] += A(term)(x, y, j + i * LANES);
-    return A(meet)(lane);
-}
-
-/* The largest element. */
-static inline A(elem) A(top)(A(vec) x)
-{
-#if LANES >= 16
-    x = A(max)(x, A(swap8)(x));
-#endif
-#if LANES >= 8
-    x = A(max)(x, A(swap4)(x));
-#endif
-#if LANES >= 4
-    x = A(max)(x, A(swap2)(x));
-#endif
-    x = A(max)(x, A(swap1)(x));
-    return x[0];
+    return A(meet_all)(lane);
 }
 
 /* Sets the elements from n to ld to `fill`. */
@@ -83,7 +57,7 @@ static inline void A(less_max)(A(elem) * s, int64_t n, int64_t ld)
     A(fill_from)(s, n, ld, m);
     for (int64_t j = 0; j < n; j += LANES)
         m = A(max)(m, A(load)(s + j));
-    m = A(spread)(A(top)(m));
+    m = A(spread)(A(meet)(m, true));
     for (int64_t j = 0; j < ld; j += LANES)
         A(store)(s + j, A(load)(s + j) - m);
 }

@@ -5,7 +5,7 @@
  * Besides,
  *
  *     first             the first n lanes of a vector, the others from another
- *     swap8 .. swap1    lane i to lane i xor w, for w < LANES
+ *     meet              one value from the lanes of a vector, which meet by halves
  */
 #if ATTN_BITS == 32
 typedef int32_t A(mask);
@@ -58,32 +58,30 @@ static inline A(vec) A(fma)(A(vec) a, A(vec) b, A(vec) c)
 }
 #endif
 
+/* The sum of two vectors or, with `top`, the larger of each two lanes. */
+static inline A(vec) A(both)(A(vec) x, A(vec) y, const bool top)
+{
+    return top ? A(max)(x, y) : x + y;
+}
+
+#define MEET(...) x = A(both)(x, VEC_SHUFFLE(A(maskvec), x, x, __VA_ARGS__), top)
+static inline __attribute__((always_inline)) A(elem) A(meet)(A(vec) x, const bool top)
+{
 #if LANES == 16
-#define ATTN_SWAP8 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7
-#define ATTN_SWAP4 4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11
-#define ATTN_SWAP2 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13
-#define ATTN_SWAP1 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14
+    MEET(8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7);
+    MEET(4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11);
+    MEET(2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13);
+    MEET(1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14);
 #elif LANES == 8
-#define ATTN_SWAP4 4, 5, 6, 7, 0, 1, 2, 3
-#define ATTN_SWAP2 2, 3, 0, 1, 6, 7, 4, 5
-#define ATTN_SWAP1 1, 0, 3, 2, 5, 4, 7, 6
+    MEET(4, 5, 6, 7, 0, 1, 2, 3);
+    MEET(2, 3, 0, 1, 6, 7, 4, 5);
+    MEET(1, 0, 3, 2, 5, 4, 7, 6);
 #elif LANES == 4
-#define ATTN_SWAP2 2, 3, 0, 1
-#define ATTN_SWAP1 1, 0, 3, 2
+    MEET(2, 3, 0, 1);
+    MEET(1, 0, 3, 2);
 #else
-#define ATTN_SWAP1 1, 0
+    MEET(1, 0);
 #endif
-#if LANES >= 16
-static inline A(vec) A(swap8)(A(vec) v) { return VEC_SHUFFLE(A(maskvec), v, v, ATTN_SWAP8); }
-#endif
-#if LANES >= 8
-static inline A(vec) A(swap4)(A(vec) v) { return VEC_SHUFFLE(A(maskvec), v, v, ATTN_SWAP4); }
-#endif
-#if LANES >= 4
-static inline A(vec) A(swap2)(A(vec) v) { return VEC_SHUFFLE(A(maskvec), v, v, ATTN_SWAP2); }
-#endif
-static inline A(vec) A(swap1)(A(vec) v) { return VEC_SHUFFLE(A(maskvec), v, v, ATTN_SWAP1); }
-#undef ATTN_SWAP8
-#undef ATTN_SWAP4
-#undef ATTN_SWAP2
-#undef ATTN_SWAP1
+    return x[0];
+}
+#undef MEET

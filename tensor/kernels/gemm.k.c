@@ -29,16 +29,19 @@
 #define GEMM_MR 6
 #define GEMM_NV 4
 #define GEMM_TALL 12
+#define GEMM_BROAD GEMM_MR
 #define GEMM_FEW 2
 #elif VEC_FMA
 #define GEMM_MR 6
 #define GEMM_NV 2
 #define GEMM_TALL GEMM_MR
+#define GEMM_BROAD GEMM_FEW
 #define GEMM_FEW 1
 #else
 #define GEMM_MR 4
 #define GEMM_NV 2
 #define GEMM_TALL GEMM_MR
+#define GEMM_BROAD GEMM_FEW
 #define GEMM_FEW 1
 #endif
 

@@ -1,8 +1,8 @@
 /* gemm_block.t.h: multiplies a block of C, tile by tile.
  *
  * Parameters: G(name), GEMM_ARITH (see gemm_vec.t.h), GEMM_MR and GEMM_NV (rows and vectors of the
- * common tile), GEMM_TALL (most rows of a tile of two vectors), GEMM_FEW (most rows of tiles of 4
- * and 8 vectors: with few rows only width hides the latency of fma).
+ * common tile), the most rows of a tile of 2 vectors (GEMM_TALL), of 4 (GEMM_BROAD) and of 8
+ * (GEMM_FEW: with few rows only width hides the latency of fma).
  */
 #include "tensor/kernels/gemm_vec.t.h"
 #include "tensor/kernels/transpose.t.h"
@@ -47,16 +47,11 @@ typedef void G(tile_fn)(const G(tile) * t);
 #define GEMM_FULL 0
 #define GEMM_MOST GEMM_MR
 #include "tensor/kernels/gemm_tile.t.h"
-#define T(name) G(name##_full)
-#define GEMM_VECS 4
-#define GEMM_FULL 1
-#define GEMM_MOST GEMM_MR
-#include "tensor/kernels/gemm_tile.t.h"
 #endif
 #define T(name) G(name##_full4)
 #define GEMM_VECS 4
 #define GEMM_FULL 1
-#define GEMM_MOST GEMM_FEW
+#define GEMM_MOST GEMM_BROAD
 #include "tensor/kernels/gemm_tile.t.h"
 #define T(name) G(name##_full8)
 #define GEMM_VECS 8
@@ -94,17 +89,14 @@ static inline G(tile_fn) * G(choose)(int64_t rows, int64_t left, int64_t *cols, 
 {
     const int64_t r = rows - 1, whole = (left - 1) / G(LANES);
     *last = G(LANES);
-    if (rows <= GEMM_FEW && left >= 4 * G(LANES)) {
-        const bool eight = left >= 8 * G(LANES);
-        *cols = eight ? 8 * G(LANES) : 4 * G(LANES);
-        return (eight ? G(rows_full8) : G(rows_full4))[r];
+    if (rows <= GEMM_FEW && left >= 8 * G(LANES)) {
+        *cols = 8 * G(LANES);
+        return G(rows_full8)[r];
     }
-#if GEMM_NV == 4
-    if (left >= G(NR)) {
-        *cols = G(NR);
-        return G(rows_full)[r];
+    if (rows <= GEMM_BROAD && left >= 4 * G(LANES)) {
+        *cols = 4 * G(LANES);
+        return G(rows_full4)[r];
     }
-#endif
     if (GEMM_NV == 2 ? left >= G(NARROW) : left == G(NARROW)) {
         *cols = G(NARROW);
         return G(rows_full2)[r];

@@ -98,8 +98,7 @@ static void G(pack)(G(elem) * dst, int64_t stride, const void *src, tl_gemm_type
                     int64_t first, int64_t line, int64_t step, int64_t count, int64_t k)
 {
     const bool same = type == (sizeof(G(elem)) == 4 ? TL_GEMM_F32 : TL_GEMM_F64);
-    const int64_t width = type == TL_GEMM_F64 ? 8 : type == TL_GEMM_F32 ? 4 : 2;
-    src = (const char *)src + first * width;
+    src = (const char *)src + first * tl_gemm_size(type);
     if (same && line == 1)
         G(copy)(dst, stride, src, step, count, k);
     else if (same && step == 1)

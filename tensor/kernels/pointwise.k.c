@@ -19,38 +19,6 @@
 #define F(name) name##_i64
 #include "tensor/kernels/pointwise.t.h"
 
-/* Arithmetic of i64 wraps around. */
-static void add_i64(int64_t n, const int64_t *a, const int64_t *b, int64_t *y)
-{
-    for (int64_t i = 0; i < n; i++)
-        y[i] = (int64_t)((uint64_t)a[i] + (uint64_t)b[i]);
-}
-static void sub_i64(int64_t n, const int64_t *a, const int64_t *b, int64_t *y)
-{
-    for (int64_t i = 0; i < n; i++)
-        y[i] = (int64_t)((uint64_t)a[i] - (uint64_t)b[i]);
-}
-static void mul_i64(int64_t n, const int64_t *a, const int64_t *b, int64_t *y)
-{
-    for (int64_t i = 0; i < n; i++)
-        y[i] = (int64_t)((uint64_t)a[i] * (uint64_t)b[i]);
-}
-
-/* b is not 0. Division by -1, which would overflow for the least number, is a subtraction. */
-static void floor_divide_i64(int64_t n, const int64_t *a, const int64_t *b, int64_t *y)
-{
-    for (int64_t i = 0; i < n; i++)
-        y[i] = b[i] == -1 ? (int64_t)(0 - (uint64_t)a[i])
-                          : a[i] / b[i] - (a[i] % b[i] != 0 && (a[i] < 0) != (b[i] < 0));
-}
-static void remainder_i64(int64_t n, const int64_t *a, const int64_t *b, int64_t *y)
-{
-    for (int64_t i = 0; i < n; i++) {
-        int64_t r = b[i] == -1 ? 0 : a[i] % b[i];
-        y[i] = r != 0 && (r < 0) != (b[i] < 0) ? r + b[i] : r;
-    }
-}
-
 static void where_bool(int64_t n, const unsigned char *c, const unsigned char *a,
                        const unsigned char *b, unsigned char *y)
 {
@@ -59,18 +27,14 @@ static void where_bool(int64_t n, const unsigned char *c, const unsigned char *a
 }
 
 /* Each wrapper only calls the loop of its type, t->dtype. */
-#define UNARY(name)                                              \
-    static void tile_##name(const tl_tile *t)                    \
-    {                                                            \
-        t->dtype == TL_F64 ? name##_f64(t->n, t->in[0], t->out)  \
-                           : name##_f32(t->n, t->in[0], t->out); \
-    }
+#define UNARY(name) UNARY_AS(name, name##_f32, name##_f64)
 #define MATH(name) MATH_AS(name, name)
-#define MATH_AS(name, stem)                                                        \
-    static void tile_##name(const tl_tile *t)                                      \
-    {                                                                              \
-        t->dtype == TL_F64 ? TL_K(tl_math_table).stem##64(t->n, t->in[0], t->out)  \
-                           : TL_K(tl_math_table).stem##32(t->n, t->in[0], t->out); \
+#define MATH_AS(name, stem) \
+    UNARY_AS(name, TL_K(tl_math_table).stem##32, TL_K(tl_math_table).stem##64)
+#define UNARY_AS(name, f32, f64)                                                        \
+    static void tile_##name(const tl_tile *t)                                           \
+    {                                                                                   \
+        t->dtype == TL_F64 ? f64(t->n, t->in[0], t->out) : f32(t->n, t->in[0], t->out); \
     }
 #define BINARY(name)                                                       \
     static void tile_##name(const tl_tile *t)                              \

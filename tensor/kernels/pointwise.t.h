@@ -208,6 +208,24 @@ static void F(gelu_tanh_grad)(int64_t n, const T *dy, const T *x, T *y)
 }
 
 #undef M
+#else /* T is i64, whose arithmetic wraps around */
+
+LOOP(add, (int64_t n, const T *a, const T *b, T *y), (T)((uint64_t)a[i] + (uint64_t)b[i]))
+LOOP(sub, (int64_t n, const T *a, const T *b, T *y), (T)((uint64_t)a[i] - (uint64_t)b[i]))
+LOOP(mul, (int64_t n, const T *a, const T *b, T *y), (T)((uint64_t)a[i] * (uint64_t)b[i]))
+
+/* b is not 0. Division by -1, which would overflow for the least number, is a subtraction. */
+LOOP(floor_divide, (int64_t n, const T *a, const T *b, T *y),
+     b[i] == -1 ? (T)(0 - (uint64_t)a[i])
+                : a[i] / b[i] - (a[i] % b[i] != 0 && (a[i] < 0) != (b[i] < 0)))
+
+static void F(remainder)(int64_t n, const T *a, const T *b, T *y)
+{
+    for (int64_t i = 0; i < n; i++) {
+        T r = b[i] == -1 ? 0 : a[i] % b[i];
+        y[i] = r != 0 && (r < 0) != (b[i] < 0) ? r + b[i] : r;
+    }
+}
 #endif
 #undef LOOP
 #undef COMPARE

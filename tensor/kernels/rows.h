@@ -78,12 +78,10 @@ enum {
     X(void, norm_fold##S, (void *columns, int64_t begin, int64_t end, int thread))                \
     /* The plain fold of a tl_norm_rows with x, n, rows and fold alone: fold[i] += (double)x[i] */ \
     X(void, fold##S, (void *columns, int64_t begin, int64_t end, int thread))                     \
-    /* loss of one row with target t (6.5), and its gradient, given that of the loss */           \
-    X(double, cross_entropy##S, (int64_t n, const T *z, int64_t t))                               \
-    X(void, cross_entropy_grad##S, (int64_t n, const T *z, int64_t t, double dy, T *dz))          \
-    /* the same with smoothing eps (6.9) */                                                       \
-    X(double, smooth_entropy##S, (int64_t n, const T *z, int64_t t, double eps))                  \
-    X(void, smooth_entropy_grad##S,                                                               \
+    /* loss of one row with target t (6.5) and smoothing eps (6.9), and its gradient, given that of \
+     * the loss */                                                                                \
+    X(double, cross_entropy##S, (int64_t n, const T *z, int64_t t, double eps))                   \
+    X(void, cross_entropy_grad##S,                                                                \
       (int64_t n, const T *z, int64_t t, double eps, double dy, T *dz))                           \
     /* y = r1*x + r2*R(x) over n dims (NUMERICS 8.1), or, turned, y = r1*x - R(r2*x) */           \
     X(void, rotary##S, (int64_t n, const T *x, const T *r1, const T *r2, bool interleaved,        \

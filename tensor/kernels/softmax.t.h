@@ -1,6 +1,6 @@
-/* softmax.t.h: softmax and log_softmax (NUMERICS 6.3, 6.4), cross entropy (6.5) and cross entropy
- * with label smoothing (6.9), and their gradients, of rows of one compute type. Included by
- * rows.k.c after sums.t.h. */
+/* softmax.t.h: softmax and log_softmax (NUMERICS 6.3, 6.4), cross entropy (6.5; with label
+ * smoothing 6.9), and their gradients, of rows of one compute type. Included by rows.k.c after
+ * sums.t.h. */
 
 enum { F(BLOCK) = 512 };
 
@@ -77,27 +77,14 @@ static void F(log_softmax_grad)(void *rows, int64_t begin, int64_t end, TL_UNUSE
     }
 }
 
-static double F(cross_entropy)(int64_t n, const T *z, int64_t t)
+/* With smoothing eps; 0 leaves the mean over all classes out. */
+static double F(cross_entropy)(int64_t n, const T *z, int64_t t, double eps)
 {
-    T m = F(max)(n, z), l = LOG(F(exp_row)(n, z, m, NULL));
-    return (double)(l - (z[t] - m));
-}
-
-static void F(cross_entropy_grad)(int64_t n, const T *z, int64_t t, double dy, T *dz)
-{
-    T r = 1 / F(exp_row)(n, z, F(max)(n, z), dz), pt = dz[t] * r - 1, w = (T)dy;
-    for (int64_t i = 0; i < n; i++)
-        dz[i] = (dz[i] * r) * w;
-    dz[t] = pt * w;
-}
-
-/* ---- cross entropy with label smoothing ---- */
-
-static double F(smooth_entropy)(int64_t n, const T *z, int64_t t, double eps)
-{
+    const T m = F(max)(n, z), l = LOG(F(exp_row)(n, z, m, NULL));
+    if (eps == 0)
+        return (double)(l - (z[t] - m));
     F(lanes_t) u = {0};
-    T q[32], m = F(max)(n, z), l = LOG(F(exp_row)(n, z, m, NULL)), hit = (T)(1 - eps),
-             rest = (T)eps;
+    T q[32], hit = (T)(1 - eps), rest = (T)eps;
     int64_t i = 0;
     for (; i + 32 <= n; i += 32) {
         for (int k = 0; k < 32; k++)
@@ -110,11 +97,11 @@ static double F(smooth_entropy)(int64_t n, const T *z, int64_t t, double eps)
     return (double)(hit * (l - (z[t] - m)) + rest * mean);
 }
 
-static void F(smooth_entropy_grad)(int64_t n, const T *z, int64_t t, double eps, double dy, T *dz)
+static void F(cross_entropy_grad)(int64_t n, const T *z, int64_t t, double eps, double dy, T *dz)
 {
     T r = 1 / F(exp_row)(n, z, F(max)(n, z), dz), share = (T)eps / (T)n, hit = (T)(1 - eps) + share;
     T at = dz[t] * r - hit, w = (T)dy;
     for (int64_t i = 0; i < n; i++)
-        dz[i] = (dz[i] * r - share) * w;
+        dz[i] = (eps == 0 ? dz[i] * r : dz[i] * r - share) * w;
     dz[t] = at * w;
 }

@@ -99,9 +99,9 @@ static void own_fold(const work *w)
                         0);
 }
 static void free_fold(const work *w) { EACH_ROW fast_fold(ROW, w->x + at, w->y); }
-ROW_JOB(entropy, sink = (float)w->isa->row->cross_entropy32(ROW, w->x + at, 7),
+ROW_JOB(entropy, sink = (float)w->isa->row->cross_entropy32(ROW, w->x + at, 7, 0),
         sink = fast_cross_entropy(ROW, w->x + at, 7))
-ROW_JOB(entropy_grad, w->isa->row->cross_entropy_grad32(ROW, w->x + at, 7, 0.1, w->y + at),
+ROW_JOB(entropy_grad, w->isa->row->cross_entropy_grad32(ROW, w->x + at, 7, 0, 0.1, w->y + at),
         fast_cross_entropy_grad(ROW, w->x + at, 7, 0.1f, w->y + at))
 ROW_JOB(rotary, w->isa->row->rotary32(ROW, w->x + at, w->gamma, w->beta, false, false, w->y + at),
         fast_rotary(ROW, w->x + at, w->gamma, w->beta, w->y + at))
