@@ -23,33 +23,34 @@ typedef struct {
     bool mutates;           /* this call does so, rather than change a copy */
     bool earlier;           /* the outputs were computed before, from the same parameters */
     unsigned changes;       /* inputs that this call changes */
-    unsigned regions; /* those in the tape's arena, where changes are tracked by region; tensors of
-                       * the model and accumulators change as a whole */
-    tl_value *made[TL_OUTS]; /* records of the outputs */
-    tl_change *change;       /* reserved notes of the changes to come */
+    unsigned regions;  /* those in the tape's arena, where changes are tracked by region; tensors of
+                        * the model and accumulators change as a whole */
+    tl_value **made;   /* records of the outputs */
+    tl_change *change; /* reserved notes of the changes to come */
 } making;
 
 /* ---- inputs ---- */
 
-/* Copies the attributes and the handles into memory that the node will keep, finds the inputs'
- * records, and sets the fields of k that follow from them. */
+/* Copies the attributes and the handles into memory that the node will keep, where the inputs'
+ * records go, too, and sets the fields of k that follow from these. */
 static tl_status read_inputs(making *k, const tl_tensor *in, const void *attrs)
 {
     tl_call *c = &k->call;
     const tl_op *op = c->op;
-    const size_t n = (size_t)c->n_in, pad = (op->attr_size + 15) / 16 * 16;
+    const size_t n = (size_t)c->n_in, all = n + (size_t)c->n_out,
+                 pad = (op->attr_size + 15) / 16 * 16;
     tl_tape *t = k->at.tape;
     unsigned there = 0, own = 0;
-    k->value = tl_bump_get(&t->bump, 2 * n * sizeof *k->value + pad + n * sizeof *in +
-                                         (n + (size_t)c->n_out) * sizeof *k->versions +
-                                         n * sizeof *k->batch);
+    k->value = tl_bump_get(&t->bump, (all + n) * sizeof *k->value + pad + n * sizeof *in +
+                                         all * sizeof *k->versions + n * sizeof *k->batch);
     if (k->value == NULL)
         return tl_tape_fail(k->at, TL_ENOMEM, "%s: no memory for %d inputs", op->name, c->n_in);
-    c->in = k->array = (const tl_array **)(k->value + n);
+    k->made = k->value + n;
+    c->in = k->array = (const tl_array **)(k->value + all);
     c->attrs = k->array + n;
     k->in = (tl_tensor *)((char *)c->attrs + pad);
     k->versions = (uint32_t *)(k->in + n);
-    k->batch = (tl_batch *)(k->versions + n + (size_t)c->n_out);
+    k->batch = (tl_batch *)(k->versions + all);
     if (op->attr_size > 0)
         memcpy(c->attrs, attrs, op->attr_size);
     if (n > 0)
@@ -256,6 +257,8 @@ static tl_status allocate(making *k, tl_tensor *out)
                                     .n_out = c->n_out,
                                     .in = k->in,
                                     .out = first_value,
+                                    .value = k->value,
+                                    .made = k->made,
                                     .versions = k->versions,
                                     .needs_grad = k->needs_grad,
                                     .file = k->at.file,

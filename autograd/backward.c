@@ -27,7 +27,7 @@ void tl_walk_free_unsaved(tl_walk *w)
         const tl_node *n = &t->node[w->order[i]];
         for (int k = 0; k < n->n_out; k++)
             if (!w->saved[n->out - first + (uint32_t)k])
-                tl_value_give_back(tl_values_at(&t->values, n->out + (uint32_t)k));
+                tl_value_give_back(n->made[k]);
     }
 }
 
@@ -55,9 +55,7 @@ static tl_status check_saved(tl_walk *w, uint32_t i, unsigned reads)
         int bit = in ? k : k - n->n_in;
         if (bit >= 32 || !(mask & TL_BIT(bit)) || (in && tl_is_none(n->in[k])))
             continue;
-        const tl_value *v = in ? tl_peek(t, n->in[k])
-                               : tl_values_at(&t->values, n->out + (uint32_t)bit);
-        if (v->freed)
+        if ((in ? n->value[k] : n->made[bit])->freed)
             return fail_freed(w, n, in ? "an input" : "the output");
         tl_changer by = {NULL, NULL, 0};
         char text[TL_CHANGER_TEXT], name[TL_SHOWN_TEXT];
@@ -100,7 +98,7 @@ static tl_status deliver(tl_walk *w, tl_edge *e, const tl_value *x, tl_tensor dx
     dx = w->target != NULL ? dx : tl_hold(t, dx);
     tl_value *d = tl_peek(t, dx);
     const bool own = d != NULL && dx.owner == t->values.owner;
-    if (own && w->target != NULL && dx.index >= w->made && tl_peek(t, w->y)->batch == TL_MIXED)
+    if (own && w->target != NULL && dx.index >= w->made && w->root->batch == TL_MIXED)
         tl_batch_set(d, TL_MIXED); /* like y, whose derivative it is */
     else if (own && d->batch == TL_FREE && x->batch >= 0)
         tl_batch_like(d, x); /* for example ones, one for each sample */
@@ -141,7 +139,7 @@ static tl_status call_vjp(tl_walk *w, uint32_t i, const tl_node *n, uint32_t fir
                                 "%s: the vjp of %s gives no gradient for its input %d", w->who,
                                 n->op->name, k);
         if (e[k].wanted)
-            TL_TRY(e[k].fold == NULL ? deliver(w, &e[k], tl_peek(t, n->in[k]), dx[k])
+            TL_TRY(e[k].fold == NULL ? deliver(w, &e[k], n->value[k], dx[k])
                                      : tl_fold_deliver(w, i, k, dy, dx[k], acc[k]));
         waits[k] = e[k].cotangent;
     }
@@ -159,16 +157,16 @@ static void free_visited(tl_walk *w, const tl_node *n)
     tl_tape *t = w->t;
     if (w->target != NULL)
         return;
-    for (uint32_t v = n->out; v < n->out + (uint32_t)n->n_out; v++) {
-        for (const tl_edge *e = w->box[v - w->first_value].first; e != NULL; e = e->next)
+    for (int j = 0; j < n->n_out; j++) {
+        const tl_tensor x = tl_node_out(t, n, j);
+        for (const tl_edge *e = w->box[x.index - w->first_value].first; e != NULL; e = e->next)
             if (e->cotangent.owner == t->values.owner && /* not a tensor of the model */
                 !tl_same_handle(e->cotangent, w->opt.cotangent))
                 tl_value_give_back(tl_peek(t, e->cotangent));
-        const tl_tensor x = tl_tape_handle(t, v);
         bool wanted = tl_same_handle(x, w->y) || tl_same_handle(x, w->asked) ||
-                      tl_same_handle(x, w->opt.cotangent) || tl_segment_awaits(t, v);
+                      tl_same_handle(x, w->opt.cotangent) || tl_segment_awaits(t, x.index);
         if (!w->opt.retain && !wanted)
-            tl_value_give_back(tl_values_at(&t->values, v));
+            tl_value_give_back(n->made[j]);
     }
 }
 

@@ -202,9 +202,8 @@ bool tl_derived_share(tl_tape *trace, tl_tape *user);
 void tl_again_apply(tl_tape *dst, const tl_node *n, const tl_tensor *in, unsigned mode,
                     tl_tensor *out);
 
-/* Marks outputs as fixed that were fixed on src, if the inputs are fixed on dst. */
-void tl_again_fixed(tl_tape *dst, const tl_tensor *in, const tl_tensor *out, const tl_tape *src,
-                    const tl_node *n);
+/* Marks as fixed what stands for fixed outputs of n, if the inputs are fixed on dst. */
+void tl_again_fixed(tl_tape *dst, const tl_tensor *in, const tl_tensor *out, const tl_node *n);
 
 /* The handle on dst that stands for a leaf of src; asked once for each. */
 typedef tl_tensor tl_leaf_map(void *ctx, tl_tensor leaf);

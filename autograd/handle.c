@@ -215,7 +215,8 @@ void tl_values_drop(tl_values *v, uint32_t first)
 {
     const uint32_t end = v->chunk == NULL ? first : atomic_load(&v->count);
     for (uint32_t i = first; i < end; i++) {
-        const tl_value *x = tl_values_at(v, i);
+        tl_value *x = tl_values_at(v, i);
+        x->generation = 0;
         tl_storage_release(x->st);
     }
     atomic_store(&v->count, first);

@@ -15,7 +15,8 @@ void tl_values_free(tl_values *v);
 /* Adds n records of leaves, zeroed but for the generation, with their handles. False, adding none,
  * when out of memory or full. */
 bool tl_values_push(tl_values *v, uint32_t generation, int n, tl_value **made, tl_tensor *handle);
-/* Removes all records from `first` on and releases their storage. */
+/* Removes all records from `first` on, of which no handle is valid then, and releases their
+ * storage. */
 void tl_values_drop(tl_values *v, uint32_t first);
 /* Allocates the chunks for that many more records; false when out of memory. */
 bool tl_values_room(tl_values *v, uint32_t more);
@@ -63,6 +64,12 @@ void *tl_tape_room(tl_tape *t, size_t n, size_t size);
 /* Adds a leaf over a storage, which it retains; the zero handle on failure. */
 tl_tensor tl_tape_value(tl_tape *t, const tl_array *a, tl_storage *st);
 
+/* The record of input k of n; NULL: it is absent, or was removed from the model. */
+static inline tl_value *tl_input(const tl_node *n, int k)
+{
+    tl_value *v = n->value[k];
+    return v != NULL && v->generation == n->in[k].generation ? v : NULL;
+}
 /* The number of the node of t that made x; -1: none has. */
 int32_t tl_maker_at(const tl_tape *t, tl_tensor x);
 /* The node itself, or NULL. */
@@ -185,8 +192,6 @@ const tl_kernel *tl_kernel_for(const tl_choice *c, const tl_call *call);
 const tl_kernel *tl_choice_fast(const tl_choice *c);
 /* It selects the op's own kernel for every call, so that those around it do nothing. */
 bool tl_choice_is_own(const tl_choice *c);
-/* The dtype by which a node's kernel was selected (kernel.h). */
-tl_dtype tl_node_dtype(const tl_tape *t, const tl_node *n);
 
 /* ---- scope.c: what is in force on a tape, and who watches it ---- */
 

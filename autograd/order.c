@@ -45,19 +45,20 @@ tl_tensor tl_accumulates(const tl_tape *t, const tl_node *n, int k)
 {
     const tl_tensor x = tl_behind(t, n->in[k], TL_VIEW, TL_REPEATS);
     const tl_value *v = tl_peek(t, x);
-    const bool ends = v == NULL || v->node < 0 ||
-                      (v->fixed && v->needs_grad && !tl_values_at(&t->values, n->out)->fixed);
+    const bool ends = v == NULL || v->node < 0 || (v->fixed && v->needs_grad && !n->made[0]->fixed);
     return ends ? x : TL_NONE;
 }
 
 bool tl_changed_since(tl_tape *t, uint32_t node, int k, tl_changer *by)
 {
     const tl_node *n = &t->node[node];
-    const tl_tensor x = k < n->n_in ? n->in[k] : tl_node_out(t, n, k - n->n_in);
-    const tl_value *v = tl_peek(t, x);
+    const bool in = k < n->n_in;
+    const tl_value *v = in ? tl_input(n, k) : n->made[k - n->n_in];
     if (v == NULL)
         return false;
-    const tl_tensor below = t->recorder == NULL ? TL_NONE : tl_bottom(t, x);
+    const tl_tensor below = t->recorder == NULL
+                                ? TL_NONE
+                                : tl_bottom(t, in ? n->in[k] : tl_node_out(t, n, k - n->n_in));
     if (tl_is_none(below) || below.owner == t->values.owner)
         return v->st != NULL &&
                tl_storage_changed(v->st, v->restored ? v->born : n->versions[k], &v->a, by);

@@ -72,7 +72,9 @@ typedef struct {
     unsigned mode;
     int n_in, n_out;
     const tl_tensor *in;
-    uint32_t out;             /* index of the first output value; the others follow it */
+    uint32_t out; /* index of the first output value; the others follow it */
+    /* Records: of the inputs (NULL: absent; see tl_input), and behind those of the outputs. */
+    tl_value *const *value, *const *made;
     const uint32_t *versions; /* of the inputs' storages, then the outputs', at recording */
     bool needs_grad;
     const char *file, *call; /* call: the function that the program called; NULL: not known */

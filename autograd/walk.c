@@ -28,14 +28,12 @@ static bool leads(const tl_walk *w, int32_t node)
            w->leads[(uint32_t)node - w->first_node];
 }
 
-static bool wanted(const tl_walk *w, tl_tensor x)
+/* Whether a gradient is wanted by input k of n, or beyond it. */
+static bool wanted(const tl_walk *w, const tl_node *n, int k)
 {
-    const tl_value *v = tl_peek(w->t, x);
-    if (v == NULL || !v->needs_grad)
-        return false;
-    if (w->target == NULL)
-        return true;
-    return target_of(w, x) >= 0 || (x.owner == w->t->values.owner && leads(w, v->node));
+    const tl_value *v = tl_input(n, k);
+    return v != NULL && v->needs_grad &&
+           (w->target == NULL || target_of(w, n->in[k]) >= 0 || leads(w, v->node));
 }
 
 /* A functional walk visits only nodes that have a target below them. */
@@ -44,25 +42,23 @@ static void mark_leads(tl_walk *w)
     for (uint32_t i = 0; i < w->n; i++) {
         const tl_node *n = &w->t->node[w->order[i]];
         for (int k = 0; k < n->n_in; k++)
-            if (wanted(w, n->in[k]))
+            if (wanted(w, n, k))
                 w->leads[w->order[i] - w->first_node] = 1;
     }
 }
 
-/* A gradient is never lost in silence: refuses a path through an output that carries none although
- * its inputs need one. */
-static tl_status refuse_cut(const tl_walk *w, tl_tensor x)
+/* A gradient is never lost in silence: refuses a path through v, an output that carries none
+ * although its inputs need one. */
+static tl_status refuse_cut(const tl_walk *w, const tl_value *v)
 {
-    const tl_tape *t = w->t;
-    const tl_node *n = tl_maker(t, x);
-    const int out = n == NULL ? 0 : tl_peek(t, x)->out;
-    if (n == NULL || !(n->op->traits & TL_NONDIFF || n->op->nodiff_out & TL_BIT(out)) ||
-        (w->target != NULL && !leads(w, (int32_t)(n - t->node))))
+    const tl_node *n = v->node < 0 ? NULL : &w->t->node[v->node];
+    if (n == NULL || !(n->op->traits & TL_NONDIFF || n->op->nodiff_out & TL_BIT(v->out)) ||
+        (w->target != NULL && !leads(w, v->node)))
         return TL_OK;
     return tl_tape_fail(w->at, TL_ENOGRAD,
                         "%s: the result depends on output %d of %s (%.90s:%d), which "
                         "carries no gradient, though its inputs need one; tl_detach it",
-                        w->who, out, n->op->name, n->file == NULL ? "?" : n->file, n->line);
+                        w->who, v->out, n->op->name, n->file == NULL ? "?" : n->file, n->line);
 }
 
 /* Decides for each input of each node where its gradient goes - to a leaf's record, or into the
@@ -85,10 +81,10 @@ static tl_status make_edges(tl_walk *w)
             if (!tl_is_none(leaf) && tl_peek(t, leaf) == NULL)
                 return tl_tape_fail(w->at, TL_ESTALE, "%s: a parameter of %s has been removed",
                                     w->who, n->op->name);
-            if (!(e[k].wanted = wanted(w, n->in[k])))
+            if (!(e[k].wanted = wanted(w, n, k)))
                 continue;
             takes |= k < 32 ? TL_BIT(k) : 0;
-            TL_TRY(refuse_cut(w, n->in[k]));
+            TL_TRY(refuse_cut(w, n->value[k]));
             leaf = w->target != NULL ? TL_NONE : leaf;
             if (!tl_is_none(leaf) && tl_peek(t, leaf)->node >= 0)
                 leaf = tl_derived_leaf(t, leaf);
@@ -121,7 +117,7 @@ static tl_status make_edges(tl_walk *w)
 static tl_status check_start(const tl_walk *w)
 {
     tl_tape *t = w->t;
-    const tl_value *y = tl_peek(t, w->y);
+    const tl_value *y = w->root;
     if (y->st == NULL && t->recorder == NULL)
         return tl_tape_fail(w->at, TL_ETRACED,
                             "%s: the output has no value: it is of a trace, or was "
@@ -132,7 +128,7 @@ static tl_status check_start(const tl_walk *w)
                             "%s: the output depends on no parameter or marked leaf "
                             "(detached, frozen, or recorded without gradients)",
                             w->who);
-    TL_TRY(refuse_cut(w, w->y));
+    TL_TRY(refuse_cut(w, y));
     if (tl_is_none(w->opt.cotangent))
         return tl_array_count(&y->a) == 1
                    ? TL_OK
@@ -160,7 +156,7 @@ static tl_status check_start(const tl_walk *w)
 static tl_status find_root(tl_walk *w)
 {
     tl_tape *t = w->t;
-    const tl_value *y = tl_deref(w->at, w->y, w->who);
+    const tl_value *y = w->root = tl_deref(w->at, w->y, w->who);
     if (y == NULL)
         return tl_error_status(t);
     if (!y->needs_grad || (y->node >= 0 && !tl_walk_skips(w, &t->node[y->node])))
@@ -168,6 +164,7 @@ static tl_status find_root(tl_walk *w)
     unsigned mode = t->now.mode;
     t->now.mode &= ~(unsigned)TL_NO_GRAD;
     w->y = tl_folded(w->at, w->y, TL_NONE, &y->a, y->a.dtype);
+    w->root = tl_peek(t, w->y);
     t->now.mode = mode;
     return tl_error_status(t);
 }
@@ -181,11 +178,10 @@ static bool passes(const tl_node *n)
 static int32_t follow_late(void *ctx, const tl_node *n, int k)
 {
     const tl_tape *t = ctx;
-    const tl_node *to = passes(n) ? tl_maker(t, n->in[k]) : NULL;
-    const tl_value *v = to == NULL ? NULL : tl_peek(t, n->in[k]);
-    if (v == NULL || to->op->nodiff_out & TL_BIT(v->out) || !tl_dtype_is_float(v->a.dtype))
-        return -1;
-    return (int32_t)(to - t->node);
+    const tl_value *v = passes(n) ? tl_input(n, k) : NULL;
+    const bool on = v != NULL && v->node >= 0 && tl_dtype_is_float(v->a.dtype) &&
+                    !(t->node[v->node].op->nodiff_out & TL_BIT(v->out));
+    return on ? v->node : -1;
 }
 
 /* Fails if a node on the way to y used a leaf before the leaf took a gradient. */
@@ -198,7 +194,7 @@ static tl_status check_late(const tl_walk *w)
     for (int32_t i; (i = tl_postorder_next(&o)) >= 0;) {
         const tl_node *n = &t->node[i];
         for (int k = 0; k < n->n_in && !n->needs_grad && passes(n); k++)
-            if (tl_maker_at(t, n->in[k]) < 0 && wanted(w, n->in[k]))
+            if (tl_maker_at(t, n->in[k]) < 0 && wanted(w, n, k))
                 return tl_tape_fail(w->at, TL_EUSAGE,
                                     "%s (%.90s:%d) used %s before it took a gradient, so that "
                                     "gradient would be lost: thaw (tl_model_freeze) or mark "
@@ -298,9 +294,8 @@ tl_status tl_walk_check(tl_walk *w)
 tl_status tl_walk_prepare(tl_walk *w)
 {
     TL_TRY(tl_walk_check(w));
-    const tl_value *y = tl_peek(w->t, w->y);
     if (tl_is_none(w->opt.cotangent))
-        w->opt.cotangent = tl_filled(w->at, &y->a, y->a.dtype, 1);
+        w->opt.cotangent = tl_filled(w->at, &w->root->a, w->root->a.dtype, 1);
     TL_TRY(tl_error_status(w->t));
     w->start.cotangent = w->opt.cotangent;
     tl_walk_box(w, w->y)->first = &w->start;

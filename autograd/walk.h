@@ -83,7 +83,8 @@ typedef struct {
     tl_at at;
     const char *who; /* tl_backward or tl_gradients, for errors */
     tl_tensor y;
-    tl_tensor asked; /* y as the caller named it: find_root may record a node behind it */
+    const tl_value *root; /* y's record */
+    tl_tensor asked;      /* y as the caller named it: find_root may record a node behind it */
     tl_backward_options opt;
     const tl_tensor *target; /* functional: the values whose gradients are wanted; else NULL */
     int n_targets;

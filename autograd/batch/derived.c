@@ -53,7 +53,7 @@ static uint64_t print_out(const tl_tape *t, const tl_node *n, int j)
 static void print_outputs(tl_tape *t, const tl_node *n)
 {
     for (int j = 0; j < n->n_out; j++)
-        tl_values_at(&t->values, n->out + (uint32_t)j)->print = print_out(t, n, j);
+        n->made[j]->print = print_out(t, n, j);
 }
 
 static uint64_t print_detached(const tl_tape *t, tl_tensor from)
@@ -204,9 +204,9 @@ static tl_status note_node(tl_tape *t, const tl_node *n)
                                   n->op->name);
     tl_again_apply(l, n, in, n->mode | TL_TRACE | TL_APART, out);
     if (!tl_failed(l))
-        tl_again_fixed(l, in, out, t, n);
+        tl_again_fixed(l, in, out, n);
     for (int j = n->n_out; j-- > 0 && !tl_failed(l);) /* output 0 last: then all are there */
-        tl_lasting_place(l, out[j].index, tl_values_at(&t->values, n->out + (uint32_t)j)->print);
+        tl_lasting_place(l, out[j].index, n->made[j]->print);
     return tl_failed(l) ? hand_up(t, l) : TL_OK;
 }
 
@@ -224,7 +224,7 @@ static void keep(tl_tape *t, const tl_node *n)
 {
     tl_tape *l = t->lasting;
     for (int j = 0; j < n->n_out && !(n->op->traits & TL_VIEW); j++) {
-        const tl_value *v = tl_values_at(&t->values, n->out + (uint32_t)j);
+        const tl_value *v = n->made[j];
         const tl_tensor x = tl_lasting_find(l, v->print, true);
         const tl_leaf_grad *g = tl_leaf_grad_find(t, tl_lasting_find(l, v->print, false));
         const uint64_t last = tl_derived_last_change(t, x);

@@ -40,7 +40,7 @@ static tl_tensor accumulator(tl_walk *w, const tl_fold *f, const tl_node *n, int
 {
     tl_leaf_grad *g = &w->t->grad[f->leaf];
     const bool f64 = !tl_op_folds(n->op, k) || tl_op_folds_f64(n->op, n->attrs, k);
-    const tl_dtype dtype = f64 ? TL_F64 : tl_dtype_compute(tl_peek(w->t, n->in[k])->a.dtype);
+    const tl_dtype dtype = f64 ? TL_F64 : tl_dtype_compute(n->value[k]->a.dtype);
     if (tl_acc_open(w->t, g, f->acc, dtype) != TL_OK)
         return TL_NONE;
     const tl_tensor acc = tl_acc_value(w->t, g, f->acc);

@@ -70,9 +70,9 @@ uint64_t tl_programs(const tl_tape *t)
 
 /* Whether the presence of a node may depend on sizes: a view, a copy or, in a gradient, a sum that
  * undoes a broadcast, but not one over samples. */
-static bool passes_on(const tl_tape *t, const tl_node *n)
+static bool passes_on(const tl_node *n)
 {
-    const tl_batch axis = tl_values_at(&t->values, n->out)->batch;
+    const tl_batch axis = n->made[0]->batch;
     const bool undoes = n->op == &tl_op_sum_to && tl_is_none(n->in[1]) &&
                         n->phase & TL_PHASE_BACKWARD;
     return tl_passes_on(n) || (undoes && axis != TL_TOTAL && axis != TL_MIXED);
@@ -96,7 +96,7 @@ static uint64_t print_of_input(const tl_walk *w, tl_tensor x, const tl_value *y,
                                const uint32_t *place)
 {
     const tl_tape *t = w->t;
-    for (const tl_node *n; (n = tl_maker(t, x)) != NULL && passes_on(t, n);)
+    for (const tl_node *n; (n = tl_maker(t, x)) != NULL && passes_on(n);)
         x = n->in[0];
     const tl_value *v = tl_peek(t, x);
     if (v == NULL)
@@ -113,7 +113,7 @@ static uint64_t print_of_input(const tl_walk *w, tl_tensor x, const tl_value *y,
 
 static uint64_t print_of(const tl_walk *w, const tl_node *n, const uint32_t *place)
 {
-    const tl_value *y = tl_values_at(&w->t->values, n->out);
+    const tl_value *y = n->made[0];
     uint64_t h = tl_mix_text(0, n->op->name);
     h = tl_mix(tl_mix(h, (uint64_t)y->a.dtype), (uint64_t)n->n_in);
     for (int k = 0; k < n->n_in; k++)
@@ -130,7 +130,7 @@ static uint64_t print_uses(const tl_walk *w)
     for (uint32_t i = 0; i < w->n; i++) {
         const tl_node *n = &t->node[w->order[i]];
         char kind[TL_ATTRS_TEXT];
-        for (int k = 0; k < n->n_in && !passes_on(t, n); k++) {
+        for (int k = 0; k < n->n_in && !passes_on(n); k++) {
             const tl_tensor leaf = tl_accumulates(t, n, k);
             const tl_value *v = tl_is_none(leaf) ? NULL : tl_peek(t, leaf);
             if (v != NULL && v->needs_grad && leaf.owner != t->values.owner)
@@ -152,7 +152,7 @@ static tl_status print_draws(const tl_walk *w, tl_print *x, const tl_node ***by)
         const tl_node *d = &w->t->node[order[i]];
         if (!(d->op->traits & TL_RANDOM))
             continue;
-        x->draw[x->n_draws] = tl_array_shape(&tl_values_at(&w->t->values, d->out)->a);
+        x->draw[x->n_draws] = tl_array_shape(&d->made[0]->a);
         (*by)[x->n_draws++] = d;
     }
     return TL_OK;
@@ -289,7 +289,7 @@ static uint64_t *print_nodes(const tl_walk *w, uint32_t *n, uint32_t **order, ui
         return NULL;
     for (uint32_t i = *n = 0; i < w->n; i++) {
         const uint32_t node = w->order[i];
-        if (passes_on(t, &t->node[node]))
+        if (passes_on(&t->node[node]))
             continue;
         (*place)[node - w->first_node] = *n;
         (*order)[*n] = node;
@@ -315,7 +315,7 @@ uint64_t tl_print_made(tl_tape *l, tl_tensor x)
 tl_status tl_prints_check(tl_walk *w)
 {
     tl_tape *t = w->t;
-    tl_print x = {.ragged = w->opt.ragged, .apart = tl_peek(t, w->y)->batch == TL_FREE};
+    tl_print x = {.ragged = w->opt.ragged, .apart = w->root->batch == TL_FREE};
     uint32_t *order, *place;
     const tl_node **drawn = NULL;
     const tl_value *c = tl_peek(t, w->opt.cotangent);

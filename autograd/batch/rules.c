@@ -76,10 +76,9 @@ bool tl_draws_alike(const tl_tape *t, const tl_node *n)
 {
     bool alike = false;
     for (int i = 0; n->op->traits & TL_RANDOM && i < n->n_in; i++) {
-        const tl_value *v = tl_peek(t, n->in[i]);
-        const tl_node *by = tl_maker(t, n->in[i]);
-        alike |= v != NULL && v->a.ndim == 0 && v->batch == TL_MIXED && by != NULL &&
-                 by->op == &tl_op_fill;
+        const tl_value *v = tl_input(n, i);
+        alike |= v != NULL && v->a.ndim == 0 && v->batch == TL_MIXED && v->node >= 0 &&
+                 t->node[v->node].op == &tl_op_fill;
     }
     return alike;
 }
@@ -285,8 +284,7 @@ void tl_batch_unfix(tl_tape *t, tl_tensor x)
         k--;
     for (; k < end; k++)
         for (int j = 0; j < t->node[k].n_out; j++)
-            tl_values_at(&t->values, t->node[k].out + (uint32_t)j)->fixed &=
-                tl_all_fixed(t, t->node[k].in, t->node[k].n_in);
+            t->node[k].made[j]->fixed &= tl_all_fixed(t, t->node[k].in, t->node[k].n_in);
 }
 
 /* Asks the op's rule; without one, out stays as it is. */
@@ -300,19 +298,19 @@ static void ask_rule(const tl_call *c, const tl_batch *in, tl_batch out[TL_OUTS]
 
 bool tl_batch_could(tl_tape *t, const tl_node *n, int i, int axis)
 {
-    const tl_value *y = tl_values_at(&t->values, n->out);
+    const tl_value *y = n->made[0];
     tl_batch *in = tl_tape_room(t, (size_t)n->n_in, sizeof *in), out[TL_OUTS];
     const tl_array **array = tl_tape_room(t, (size_t)n->n_in, sizeof *array);
     tl_array made[TL_OUTS];
     if (in == NULL || array == NULL)
         return false;
     for (int k = 0; k < n->n_in; k++) {
-        const tl_value *v = tl_peek(t, n->in[k]);
+        const tl_value *v = tl_input(n, k);
         array[k] = v == NULL ? NULL : &v->a;
         in[k] = v == NULL ? TL_FREE : k == i ? (tl_batch)axis : v->batch;
     }
     for (int k = 0; k < n->n_out; k++)
-        made[k] = tl_values_at(&t->values, n->out + (uint32_t)k)->a;
+        made[k] = n->made[k]->a;
     const tl_call c = {.op = n->op,
                        .attrs = n->attrs,
                        .n_in = n->n_in,

@@ -288,7 +288,7 @@ tl_status tl_use_of(tl_walk *w, const tl_node *n, int k, const tl_tensor *dy, tl
     u->saved = tl_tape_room(t, (size_t)u->n_saved, sizeof *u->saved);
     TL_TRY(tl_error_status(t));
     for (int j = 0; j < n->n_in; j++) /* by an observer */
-        if (!tl_is_none(n->in[j]) && tl_peek(t, n->in[j]) == NULL)
+        if (!tl_is_none(n->in[j]) && tl_input(n, j) == NULL)
             return tl_tape_fail(w->at, TL_ESTALE,
                                 "tl_backward: input %d of %s was removed from the model meanwhile",
                                 j, n->op->name);
@@ -308,13 +308,13 @@ tl_status tl_use_of(tl_walk *w, const tl_node *n, int k, const tl_tensor *dy, tl
         s->like = tl_peek(t, s->x);
         /* A cotangent has the samples of its output. So has dx, in the shape of the output, unless
          * that has none because it only repeats the leaf. */
-        const tl_value *y = tl_values_at(&t->values, n->out + (uint32_t)(grad > 0 ? grad : 0));
+        const tl_value *y = n->made[grad > 0 ? grad : 0];
         const bool as_y = u->by_op ? grad >= 0
                                    : y->batch != TL_FREE && tl_array_same_shape(&y->a, &s->like->a);
         s->axis = as_y ? y->batch : s->like->batch;
         u->samples = as_y ? y->samples : s->like->samples; /* an output's are set last */
     }
-    split_samples(n, tl_peek(t, n->in[k]), u);
+    split_samples(n, n->value[k], u);
     return TL_OK;
 }
 

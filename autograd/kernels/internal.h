@@ -26,6 +26,8 @@ bool tl_kernel_matches(const tl_kernel *k, const char *op, tl_dtype dtype, const
 const tl_kernel *tl_kernel_find(const char *op, tl_dtype dtype, const char *name);
 /* The kernel's own probe, or the library's for its op; NULL: there is neither. */
 tl_probe *tl_kernel_probe_of(const tl_kernel *k);
+/* The dtype by which a node's kernel was selected (kernel.h). */
+tl_dtype tl_node_dtype(const tl_node *n);
 /* Whether there are calls to compare the kernel on: from its own probe, from the library's for its
  * op, or because the op is pointwise and has no attributes. */
 bool tl_kernel_has_probe(const tl_kernel *k);
