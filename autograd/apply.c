@@ -56,21 +56,19 @@ static tl_status read_inputs(making *k, const tl_tensor *in, const void *attrs)
     if (n > 0)
         memcpy((tl_tensor *)k->in, in, n * sizeof *in);
     const bool mutates = op->traits & TL_MUTATES;
-    tl_look l = {.in = k->in,
-                 .n_in = c->n_in,
-                 .optional = op->optional,
-                 .begins = mutates && op->traits & TL_BEGINS ? TL_BIT(op->mutates) : 0,
-                 .view = op->traits & TL_VIEW,
-                 .found = k->value};
-    if (!tl_look_up(k->at, op->name, &l))
-        return TL_ESTALE;
     k->fixed = !(op->traits & (TL_REPEATS | TL_RANDOM)) && op->changes == 0 &&
                (op->attr != NULL || op->attr_size == 0);
     for (int i = 0; i < c->n_in; i++) {
         const uint32_t bit = i < 32 ? TL_BIT(i) : 0;
-        const tl_value *v = k->value[i];
-        if (v == NULL)
+        if (op->optional & bit && tl_is_none(k->in[i]))
             continue;
+        const bool begins = mutates && op->traits & TL_BEGINS && i == op->mutates;
+        const tl_value *v = k->value[i] = tl_look_up(k->at, k->in[i], op->name,
+                                                     op->traits & TL_VIEW ? TL_VIEWS
+                                                     : begins             ? TL_OVERWRITES
+                                                                          : TL_READS);
+        if (v == NULL)
+            return TL_ESTALE;
         if (v->dropped)
             return tl_tape_fail(k->at, TL_ESTALE,
                                 "%s: input %d was dropped by a segment; list it in keep", op->name,
@@ -222,6 +220,9 @@ static tl_status allocate(making *k, tl_tensor *out)
             tl_storage_retain(st[i]);
     if (operand != NULL && operand->st != NULL && !c->begins)
         tl_storage_settle(operand->st);
+    const int shows = op->traits & TL_VIEW ? 0 : k->operand ? op->mutates : -1;
+    if (shows >= 0) /* as tl_below says */
+        k->made[0]->bottom = tl_bottom(t, k->in[shows]);
     for (int i = 0; i < c->n_out; i++) {
         tl_value *v = k->made[i];
         v->node = (int32_t)t->n_nodes;
@@ -319,7 +320,8 @@ static tl_status run(making *k)
     if (k->operand && !(c->mode & TL_APART) && k->in[op->mutates].owner == t->values.owner)
         k->value[op->mutates]->consumed = true;
     t->n_nodes++;
-    s = tl_tell_recorded(t);
+    TL_TELL(t, recorded, t, t->n_nodes - 1);
+    s = t->n_watchers > 0 ? tl_error_status(t) : TL_OK;
     t->n_nodes -= s != TL_OK;
     return s;
 }

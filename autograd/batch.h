@@ -132,8 +132,6 @@ tl_tensor tl_grad_named(tl_tape *t, const char *name, tl_dtype dtype, const tl_s
 
 /* ---- prints.c: micro-batches of a step run the same program ---- */
 
-/* Whether n only shows or copies its input: a program may have it for some sizes only. */
-static inline bool tl_passes_on(const tl_node *n) { return n->op->traits & (TL_VIEW | TL_COPY); }
 /* Before a backward: checks that earlier micro-batches ran the same program (unless .ragged allows
  * others) and, under TL_STRICT, that the cotangent neither sums nor mixes samples and that no reset
  * was forgotten. */

@@ -269,7 +269,7 @@ tl_status tl_sha256_at(tl_at at, tl_tensor x, char hex[65])
 
 bool tl_usable(tl_at at, tl_tensor x, const char *who)
 {
-    return !tl_failed(at.tape) && tl_deref_view(at, x, who) != NULL;
+    return !tl_failed(at.tape) && tl_look_up(at, x, who, TL_VIEWS) != NULL;
 }
 
 tl_shape tl_shape_of(tl_tape *t, tl_tensor x)
@@ -319,7 +319,7 @@ tl_status tl_require_grad_at(tl_at at, tl_tensor x)
 tl_tensor tl_detach_at(tl_at at, tl_tensor x)
 {
     tl_tape *t = at.tape;
-    const tl_value *v = tl_failed(t) ? NULL : tl_deref_view(at, x, "tl_detach");
+    const tl_value *v = tl_failed(t) ? NULL : tl_look_up(at, x, "tl_detach", TL_VIEWS);
     if (v != NULL && v->dropped)
         tl_tape_fail(at, TL_ESTALE, "tl_detach: value %u was dropped by a segment; list it in keep",
                      x.index);
@@ -333,8 +333,10 @@ tl_tensor tl_detach_at(tl_at at, tl_tensor x)
         d->born = v->born;
     d->fixed = v->fixed;
     d->detached = v->fixed ? x : TL_NONE;
-    if (t->now.phase & TL_PHASE_BACKWARD || t->recorder != NULL)
+    if (t->now.phase & TL_PHASE_BACKWARD || t->recorder != NULL) {
         d->source = x;
+        d->bottom = tl_bottom(t, x);
+    }
     return leaf;
 }
 

@@ -30,21 +30,15 @@ static inline bool tl_same_handle(tl_tensor a, tl_tensor b)
     return a.owner == b.owner && a.index == b.index && a.generation == b.generation;
 }
 
-/* Looks up all the records of a call at once, and fills blank storage with zeros. */
-typedef struct {
-    const tl_tensor *in;
-    int n_in;
-    unsigned optional; /* bit i: input i may be absent; found[i] is then NULL */
-    unsigned begins;   /* bit i: the call may overwrite all of input i, which can stay blank */
-    bool view;         /* the call only views its input, so its memory may have changed */
-    tl_value **found;  /* of the inputs */
-} tl_look;
-/* False, with an error on the tape that names `who`, if an input cannot be read. */
-bool tl_look_up(tl_at at, const char *who, tl_look *l);
-/* The record of one handle; NULL, with an error on the tape, if it cannot be read. */
-tl_value *tl_deref(tl_at at, tl_tensor x, const char *who);
-/* The same for a call that only views x. */
-tl_value *tl_deref_view(tl_at at, tl_tensor x, const char *who);
+/* The record of a handle for a call named `who`; NULL, with an error on the tape, if it cannot be
+ * read. Fills blank storage with zeros, except for a call that may overwrite all of it, or only
+ * views it: then its memory may have changed, too. tl_deref: for a call that reads x. */
+typedef enum { TL_READS, TL_OVERWRITES, TL_VIEWS } tl_access;
+tl_value *tl_look_up(tl_at at, tl_tensor x, const char *who, tl_access how);
+static inline tl_value *tl_deref(tl_at at, tl_tensor x, const char *who)
+{
+    return tl_look_up(at, x, who, TL_READS);
+}
 /* The record of a handle, without an error: NULL if there is none. */
 tl_value *tl_peek(const tl_tape *t, tl_tensor x);
 /* The same for a handle of the model; NULL if it is not one, or was removed. */
@@ -221,8 +215,6 @@ tl_status tl_observe_like(tl_tape *dst, const tl_tape *src);
 tl_status tl_tell(tl_tape *t, const tl_seen *s, bool ran);
 /* Tells them that it is about to run. */
 void tl_tell_runs(tl_tape *t, const tl_seen *s);
-/* Tells them that the last node has been recorded; the tape's status then. */
-tl_status tl_tell_recorded(tl_tape *t);
 /* Runs the kernel of a call whose arrays are ready, in the right floating-point environment. The
  * operand of an op that changes one is output 0, or is copied there first. */
 tl_status tl_op_run(tl_call *c);

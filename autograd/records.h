@@ -44,7 +44,7 @@ typedef struct {
     bool restored;      /* a segment has recomputed it: st is not the storage of recording */
     tl_tensor source;   /* of a leaf that a vjp detached or a walk holds: the original value */
     tl_tensor detached; /* of a fixed leaf: the value it was detached from */
-    tl_tensor bottom;   /* the value that owns its memory; a cache of tl_bottom */
+    tl_tensor bottom;   /* the last value that tl_below leads to; TL_NONE: to none */
     uint32_t part;      /* a view of only some of the samples: which view; 0: it has all of them */
     uint64_t print;     /* of a fixed value: what it was made of (batch/derived.c), or its name */
     uint64_t after; /* on a lasting tape: the last change below it when its contents were made */

@@ -34,7 +34,7 @@ tl_status tl_let_go_at(tl_at at, tl_tensor x)
 {
     tl_tape *t = at.tape;
     TL_TRY(tl_error_status(t));
-    tl_value *v = tl_deref_view(at, x, "tl_let_go");
+    tl_value *v = tl_look_up(at, x, "tl_let_go", TL_VIEWS);
     if (v == NULL)
         return tl_error_status(t);
     if (x.owner != t->values.owner || v->node < 0 || v->st == NULL || v->fixed ||

@@ -73,8 +73,7 @@ static tl_status make_edges(tl_walk *w)
     }
     for (uint32_t i = 0; i < w->n; i++) {
         const tl_node *n = &t->node[w->order[i]];
-        tl_edge *e = w->edge[i] = tl_tape_room(t, (size_t)n->n_in, sizeof *e);
-        TL_TRY(tl_error_status(t));
+        tl_edge *e = w->edge[i];
         unsigned takes = 0;
         for (int k = 0; k < n->n_in; k++) {
             tl_tensor leaf = tl_accumulates(t, n, k);
@@ -272,12 +271,18 @@ tl_status tl_walk_check(tl_walk *w)
         w->first_value = t->node[first].out;
         w->n_values = t->node[last].out + (uint32_t)t->node[last].n_out - w->first_value;
     }
+    size_t inputs = 0;
+    for (uint32_t i = 0; i < w->n; i++)
+        inputs += (size_t)t->node[w->order[i]].n_in;
     w->edge = tl_tape_room(t, w->n, sizeof *w->edge);
+    tl_edge *edge = tl_tape_room(t, inputs, sizeof *edge);
     w->reads = tl_tape_room(t, w->n, sizeof *w->reads);
     w->box = tl_tape_room(t, w->n_values + (size_t)w->n_targets, sizeof *w->box);
     w->saved = tl_tape_room(t, w->n_values, 1);
     w->leads = tl_tape_room(t, w->n_nodes, 1);
     TL_TRY(tl_error_status(t));
+    for (uint32_t i = 0; i < w->n; edge += t->node[w->order[i++]].n_in)
+        w->edge[i] = edge;
     if (w->target != NULL)
         mark_leads(w);
     TL_TRY(check_start(w));
@@ -320,6 +325,7 @@ tl_tensor tl_hold(tl_tape *t, tl_tensor x)
     if (h != NULL) {
         h->held = true;
         h->source = x;
+        h->bottom = tl_bottom(t, x);
         tl_batch_like(h, v);
     }
     return y;

@@ -75,7 +75,7 @@ static bool passes_on(const tl_node *n)
     const tl_batch axis = n->made[0]->batch;
     const bool undoes = n->op == &tl_op_sum_to && tl_is_none(n->in[1]) &&
                         n->phase & TL_PHASE_BACKWARD;
-    return tl_passes_on(n) || (undoes && axis != TL_TOTAL && axis != TL_MIXED);
+    return n->op->traits & (TL_VIEW | TL_COPY) || (undoes && axis != TL_TOTAL && axis != TL_MIXED);
 }
 
 /* Whether node n reads a derived value. */

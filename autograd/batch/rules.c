@@ -88,7 +88,7 @@ tl_status tl_batch_axis_tape_at(tl_tape *t, tl_tensor x, int axis, const char *f
     const tl_at at = {t, file, line, NULL};
     tl_err e = {.status = TL_OK};
     TL_TRY(tl_error_status(t));
-    tl_value *v = tl_deref_view(at, x, "tl_batch_axis");
+    tl_value *v = tl_look_up(at, x, "tl_batch_axis", TL_VIEWS);
     if (v == NULL)
         return tl_error_status(t);
     const bool own = x.owner == t->values.owner, told = own && may_be_told(t, x, axis);
