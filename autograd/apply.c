@@ -190,7 +190,7 @@ static tl_status allocate(making *k, tl_tensor *out)
     bool carries = !(op->traits & TL_NONDIFF); /* some output carries a gradient */
     const bool fits = check_shape(c) == TL_OK;
     const uint32_t first_value = t->values.count;
-    const bool room = tl_values_push(&t->values, t->generation, c->n_out, k->made, out) &&
+    const bool room = tl_values_push(&t->values, t->generation, c->n_out, k->made) &&
                       (t->n_nodes < t->cap_nodes || tl_nodes_room(t, 1) == TL_OK);
     const bool fixed = k->fixed && !k->depends &&
                        (op != &tl_op_fill || c->out[0].ndim == 0); /* else it is repeated */
@@ -225,6 +225,7 @@ static tl_status allocate(making *k, tl_tensor *out)
         k->made[0]->bottom = tl_bottom(t, k->in[shows]);
     for (int i = 0; i < c->n_out; i++) {
         tl_value *v = k->made[i];
+        out[i] = v->self;
         v->node = (int32_t)t->n_nodes;
         v->out = (uint8_t)i;
         v->fixed = fixed;

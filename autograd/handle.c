@@ -193,7 +193,7 @@ tl_value *tl_values_at(const tl_values *v, uint32_t i)
     return &v->chunk[i / TL_CHUNK][i % TL_CHUNK];
 }
 
-bool tl_values_push(tl_values *v, uint32_t generation, int n, tl_value **made, tl_tensor *handle)
+bool tl_values_push(tl_values *v, uint32_t generation, int n, tl_value **made)
 {
     const uint32_t first = atomic_load_explicit(&v->count, memory_order_relaxed),
                    last = first + (uint32_t)n - 1; /* most chunks are there */
@@ -201,11 +201,10 @@ bool tl_values_push(tl_values *v, uint32_t generation, int n, tl_value **made, t
         !tl_values_room(v, (uint32_t)n))
         return false;
     for (int k = 0; k < n; k++) {
-        handle[k] = (tl_tensor){v->owner, first + (uint32_t)k, generation};
-        made[k] = tl_values_at(v, handle[k].index);
+        made[k] = tl_values_at(v, first + (uint32_t)k);
         memset(made[k], 0, sizeof *made[k]);
+        made[k]->self = (tl_tensor){v->owner, first + (uint32_t)k, generation};
         made[k]->node = -1;
-        made[k]->generation = generation;
     }
     atomic_store_explicit(&v->count, first + (uint32_t)n, memory_order_release);
     return true;
@@ -216,7 +215,7 @@ void tl_values_drop(tl_values *v, uint32_t first)
     const uint32_t end = v->chunk == NULL ? first : atomic_load(&v->count);
     for (uint32_t i = first; i < end; i++) {
         tl_value *x = tl_values_at(v, i);
-        x->generation = 0;
+        x->self = TL_NONE;
         tl_storage_release(x->st);
     }
     atomic_store(&v->count, first);
@@ -262,7 +261,7 @@ static tl_value *behind(const tl_values *v, tl_tensor x)
     if (x.owner != v->owner || x.index >= atomic_load_explicit(&v->count, memory_order_acquire))
         return NULL;
     tl_value *r = &v->chunk[x.index / TL_CHUNK][x.index % TL_CHUNK];
-    return r->generation == x.generation ? r : NULL;
+    return r->self.generation == x.generation ? r : NULL;
 }
 
 tl_value *tl_model_value(const tl_model *m, tl_tensor x)
@@ -419,14 +418,13 @@ tl_value *tl_look_up(tl_at at, tl_tensor x, const char *who, tl_access how)
     return NULL;
 }
 
-tl_tensor tl_tape_value(tl_tape *t, const tl_array *a, tl_storage *st)
+tl_value *tl_tape_value(tl_tape *t, const tl_array *a, tl_storage *st)
 {
-    tl_tensor x;
     tl_value *v;
-    if (!tl_values_push(&t->values, t->generation, 1, &v, &x)) {
+    if (!tl_values_push(&t->values, t->generation, 1, &v)) {
         tl_fail(&t->head.err, TL_ENOMEM, "no memory for the record of tensor %u",
                 (unsigned)atomic_load(&t->values.count));
-        return TL_NONE;
+        return NULL;
     }
     v->a = *a;
     v->plain = tl_array_plain(a, false);
@@ -437,7 +435,7 @@ tl_tensor tl_tape_value(tl_tape *t, const tl_array *a, tl_storage *st)
         v->lent = st->arena == t->grad_arena;
     }
     tl_batch_set(v, a->ndim > 0 && !v->lent ? 0 : TL_FREE);
-    return x;
+    return v;
 }
 
 void tl_value_give_back(tl_value *v)

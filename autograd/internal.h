@@ -12,9 +12,9 @@ tl_at tl_place(tl_at at);
 
 tl_status tl_values_init(tl_values *v);
 void tl_values_free(tl_values *v);
-/* Adds n records of leaves, zeroed but for the generation, with their handles. False, adding none,
- * when out of memory or full. */
-bool tl_values_push(tl_values *v, uint32_t generation, int n, tl_value **made, tl_tensor *handle);
+/* Adds n records of leaves, zeroed but for their handles. False, adding none, when out of memory or
+ * full. */
+bool tl_values_push(tl_values *v, uint32_t generation, int n, tl_value **made);
 /* Removes all records from `first` on, of which no handle is valid then, and releases their
  * storage. */
 void tl_values_drop(tl_values *v, uint32_t first);
@@ -55,14 +55,16 @@ const char *tl_leaf_name(const tl_tape *t, tl_tensor leaf);
 
 /* n zeroed elements in t's bump memory; NULL, with an error, if there is none. */
 void *tl_tape_room(tl_tape *t, size_t n, size_t size);
-/* Adds a leaf over a storage, which it retains; the zero handle on failure. */
-tl_tensor tl_tape_value(tl_tape *t, const tl_array *a, tl_storage *st);
+/* Adds a leaf over a storage, which it retains; NULL, with an error, if it cannot. */
+tl_value *tl_tape_value(tl_tape *t, const tl_array *a, tl_storage *st);
 
+/* The handle of a record; TL_NONE for NULL. */
+static inline tl_tensor tl_handle(const tl_value *v) { return v == NULL ? TL_NONE : v->self; }
 /* The record of input k of n; NULL: it is absent, or was removed from the model. */
 static inline tl_value *tl_input(const tl_node *n, int k)
 {
     tl_value *v = n->value[k];
-    return v != NULL && v->generation == n->in[k].generation ? v : NULL;
+    return v != NULL && tl_same_handle(v->self, n->in[k]) ? v : NULL;
 }
 /* The number of the node of t that made x; -1: none has. */
 int32_t tl_maker_at(const tl_tape *t, tl_tensor x);

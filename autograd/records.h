@@ -24,8 +24,8 @@
 /* One tensor of a tape or a model. */
 typedef struct {
     tl_array a;
-    tl_storage *st; /* NULL in a trace, and once the memory has been released */
-    uint32_t generation;
+    tl_storage *st;  /* NULL in a trace, and once the memory has been released */
+    tl_tensor self;  /* its handle; TL_NONE once the record has been removed */
     uint32_t born;   /* the version of st that holds this value; a view has its base's */
     int32_t node;    /* the node that produced it; -1: a leaf */
     uint8_t out;     /* which of that node's outputs it is */

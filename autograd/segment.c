@@ -11,8 +11,8 @@
 #include "tensor/files/hash.h"
 #include "tensor/threads.h"
 
-/* Whether some vjp would read x, whose record is v: its node's, or that of a node that uses it. */
-static bool gradient_reads(const tl_tape *t, tl_tensor x, const tl_value *v)
+/* Whether some vjp would read v: its node's, or that of a node that uses it. */
+static bool gradient_reads(const tl_tape *t, const tl_value *v)
 {
     const tl_node *n = &t->node[v->node];
     bool reads = n->needs_grad && n->op->saves_out & TL_BIT(v->out);
@@ -21,7 +21,7 @@ static bool gradient_reads(const tl_tape *t, tl_tensor x, const tl_value *v)
         for (int k = 0; k < n->n_in && k < 32; k++) {
             const tl_value *in = tl_input(n, k);
             takes |= in != NULL && in->needs_grad ? TL_BIT(k) : 0;
-            holds |= tl_same_handle(n->in[k], x) ? TL_BIT(k) : 0;
+            holds |= in == v ? TL_BIT(k) : 0;
         }
         reads = holds != 0 && n->needs_grad && tl_op_reads(n->op, takes) & holds;
     }
@@ -38,7 +38,7 @@ tl_status tl_let_go_at(tl_at at, tl_tensor x)
     if (v == NULL)
         return tl_error_status(t);
     if (x.owner != t->values.owner || v->node < 0 || v->st == NULL || v->fixed ||
-        t->values_watched || gradient_reads(t, x, v) || tl_segment_awaits(t, x.index))
+        t->values_watched || gradient_reads(t, v) || tl_segment_awaits(t, x.index))
         return TL_OK;
     tl_value_give_back(v);
     v->let_go = true;

@@ -88,18 +88,19 @@ static tl_status make_edges(tl_walk *w)
             if (!tl_is_none(leaf) && tl_peek(t, leaf)->node >= 0)
                 leaf = tl_derived_leaf(t, leaf);
             TL_TRY(tl_error_status(t));
-            if (tl_is_none(leaf)) {
-                tl_inbox *b = tl_walk_box(w, n->in[k]);
-                *(b->last == NULL ? &b->first : &b->last->next) = &e[k];
-                b->last = &e[k];
+            tl_inbox *b = tl_is_none(leaf) ? tl_walk_box(w, n->in[k]) : &w->uses;
+            *(b->last == NULL ? &b->first : &b->last->next) = &e[k];
+            b->last = &e[k];
+            if (tl_is_none(leaf))
                 continue;
-            }
             tl_leaf_grad *g = tl_leaf_grad_get(t, leaf);
             if (g == NULL)
                 return tl_error_status(t);
             g->reached = true;
             w->lasts |= leaf.owner != t->values.owner;
             e[k].leaf = (int)(g - t->grad) + 1;
+            e[k].node = w->order[i];
+            e[k].input = k;
         }
         w->reads[i] = tl_op_reads(n->op, takes);
         for (int k = 0; k < n->n_in && k < 32; k++)
@@ -320,15 +321,14 @@ tl_tensor tl_hold(tl_tape *t, tl_tensor x)
     const tl_value *v = tl_peek(t, x);
     if (v == NULL || v->st == NULL || x.owner != t->values.owner)
         return x;
-    tl_tensor y = tl_tape_value(t, &v->a, v->st);
-    tl_value *h = tl_peek(t, y);
+    tl_value *h = tl_tape_value(t, &v->a, v->st);
     if (h != NULL) {
         h->held = true;
         h->source = x;
         h->bottom = tl_bottom(t, x);
         tl_batch_like(h, v);
     }
-    return y;
+    return tl_handle(h);
 }
 
 tl_status tl_walk_vjp(tl_walk *w, uint32_t node, uint32_t first, tl_vjp *g)

@@ -66,14 +66,16 @@ bool tl_segment_awaits(const tl_tape *t, uint32_t value);
 typedef struct tl_fold tl_fold; /* batch.h */
 typedef struct tl_edge {
     bool wanted;
-    int leaf;             /* 1 + the number of the record that accumulates it; 0: it waits here */
-    tl_fold *fold;        /* the fold of that record that takes it */
-    int use;              /* the input's number among the uses of that fold */
+    int leaf;      /* 1 + the number of the record that accumulates it; 0: it waits here */
+    tl_fold *fold; /* the fold of that record that takes it */
+    int use;       /* the input's number among the uses of that fold */
+    uint32_t node; /* with a leaf: the node, and which of its inputs this is */
+    int input;
     tl_tensor cotangent;  /* the gradient that waits */
-    struct tl_edge *next; /* in the inbox */
+    struct tl_edge *next; /* in the inbox or, with a leaf, of the uses */
 } tl_edge;
 
-/* The edges to one value in order of its uses: their cotangents wait until all have arrived. */
+/* Edges in order of use. Those to one value: their cotangents wait until all have arrived. */
 typedef struct {
     tl_edge *first, *last;
 } tl_inbox;
@@ -98,6 +100,7 @@ typedef struct {
     unsigned *reads; /* by place in the order: the inputs that the vjp reads */
     tl_edge start;   /* brings y's own cotangent */
     tl_inbox *box;   /* by value; after those, one for each target outside the range */
+    tl_inbox uses;   /* of leaves */
     uint8_t *saved;  /* by value: some vjp reads it */
     uint8_t *leads;  /* functional: by node, whether a target lies below it */
 } tl_walk;

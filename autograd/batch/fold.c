@@ -83,10 +83,10 @@ typedef struct {
 /* A value that has only a shape. */
 static tl_tensor shape_only(tl_tape *t, const tl_array *a)
 {
-    const tl_tensor x = tl_tape_value(t, a, NULL);
-    if (!tl_is_none(x))
-        tl_peek(t, x)->freed = true;
-    return x;
+    tl_value *v = tl_tape_value(t, a, NULL);
+    if (v != NULL)
+        v->freed = true;
+    return tl_handle(v);
 }
 
 static tl_tensor slice(tl_walk *w, tl_tensor x, int axis, const tl_fold *f)

@@ -66,20 +66,20 @@ void tl_fold_wait(tl_tape *t, tl_fold *f, tl_fold_run *run);
 
 /* ---- lasting.c: the lasting tape ---- */
 
-/* The first value with that print on the lasting tape; TL_NONE if there is none. made: the first
- * that shows how it was made; a value that a checkpoint has named does not. */
-tl_tensor tl_lasting_find(const tl_tape *l, uint64_t print, bool made);
-/* Gives value i its print. It is found from now on, unless an earlier value has that print. False,
+/* The first value with that print on the lasting tape; NULL if there is none. made: the first that
+ * shows how it was made; a value that a checkpoint has named does not. */
+tl_value *tl_lasting_find(const tl_tape *l, uint64_t print, bool made);
+/* Gives v its print. It is found from now on, unless an earlier value has that print. False,
  * with an error on l, when out of memory. */
-bool tl_lasting_place(tl_tape *l, uint32_t i, uint64_t print);
+bool tl_lasting_place(tl_tape *l, tl_value *v, uint64_t print);
 
-/* The value on the lasting tape that shows how `leaf` was made; TL_NONE if none does. */
-tl_tensor tl_derived_made(const tl_tape *t, tl_tensor leaf);
+/* The value on the lasting tape that shows how `leaf` was made; NULL if none does. */
+const tl_value *tl_derived_made(const tl_tape *t, tl_tensor leaf);
 /* 1 + the number of the last change of any parameter from which x, on the lasting tape, is made; 1:
  * there was none. Each change has its own number, so an equal result means that nothing has
  * changed. TL_REMOVED: a parameter has been removed from the model (tl_model_rollback). */
 #define TL_REMOVED UINT64_MAX
-uint64_t tl_derived_last_change(tl_tape *t, tl_tensor x);
+uint64_t tl_derived_last_change(tl_tape *t, const tl_value *x);
 /* Releases the memory that v, on the lasting tape, keeps. */
 void tl_derived_drop(tl_value *v);
 
@@ -89,7 +89,7 @@ tl_status tl_derived_check(tl_tape *t, tl_tensor leaf);
 /* ---- prints.c ---- */
 
 /* A number for the way in which x, on the lasting tape l, is made: the same if only sizes, numbers,
- * views and copies differ. 0: not known. */
-uint64_t tl_print_made(tl_tape *l, tl_tensor x);
+ * views and copies differ. 0: not known, or x is NULL. */
+uint64_t tl_print_made(tl_tape *l, const tl_value *x);
 
 #endif

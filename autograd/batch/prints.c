@@ -298,15 +298,15 @@ static uint64_t *print_nodes(const tl_walk *w, uint32_t *n, uint32_t **order, ui
     return print;
 }
 
-uint64_t tl_print_made(tl_tape *l, tl_tensor x)
+uint64_t tl_print_made(tl_tape *l, const tl_value *x)
 {
     tl_walk w = {.t = l, .n_nodes = l->n_nodes};
     uint32_t n = 0, *order, *place;
     const uint64_t *print = NULL;
-    if (!tl_is_none(x) && tl_canonical_order(l, x, TL_TO_ALL, &w.order, &w.n) == TL_OK)
+    if (x != NULL && tl_canonical_order(l, x->self, TL_TO_ALL, &w.order, &w.n) == TL_OK)
         print = print_nodes(&w, &n, &order, &place);
     tl_err_clear(&l->head.err); /* out of memory: not known */
-    uint64_t h = print == NULL ? 0 : print_of_input(&w, x, tl_peek(l, x), place) | 1;
+    uint64_t h = print == NULL ? 0 : print_of_input(&w, x->self, x, place) | 1;
     for (uint32_t i = 0; print != NULL && i < n; i++)
         h = tl_mix(h, print[i]);
     return h;

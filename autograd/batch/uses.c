@@ -141,40 +141,21 @@ static tl_fold *joined(tl_tape *t, tl_fold *f)
     return last->meets ? last : f;
 }
 
-/* Gives each use the fold of its view. */
-static tl_status deal(tl_walk *w, tl_key_map *folds)
-{
-    tl_tape *t = w->t;
-    for (uint32_t i = 0; i < w->n; i++) {
-        const tl_node *n = &t->node[w->order[i]];
-        for (int k = 0; k < n->n_in; k++) {
-            tl_edge *e = &w->edge[i][k];
-            if (e->leaf > 0)
-                e->fold = fold_of(t, folds, e->leaf - 1, n, k);
-            TL_TRY(tl_error_status(t));
-        }
-    }
-    return TL_OK;
-}
-
 tl_status tl_fold_deal(tl_walk *w)
 {
     tl_tape *t = w->t;
     tl_key_map folds = {0};
-    const tl_status s = deal(w, &folds);
+    bool room = true;
+    for (tl_edge *e = w->uses.first; e != NULL && room; e = e->next)
+        room = (e->fold = fold_of(t, &folds, e->leaf - 1, &t->node[e->node], e->input)) != NULL;
     tl_key_map_free(&folds);
-    TL_TRY(s);
     /* Only now is it known which views meet. */
-    for (uint32_t i = 0; i < w->n; i++)
-        for (int k = 0; k < t->node[w->order[i]].n_in; k++) {
-            tl_edge *e = &w->edge[i][k];
-            if (e->leaf > 0) {
-                if ((e->fold = joined(t, e->fold)) == NULL)
-                    return tl_error_status(t);
-                e->use = e->fold->n++;
-            }
-        }
-    return TL_OK;
+    for (tl_edge *e = w->uses.first; e != NULL && room; e = e->next) {
+        room = (e->fold = joined(t, e->fold)) != NULL;
+        if (room)
+            e->use = e->fold->n++;
+    }
+    return tl_error_status(t);
 }
 
 /* ---- what a use saves ---- */
