@@ -42,8 +42,8 @@ static inline bool tl_all_fixed(const tl_tape *t, const tl_tensor *in, int n)
     }
     return fixed;
 }
-/* Leaf x now takes a gradient: neither it nor what was made of it is a constant any more. */
-void tl_batch_unfix(tl_tape *t, tl_tensor x);
+/* Leaf v now takes a gradient: neither it nor what was made of it is a constant any more. */
+void tl_batch_unfix(tl_tape *t, tl_value *v);
 /* Makes v, a leaf, a constant. */
 static inline void tl_value_fix(tl_value *v)
 {
@@ -95,7 +95,7 @@ typedef tl_status tl_fold_run(tl_tape *t, tl_fold *f, int i, int of);
  * all views, if two of them overlap), numbered in canonical order. */
 struct tl_fold {
     int leaf, acc;        /* the accumulator: t->grad[leaf].acc[acc] */
-    tl_tensor x;          /* the input of the first use that was met */
+    const tl_value *x;    /* the input of the first use that was met */
     bool sought, meets;   /* in the newest of an accumulator: views were compared; two overlap */
     int n, visited;       /* uses; those whose nodes have been visited */
     struct tl_use *use;   /* the deferred ones (internal.h); NULL: none */

@@ -312,7 +312,7 @@ tl_status tl_require_grad_at(tl_at at, tl_tensor x)
     t->late |= !v->needs_grad && t->n_nodes > 0 &&
                t->node[t->n_nodes - 1].out > x.index; /* perhaps it has been used */
     v->needs_grad = true;
-    tl_batch_unfix(t, x);
+    tl_batch_unfix(t, v);
     return TL_OK;
 }
 

@@ -12,9 +12,9 @@
 
 /* ---- what a node reads ---- */
 
-const tl_node *tl_view_at(const tl_tape *t, tl_tensor x)
+const tl_node *tl_view_at(const tl_tape *t, const tl_value *x)
 {
-    const tl_node *n = tl_maker(t, x);
+    const tl_node *n = x->node < 0 ? NULL : &t->node[x->node];
     return n != NULL && (n->op->traits & (TL_VIEW | TL_REPEATS)) == TL_VIEW ? n : NULL;
 }
 
@@ -52,13 +52,10 @@ tl_tensor tl_accumulates(const tl_tape *t, const tl_node *n, int k)
 bool tl_changed_since(tl_tape *t, uint32_t node, int k, tl_changer *by)
 {
     const tl_node *n = &t->node[node];
-    const bool in = k < n->n_in;
-    const tl_value *v = in ? tl_input(n, k) : n->made[k - n->n_in];
+    const tl_value *v = k < n->n_in ? tl_input(n, k) : n->made[k - n->n_in];
     if (v == NULL)
         return false;
-    const tl_tensor below = t->recorder == NULL
-                                ? TL_NONE
-                                : tl_bottom(t, in ? n->in[k] : tl_node_out(t, n, k - n->n_in));
+    const tl_tensor below = t->recorder == NULL ? TL_NONE : tl_bottom(t, v->self);
     if (tl_is_none(below) || below.owner == t->values.owner)
         return v->st != NULL &&
                tl_storage_changed(v->st, v->restored ? v->born : n->versions[k], &v->a, by);

@@ -38,7 +38,7 @@ tl_status tl_let_go_at(tl_at at, tl_tensor x)
     if (v == NULL)
         return tl_error_status(t);
     if (x.owner != t->values.owner || v->node < 0 || v->st == NULL || v->fixed ||
-        t->values_watched || gradient_reads(t, v) || tl_segment_awaits(t, x.index))
+        t->values_watched || gradient_reads(t, v) || tl_segment_awaits(t, v))
         return TL_OK;
     tl_value_give_back(v);
     v->let_go = true;
@@ -193,13 +193,12 @@ tl_status tl_segment_restore(tl_tape *t, uint32_t n)
     return TL_OK;
 }
 
-bool tl_segment_awaits(const tl_tape *t, uint32_t value)
+bool tl_segment_awaits(const tl_tape *t, const tl_value *v)
 {
-    const int32_t maker = tl_values_at(&t->values, value)->node;
-    for (const tl_segment *s = t->segments; s != NULL && (int64_t)s->end > maker; s = s->next)
+    for (const tl_segment *s = t->segments; s != NULL && (int64_t)s->end > v->node; s = s->next)
         for (uint32_t i = s->first; i < s->end && !s->there; i++)
             for (int k = 0; k < t->node[i].n_in; k++)
-                if (t->node[i].in[k].owner == t->values.owner && t->node[i].in[k].index == value)
+                if (t->node[i].value[k] == v)
                     return true;
     return false;
 }

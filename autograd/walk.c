@@ -77,7 +77,8 @@ static tl_status make_edges(tl_walk *w)
         unsigned takes = 0;
         for (int k = 0; k < n->n_in; k++) {
             tl_tensor leaf = tl_accumulates(t, n, k);
-            if (!tl_is_none(leaf) && tl_peek(t, leaf) == NULL)
+            const tl_value *v = tl_peek(t, leaf);
+            if (!tl_is_none(leaf) && v == NULL)
                 return tl_tape_fail(w->at, TL_ESTALE, "%s: a parameter of %s has been removed",
                                     w->who, n->op->name);
             if (!(e[k].wanted = wanted(w, n, k)))
@@ -85,7 +86,7 @@ static tl_status make_edges(tl_walk *w)
             takes |= k < 32 ? TL_BIT(k) : 0;
             TL_TRY(refuse_cut(w, n->value[k]));
             leaf = w->target != NULL ? TL_NONE : leaf;
-            if (!tl_is_none(leaf) && tl_peek(t, leaf)->node >= 0)
+            if (!tl_is_none(leaf) && v->node >= 0)
                 leaf = tl_derived_leaf(t, leaf);
             TL_TRY(tl_error_status(t));
             tl_inbox *b = tl_is_none(leaf) ? tl_walk_box(w, n->in[k]) : &w->uses;
@@ -190,7 +191,7 @@ static tl_status check_late(const tl_walk *w)
     tl_tape *t = w->t;
     tl_postorder o;
     tl_postorder_begin(&o, t, follow_late, t);
-    tl_postorder_from(&o, tl_maker_at(t, w->y));
+    tl_postorder_from(&o, w->root->node);
     for (int32_t i; (i = tl_postorder_next(&o)) >= 0;) {
         const tl_node *n = &t->node[i];
         for (int k = 0; k < n->n_in && !n->needs_grad && passes(n); k++)
@@ -316,19 +317,18 @@ tl_given tl_given_of(const tl_node *n, uint32_t node, uint32_t first, const tl_v
                       n->n_out, g->in,   g->dy,   g->wants, g->dx, NULL};
 }
 
-tl_tensor tl_hold(tl_tape *t, tl_tensor x)
+tl_value *tl_hold(tl_tape *t, tl_value *x)
 {
-    const tl_value *v = tl_peek(t, x);
-    if (v == NULL || v->st == NULL || x.owner != t->values.owner)
+    if (x == NULL || x->st == NULL || x->self.owner != t->values.owner)
         return x;
-    tl_value *h = tl_tape_value(t, &v->a, v->st);
+    tl_value *h = tl_tape_value(t, &x->a, x->st);
     if (h != NULL) {
         h->held = true;
-        h->source = x;
-        h->bottom = tl_bottom(t, x);
-        tl_batch_like(h, v);
+        h->source = x->self;
+        h->bottom = tl_bottom(t, x->self);
+        tl_batch_like(h, x);
     }
-    return tl_handle(h);
+    return h;
 }
 
 tl_status tl_walk_vjp(tl_walk *w, uint32_t node, uint32_t first, tl_vjp *g)

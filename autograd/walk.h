@@ -6,7 +6,7 @@
 /* ---- order.c: what a node reads; the canonical order ---- */
 
 /* The node that made x, if it is a view that shows no element twice; else NULL. */
-const tl_node *tl_view_at(const tl_tape *t, tl_tensor x);
+const tl_node *tl_view_at(const tl_tape *t, const tl_value *x);
 /* Adds to *offset how many bytes behind the first element of its input, `of`, that of view n lies,
  * by the op's shape rule, which only moves an address: there need be nothing. */
 tl_status tl_view_offset(const tl_node *n, const tl_array *of, int64_t *offset, tl_err *err);
@@ -54,7 +54,7 @@ tl_status tl_order_since(tl_tape *t, tl_tensor y, uint32_t first, uint32_t **ord
 /* Before backward visits node n: recomputes its segment, if it is in one. */
 tl_status tl_segment_restore(tl_tape *t, uint32_t n);
 /* Whether a segment that has not been recomputed yet will read that value. */
-bool tl_segment_awaits(const tl_tape *t, uint32_t value);
+bool tl_segment_awaits(const tl_tape *t, const tl_value *v);
 
 /* ---- walk.c, backward.c: the walk of a backward ----
  *
@@ -128,8 +128,9 @@ void tl_walk_free_since(tl_walk *w, uint32_t mark);
 
 /* Whether n only views a leaf: then uses of its output are uses of the leaf. */
 bool tl_walk_skips(const tl_walk *w, const tl_node *n);
-/* x under a new record, which the walk holds: it stays when x is released. */
-tl_tensor tl_hold(tl_tape *t, tl_tensor x);
+/* x under a new record, which the walk holds: it stays when x is released. NULL for NULL or, with
+ * an error, when out of memory. */
+tl_value *tl_hold(tl_tape *t, tl_value *x);
 
 /* Whether x is in the walk's range of values. */
 static inline bool tl_walk_holds(const tl_walk *w, tl_tensor x)

@@ -35,8 +35,9 @@ tl_tensor tl_again_value(tl_again *r, tl_tensor x)
         return *m = r->leaf(r->ctx, x);
     *m = tl_detach_at(tl_nowhere(r->dst), tl_again_value(r, v->source));
     if (!tl_is_none(*m) && v->needs_grad) {
-        tl_peek(r->dst, *m)->needs_grad = true;
-        tl_batch_unfix(r->dst, *m);
+        tl_value *made = tl_peek(r->dst, *m);
+        made->needs_grad = true;
+        tl_batch_unfix(r->dst, made);
     }
     return *m;
 }

@@ -11,8 +11,8 @@
 
 /* A tensor from which the gradient of a use is computed. */
 typedef struct {
-    const tl_value *like; /* a value of its shape; NULL: the tensor is absent */
-    tl_tensor x;
+    const tl_value *like; /* the tensor as the node has it, which has its shape; NULL: absent */
+    tl_value *x;          /* the same, or the record that holds it */
     bool read; /* the vjp reads it: it is held until the fold ends; else only its shape counts */
     tl_batch axis; /* that of its samples, or TL_FREE, TL_TOTAL, TL_MIXED */
     int cut; /* the axis along which parts of the fold cut it; -1: each part needs all of it */
@@ -41,23 +41,10 @@ tl_status tl_stacked(const tl_array *x, const tl_stack_samples_attrs *at, tl_arr
  * of the node's outputs; NULL: not known yet. dx: the result of the vjp, if the engine adds it. */
 tl_status tl_use_of(tl_walk *w, const tl_node *n, int k, const tl_tensor *dy, tl_tensor dx,
                     tl_use *u);
-/* Whether the use can be added while its node is visited: it is the only one of its fold, and
- * nothing is summed before its samples. */
-static inline bool tl_use_is_simple(const tl_fold *f, const tl_use *u)
-{
-    return f->n == 1 && !u->to_front;
-}
 /* Whether one call can fold samples of both. */
 bool tl_uses_alike(const tl_tape *t, const tl_use *u, const tl_use *v);
 /* Bytes of one sample in all tensors that have to be stacked. */
 size_t tl_use_sample_bytes(const tl_use *u);
-
-/* ---- fold.c ---- */
-
-/* Adds the deferred uses to the accumulator, or the part given by f->from and f->size. */
-tl_status tl_fold_uses(tl_walk *w, tl_fold *f);
-/* Releases what the uses hold. */
-void tl_fold_ends(tl_tape *t, tl_fold *f);
 
 /* ---- waiting.c ---- */
 

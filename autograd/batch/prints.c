@@ -90,18 +90,17 @@ static bool reads_derived(const tl_tape *t, const tl_node *n)
     return reads;
 }
 
-/* A number for what a node reads: x is one of its inputs, y its output. place[i]: the position in
+/* A number for what a node reads: v is one of its inputs, y its output. place[i]: the position in
  * the print of node w->first_node + i. */
-static uint64_t print_of_input(const tl_walk *w, tl_tensor x, const tl_value *y,
+static uint64_t print_of_input(const tl_walk *w, const tl_value *v, const tl_value *y,
                                const uint32_t *place)
 {
     const tl_tape *t = w->t;
-    for (const tl_node *n; (n = tl_maker(t, x)) != NULL && passes_on(n);)
-        x = n->in[0];
-    const tl_value *v = tl_peek(t, x);
+    while (v != NULL && v->node >= 0 && passes_on(&t->node[v->node]))
+        v = tl_input(&t->node[v->node], 0);
     if (v == NULL)
         return 1;
-    if (x.owner != t->values.owner && (v->needs_grad || y->fixed)) /* a parameter */
+    if (v->self.owner != t->values.owner && (v->needs_grad || y->fixed)) /* a parameter */
         return 3 + v->print;
     if (v->node < 0)
         return 2;
@@ -117,7 +116,7 @@ static uint64_t print_of(const tl_walk *w, const tl_node *n, const uint32_t *pla
     uint64_t h = tl_mix_text(0, n->op->name);
     h = tl_mix(tl_mix(h, (uint64_t)y->a.dtype), (uint64_t)n->n_in);
     for (int k = 0; k < n->n_in; k++)
-        h = tl_mix(h, print_of_input(w, n->in[k], y, place));
+        h = tl_mix(h, print_of_input(w, tl_input(n, k), y, place));
     return h;
 }
 
@@ -306,7 +305,7 @@ uint64_t tl_print_made(tl_tape *l, const tl_value *x)
     if (x != NULL && tl_canonical_order(l, x->self, TL_TO_ALL, &w.order, &w.n) == TL_OK)
         print = print_nodes(&w, &n, &order, &place);
     tl_err_clear(&l->head.err); /* out of memory: not known */
-    uint64_t h = print == NULL ? 0 : print_of_input(&w, x->self, x, place) | 1;
+    uint64_t h = print == NULL ? 0 : print_of_input(&w, x, x, place) | 1;
     for (uint32_t i = 0; print != NULL && i < n; i++)
         h = tl_mix(h, print[i]);
     return h;

@@ -93,7 +93,7 @@ tl_status tl_batch_axis_tape_at(tl_tape *t, tl_tensor x, int axis, const char *f
         return tl_error_status(t);
     const bool own = x.owner == t->values.owner, told = own && may_be_told(t, x, axis);
     /* A reshape of one sample: whichever axis has merged with others, it is still one. */
-    const tl_node *by = own ? tl_view_at(t, x) : NULL;
+    const tl_node *by = own ? tl_view_at(t, v) : NULL;
     const bool reshaped = by != NULL && by->op->attr != NULL &&
                           by->op->attr->kind == TL_ATTR_SHAPE && v->batch >= 0 && v->samples == 1;
     const bool one = own && (!told || reshaped) && may_lie_along(v, axis);
@@ -273,14 +273,13 @@ static bool cuts(const tl_call *c, const tl_value *x, int64_t m, int64_t *sample
     return true;
 }
 
-void tl_batch_unfix(tl_tape *t, tl_tensor x)
+void tl_batch_unfix(tl_tape *t, tl_value *v)
 {
-    tl_value *v = tl_peek(t, x);
     const uint32_t end = v->fixed ? t->n_nodes : 0;
     uint32_t k = end;
     v->fixed = false;
     v->detached = TL_NONE;
-    while (k > 0 && t->node[k - 1].out > x.index) /* made since x was */
+    while (k > 0 && t->node[k - 1].out > v->self.index) /* made since v was */
         k--;
     for (; k < end; k++)
         for (int j = 0; j < t->node[k].n_out; j++)

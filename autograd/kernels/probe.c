@@ -181,7 +181,7 @@ int tl_kernel_probe(const tl_kernel *k, tl_dtype dtype, char *buf, size_t cap)
 
 int tl_kernel_check(const char *op, tl_dtype dtype, const char *name, char *buf, size_t cap)
 {
-    const tl_kernel *k = op == NULL || name == NULL ? NULL : tl_kernel_find(op, dtype, name);
+    const tl_kernel *k = op == NULL || name == NULL ? NULL : tl_kernel_find(op, dtype, name, true);
     cap = buf == NULL ? 0 : cap;
     if (cap > 0)
         buf[0] = '\0';

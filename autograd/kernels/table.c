@@ -67,8 +67,7 @@ static bool admitted(const tl_kernel_entry *e)
     return e->k->mode & TL_FAST || e->k == tl_kernel_probed || atomic_load(&e->verdict) == TL_OBEYS;
 }
 
-/* The kernel that is probed, else that of the highest level; with `all` whatever a probe says. */
-static const tl_kernel *find(const char *op, tl_dtype dtype, const char *name, bool all)
+const tl_kernel *tl_kernel_find(const char *op, tl_dtype dtype, const char *name, bool all)
 {
     const tl_kernel *best = NULL;
     for (int i = 0; tl_kernel_entry_at(i) != NULL; i++) {
@@ -81,11 +80,6 @@ static const tl_kernel *find(const char *op, tl_dtype dtype, const char *name, b
             best = e->k;
     }
     return best;
-}
-
-const tl_kernel *tl_kernel_find(const char *op, tl_dtype dtype, const char *name)
-{
-    return find(op, dtype, name, true);
 }
 
 bool tl_choice_is_own(const tl_choice *c)
@@ -297,7 +291,7 @@ const tl_kernel *tl_kernel_for(const tl_choice *c, const tl_call *call)
             continue;
         if (strcmp(c->name, "invariant") == 0)
             return NULL;
-        const tl_kernel *k = find(call->op->name, dtype, c->name, false);
+        const tl_kernel *k = tl_kernel_find(call->op->name, dtype, c->name, false);
         if (k != NULL)
             return k->fits == NULL || k->fits(call) ? k : NULL;
     }
