@@ -121,7 +121,7 @@ static tl_status call_vjp(tl_walk *w, uint32_t i, const tl_node *n, uint32_t fir
     for (int j = 0; j < n->n_out; j++)
         out[j] = n->made[j]->self;
     for (int k = 0; k < n->n_in; k++) {
-        wants[k] = e[k].wanted && (e[k].fold == NULL || tl_fold_asks(w, n, k, e[k].fold, &acc[k]));
+        wants[k] = e[k].wanted && (e[k].fold == NULL || tl_fold_asks(w, n, &e[k], &acc[k]));
         any |= wants[k];
     }
     TL_TRY(tl_error_status(t));
@@ -138,7 +138,7 @@ static tl_status call_vjp(tl_walk *w, uint32_t i, const tl_node *n, uint32_t fir
                                 n->op->name, k);
         if (e[k].wanted)
             TL_TRY(e[k].fold == NULL ? deliver(w, &e[k], n->value[k], d)
-                                     : tl_fold_deliver(w, i, k, dy, dx[k], acc[k]));
+                                     : tl_fold_deliver(w, n, &e[k], dy, dx[k], acc[k]));
         waits[k] = e[k].cotangent;
     }
     if (t->given_watched && w->target == NULL) {

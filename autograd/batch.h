@@ -112,13 +112,13 @@ struct tl_fold {
 
 /* Gives each use of a leaf its fold, and its number there. */
 tl_status tl_fold_deal(tl_walk *w);
-/* Whether the vjp of n is to compute the gradient of input k now. *acc: the accumulator to which it
+/* Whether the vjp of n is to compute the gradient of input e now. *acc: the accumulator to which it
  * adds that itself, if it does. */
-bool tl_fold_asks(tl_walk *w, const tl_node *n, int k, tl_fold *f, tl_tensor *acc);
-/* Called after the vjp of order[i], for its input k. Adds dx, the result of the vjp if there is
- * one, to the accumulator, unless the vjp has done so itself (acc); or defers the use. */
-tl_status tl_fold_deliver(tl_walk *w, uint32_t i, int k, const tl_tensor *dy, tl_tensor dx,
-                          tl_tensor acc);
+bool tl_fold_asks(tl_walk *w, const tl_node *n, const tl_edge *e, tl_tensor *acc);
+/* Called after the vjp of n, for its input e. Adds dx, the result of the vjp if there is one, to
+ * the accumulator, unless the vjp has done so itself (acc); or defers the use. */
+tl_status tl_fold_deliver(tl_walk *w, const tl_node *n, const tl_edge *e, const tl_tensor *dy,
+                          tl_tensor dx, tl_tensor acc);
 /* Called after the visit of node n, order[i]: adds the folds it completes, or lets them wait. */
 tl_status tl_fold_visited(tl_walk *w, uint32_t i, const tl_node *n);
 /* The axis of x, a view of the leaf, that is that axis of the leaf and longer than 1; -1: none. */

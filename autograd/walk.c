@@ -99,7 +99,7 @@ static tl_status make_edges(tl_walk *w)
                 return tl_error_status(t);
             g->reached = true;
             w->lasts |= leaf.owner != t->values.owner;
-            e[k].leaf = (int)(g - t->grad) + 1;
+            e[k].leaf = (int)(g - t->grad);
             e[k].node = w->order[i];
             e[k].input = k;
         }

@@ -66,12 +66,12 @@ bool tl_segment_awaits(const tl_tape *t, const tl_value *v);
 typedef struct tl_fold tl_fold; /* batch.h */
 typedef struct tl_edge {
     bool wanted;
-    int leaf;      /* 1 + the number of the record that accumulates it; 0: it waits here */
-    tl_fold *fold; /* the fold of that record that takes it */
-    int use;       /* the input's number among the uses of that fold */
-    uint32_t node; /* with a leaf: the node, and which of its inputs this is */
+    tl_tensor cotangent; /* the gradient that waits, unless a leaf's record takes it */
+    int leaf;            /* the number of that record */
+    tl_fold *fold;       /* the fold there; NULL: the gradient waits */
+    int use;             /* the input's number among the uses of that fold */
+    uint32_t node;       /* with a leaf: whose input this is, and which one */
     int input;
-    tl_tensor cotangent;  /* the gradient that waits */
     struct tl_edge *next; /* in the inbox or, with a leaf, of the uses */
 } tl_edge;
 

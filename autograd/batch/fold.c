@@ -303,14 +303,15 @@ static bool put_off(const tl_walk *w, const tl_fold *f)
  * nothing is summed before its samples. */
 static bool is_simple(const tl_fold *f, const tl_use *u) { return f->n == 1 && !u->to_front; }
 
-bool tl_fold_asks(tl_walk *w, const tl_node *n, int k, tl_fold *f, tl_tensor *acc)
+bool tl_fold_asks(tl_walk *w, const tl_node *n, const tl_edge *e, tl_tensor *acc)
 {
     tl_use u;
-    if (!tl_op_folds(n->op, k))
+    if (!tl_op_folds(n->op, e->input))
         return true;
-    if (put_off(w, f) || tl_use_of(w, n, k, NULL, TL_NONE, &u) != TL_OK || !is_simple(f, &u))
+    if (put_off(w, e->fold) || tl_use_of(w, n, e->input, NULL, TL_NONE, &u) != TL_OK ||
+        !is_simple(e->fold, &u))
         return false;
-    *acc = accumulator(w, f, n, k);
+    *acc = accumulator(w, e->fold, n, e->input);
     return true;
 }
 
@@ -334,7 +335,7 @@ static tl_status check_strict(const tl_walk *w, const tl_node *n, int k, const t
     const tl_value *dx = u->saved[0].like;
     bool samples = false;
     for (int i = 0; n->mode & TL_STRICT && i < n->n_in; i++)
-        samples |= i != k && tl_batch_of(w->t, n->in[i]) >= 0;
+        samples |= i != k && n->value[i] != NULL && n->value[i]->batch >= 0;
     if (!samples || u->by_op || dx == NULL || (dx->batch != TL_TOTAL && dx->batch != TL_MIXED))
         return TL_OK;
     return tl_tape_fail(w->at, TL_EUSAGE,
@@ -344,17 +345,16 @@ static tl_status check_strict(const tl_walk *w, const tl_node *n, int k, const t
                         n->op->name, k, k);
 }
 
-tl_status tl_fold_deliver(tl_walk *w, uint32_t i, int k, const tl_tensor *dy, tl_tensor dx,
-                          tl_tensor acc)
+tl_status tl_fold_deliver(tl_walk *w, const tl_node *n, const tl_edge *e, const tl_tensor *dy,
+                          tl_tensor dx, tl_tensor acc)
 {
-    const tl_node copy = w->t->node[w->order[i]], *n = &copy; /* nodes may move */
-    const tl_edge *e = &w->edge[i][k];
+    const int k = e->input;
     tl_use u;
     if (!tl_is_none(acc))
         return check_added(w, n, k, dx, acc);
     TL_TRY(tl_use_of(w, n, k, dy, dx, &u));
     TL_TRY(check_strict(w, n, k, &u));
-    u.node = w->order[i];
+    u.node = e->node;
     const bool simple = is_simple(e->fold, &u);
     if (simple)
         u.samples = -1; /* no need to split them */

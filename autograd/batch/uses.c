@@ -148,7 +148,7 @@ tl_status tl_fold_deal(tl_walk *w)
     tl_key_map folds = {0};
     bool room = true;
     for (tl_edge *e = w->uses.first; e != NULL && room; e = e->next)
-        room = (e->fold = fold_of(t, &folds, e->leaf - 1, &t->node[e->node], e->input)) != NULL;
+        room = (e->fold = fold_of(t, &folds, e->leaf, &t->node[e->node], e->input)) != NULL;
     tl_key_map_free(&folds);
     /* Only now is it known which views meet. */
     for (tl_edge *e = w->uses.first; e != NULL && room; e = e->next) {
