@@ -5,7 +5,7 @@
 
 bool tl_walk_skips(const tl_walk *w, const tl_node *n)
 {
-    return w->target == NULL && !tl_is_none(tl_leaf_under(w->t, tl_node_out(w->t, n, 0)));
+    return w->target == NULL && !tl_is_none(tl_leaf_under(w->t, n->made[0]->self));
 }
 
 static int target_of(const tl_walk *w, tl_tensor x)

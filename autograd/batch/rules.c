@@ -12,24 +12,21 @@ tl_batch tl_batch_of(tl_tape *t, tl_tensor x)
     return v == NULL ? TL_MIXED : v->batch;
 }
 
-/* Whether the program may declare how x depends on the batch, because nothing else tells: x shows,
+/* Whether the program may declare how v depends on the batch, because nothing else tells: v shows,
  * perhaps through views, a leaf, a draw or a result without inputs; or expand repeats along that
  * axis. */
-static bool may_be_told(const tl_tape *t, tl_tensor x, int axis)
+static bool may_be_told(const tl_tape *t, const tl_value *v, int axis)
 {
-    const tl_node *n = tl_maker(t, x);
-    const tl_value *v = tl_peek(t, x);
+    const tl_node *n = v->node < 0 ? NULL : &t->node[v->node];
     if (n != NULL && n->op->traits & TL_REPEATS && axis >= 0 && axis < v->a.ndim)
-        return tl_batch_of((tl_tape *)t, n->in[0]) == TL_FREE &&
-               (v->a.stride[axis] == 0 || v->a.dim[axis] == 1);
-    for (; n != NULL && n->n_in > 0; n = tl_maker(t, x)) {
+        return n->value[0]->batch == TL_FREE && (v->a.stride[axis] == 0 || v->a.dim[axis] == 1);
+    for (; v != NULL && v->node >= 0 && t->node[v->node].n_in > 0; v = tl_input(n, 0)) {
+        n = &t->node[v->node];
         if (n->op->traits & TL_RANDOM && n->op->traits & TL_NONDIFF)
             return true;
         if (!(n->op->traits & TL_VIEW))
             return false;
-        x = n->in[0];
     }
-    v = tl_peek(t, x);
     return v != NULL && !v->needs_grad; /* it may have been removed from the model */
 }
 
@@ -91,7 +88,7 @@ tl_status tl_batch_axis_tape_at(tl_tape *t, tl_tensor x, int axis, const char *f
     tl_value *v = tl_look_up(at, x, "tl_batch_axis", TL_VIEWS);
     if (v == NULL)
         return tl_error_status(t);
-    const bool own = x.owner == t->values.owner, told = own && may_be_told(t, x, axis);
+    const bool own = x.owner == t->values.owner, told = own && may_be_told(t, v, axis);
     /* A reshape of one sample: whichever axis has merged with others, it is still one. */
     const tl_node *by = own ? tl_view_at(t, v) : NULL;
     const bool reshaped = by != NULL && by->op->attr != NULL &&
