@@ -23,53 +23,52 @@ typedef struct {
     bool mutates;           /* this call does so, rather than change a copy */
     bool earlier;           /* the outputs were computed before, from the same parameters */
     unsigned changes;       /* inputs that this call changes */
-    unsigned regions; /* those in the tape's arena, where changes are tracked by region; tensors of
-                       * the model and accumulators change as a whole */
-    tl_value *made[TL_OUTS]; /* records of the outputs */
-    tl_change *change;       /* reserved notes of the changes to come */
+    unsigned regions;  /* those in the tape's arena, where changes are tracked by region; tensors of
+                        * the model and accumulators change as a whole */
+    tl_value **made;   /* records of the outputs */
+    tl_change *change; /* reserved notes of the changes to come */
 } making;
 
 /* ---- inputs ---- */
 
-/* Copies the attributes and the handles into memory that the node will keep, finds the inputs'
- * records, and sets the fields of k that follow from them. */
+/* Copies the attributes and the handles into memory that the node will keep, where the inputs'
+ * records go, too, and sets the fields of k that follow from these. */
 static tl_status read_inputs(making *k, const tl_tensor *in, const void *attrs)
 {
     tl_call *c = &k->call;
     const tl_op *op = c->op;
-    const size_t n = (size_t)c->n_in, pad = (op->attr_size + 15) / 16 * 16;
+    const size_t n = (size_t)c->n_in, all = n + (size_t)c->n_out,
+                 pad = (op->attr_size + 15) / 16 * 16;
     tl_tape *t = k->at.tape;
     unsigned there = 0, own = 0;
-    k->value = tl_bump_get(&t->bump, 2 * n * sizeof *k->value + pad + n * sizeof *in +
-                                         (n + (size_t)c->n_out) * sizeof *k->versions +
-                                         n * sizeof *k->batch);
+    k->value = tl_bump_get(&t->bump, (all + n) * sizeof *k->value + pad + n * sizeof *in +
+                                         all * sizeof *k->versions + n * sizeof *k->batch);
     if (k->value == NULL)
         return tl_tape_fail(k->at, TL_ENOMEM, "%s: no memory for %d inputs", op->name, c->n_in);
-    c->in = k->array = (const tl_array **)(k->value + n);
+    k->made = k->value + n;
+    c->in = k->array = (const tl_array **)(k->value + all);
     c->attrs = k->array + n;
     k->in = (tl_tensor *)((char *)c->attrs + pad);
     k->versions = (uint32_t *)(k->in + n);
-    k->batch = (tl_batch *)(k->versions + n + (size_t)c->n_out);
+    k->batch = (tl_batch *)(k->versions + all);
     if (op->attr_size > 0)
         memcpy(c->attrs, attrs, op->attr_size);
     if (n > 0)
         memcpy((tl_tensor *)k->in, in, n * sizeof *in);
     const bool mutates = op->traits & TL_MUTATES;
-    tl_look l = {.in = k->in,
-                 .n_in = c->n_in,
-                 .optional = op->optional,
-                 .begins = mutates && op->traits & TL_BEGINS ? TL_BIT(op->mutates) : 0,
-                 .view = op->traits & TL_VIEW,
-                 .found = k->value};
-    if (!tl_look_up(k->at, op->name, &l))
-        return TL_ESTALE;
     k->fixed = !(op->traits & (TL_REPEATS | TL_RANDOM)) && op->changes == 0 &&
                (op->attr != NULL || op->attr_size == 0);
     for (int i = 0; i < c->n_in; i++) {
         const uint32_t bit = i < 32 ? TL_BIT(i) : 0;
-        const tl_value *v = k->value[i];
-        if (v == NULL)
+        if (op->optional & bit && tl_is_none(k->in[i]))
             continue;
+        const bool begins = mutates && op->traits & TL_BEGINS && i == op->mutates;
+        const tl_value *v = k->value[i] = tl_look_up(k->at, k->in[i], op->name,
+                                                     op->traits & TL_VIEW ? TL_VIEWS
+                                                     : begins             ? TL_OVERWRITES
+                                                                          : TL_READS);
+        if (v == NULL)
+            return TL_ESTALE;
         if (v->dropped)
             return tl_tape_fail(k->at, TL_ESTALE,
                                 "%s: input %d was dropped by a segment; list it in keep", op->name,
@@ -191,7 +190,7 @@ static tl_status allocate(making *k, tl_tensor *out)
     bool carries = !(op->traits & TL_NONDIFF); /* some output carries a gradient */
     const bool fits = check_shape(c) == TL_OK;
     const uint32_t first_value = t->values.count;
-    const bool room = tl_values_push(&t->values, t->generation, c->n_out, k->made, out) &&
+    const bool room = tl_values_push(&t->values, t->generation, c->n_out, k->made) &&
                       (t->n_nodes < t->cap_nodes || tl_nodes_room(t, 1) == TL_OK);
     const bool fixed = k->fixed && !k->depends &&
                        (op != &tl_op_fill || c->out[0].ndim == 0); /* else it is repeated */
@@ -221,8 +220,12 @@ static tl_status allocate(making *k, tl_tensor *out)
             tl_storage_retain(st[i]);
     if (operand != NULL && operand->st != NULL && !c->begins)
         tl_storage_settle(operand->st);
+    const int shows = op->traits & TL_VIEW ? 0 : k->operand ? op->mutates : -1;
+    if (shows >= 0) /* as tl_below says */
+        k->made[0]->bottom = tl_bottom(t, k->in[shows]);
     for (int i = 0; i < c->n_out; i++) {
         tl_value *v = k->made[i];
+        out[i] = v->self;
         v->node = (int32_t)t->n_nodes;
         v->out = (uint8_t)i;
         v->fixed = fixed;
@@ -256,6 +259,8 @@ static tl_status allocate(making *k, tl_tensor *out)
                                     .n_out = c->n_out,
                                     .in = k->in,
                                     .out = first_value,
+                                    .value = k->value,
+                                    .made = k->made,
                                     .versions = k->versions,
                                     .needs_grad = k->needs_grad,
                                     .file = k->at.file,
@@ -316,7 +321,8 @@ static tl_status run(making *k)
     if (k->operand && !(c->mode & TL_APART) && k->in[op->mutates].owner == t->values.owner)
         k->value[op->mutates]->consumed = true;
     t->n_nodes++;
-    s = tl_tell_recorded(t);
+    TL_TELL(t, recorded, t, t->n_nodes - 1);
+    s = t->n_watchers > 0 ? tl_error_status(t) : TL_OK;
     t->n_nodes -= s != TL_OK;
     return s;
 }

@@ -27,7 +27,7 @@ void tl_walk_free_unsaved(tl_walk *w)
         const tl_node *n = &t->node[w->order[i]];
         for (int k = 0; k < n->n_out; k++)
             if (!w->saved[n->out - first + (uint32_t)k])
-                tl_value_give_back(tl_values_at(&t->values, n->out + (uint32_t)k));
+                tl_value_give_back(n->made[k]);
     }
 }
 
@@ -55,9 +55,7 @@ static tl_status check_saved(tl_walk *w, uint32_t i, unsigned reads)
         int bit = in ? k : k - n->n_in;
         if (bit >= 32 || !(mask & TL_BIT(bit)) || (in && tl_is_none(n->in[k])))
             continue;
-        const tl_value *v = in ? tl_peek(t, n->in[k])
-                               : tl_values_at(&t->values, n->out + (uint32_t)bit);
-        if (v->freed)
+        if ((in ? n->value[k] : n->made[bit])->freed)
             return fail_freed(w, n, in ? "an input" : "the output");
         tl_changer by = {NULL, NULL, 0};
         char text[TL_CHANGER_TEXT], name[TL_SHOWN_TEXT];
@@ -84,27 +82,25 @@ tl_tensor tl_walk_collect(tl_walk *w, const tl_inbox *b)
     return sum;
 }
 
-/* Brings what a vjp returned for an input with record x to x's shape and dtype, into the inbox. */
-static tl_status deliver(tl_walk *w, tl_edge *e, const tl_value *x, tl_tensor dx)
+/* Brings d, which a vjp returned for input x, to x's shape and dtype, into the inbox. */
+static tl_status deliver(tl_walk *w, tl_edge *e, const tl_value *x, tl_value *d)
 {
     tl_tape *t = w->t;
-    const tl_array *a = &tl_peek(t, dx)->a;
     /* If x is free of the batch, its gradient from samples is a total over them, even over one. */
-    const bool total = w->target != NULL && x->batch == TL_FREE && tl_peek(t, dx)->batch >= 0;
-    if (total || !tl_array_same_shape(&x->a, a) || a->dtype != x->a.dtype)
-        dx = tl_folded(w->at, dx, TL_NONE, &x->a, x->a.dtype);
-    if (total && tl_peek(t, dx) != NULL && tl_peek(t, dx)->batch >= 0)
-        tl_peek(t, dx)->batch = TL_TOTAL;
+    const bool total = w->target != NULL && x->batch == TL_FREE && d->batch >= 0;
+    if (total || !tl_array_same_shape(&x->a, &d->a) || d->a.dtype != x->a.dtype)
+        d = tl_peek(t, tl_folded(w->at, d->self, TL_NONE, &x->a, x->a.dtype));
+    if (total && d != NULL && d->batch >= 0)
+        d->batch = TL_TOTAL;
     /* tl_gradients keeps the value, which can be differentiated again. tl_backward takes a record
-     * of its own: dx may be in several inboxes, or be a tensor of the model. */
-    dx = w->target != NULL ? dx : tl_hold(t, dx);
-    tl_value *d = tl_peek(t, dx);
-    const bool own = d != NULL && dx.owner == t->values.owner;
-    if (own && w->target != NULL && dx.index >= w->made && tl_peek(t, w->y)->batch == TL_MIXED)
+     * of its own: d may be in several inboxes, or be a tensor of the model. */
+    d = w->target != NULL ? d : tl_hold(t, d);
+    const bool own = d != NULL && d->self.owner == t->values.owner;
+    if (own && w->target != NULL && d->self.index >= w->made && w->root->batch == TL_MIXED)
         tl_batch_set(d, TL_MIXED); /* like y, whose derivative it is */
     else if (own && d->batch == TL_FREE && x->batch >= 0)
         tl_batch_like(d, x); /* for example ones, one for each sample */
-    e->cotangent = dx;
+    e->cotangent = tl_handle(d);
     return tl_error_status(t);
 }
 
@@ -123,9 +119,9 @@ static tl_status call_vjp(tl_walk *w, uint32_t i, const tl_node *n, uint32_t fir
     tl_tensor *acc = dx + n_in, *waits = acc + n_in, *out = waits + n_in;
     TL_TRY(check_saved(w, w->order[i], w->reads[i]));
     for (int j = 0; j < n->n_out; j++)
-        out[j] = tl_node_out(t, n, j);
+        out[j] = n->made[j]->self;
     for (int k = 0; k < n->n_in; k++) {
-        wants[k] = e[k].wanted && (e[k].fold == NULL || tl_fold_asks(w, n, k, e[k].fold, &acc[k]));
+        wants[k] = e[k].wanted && (e[k].fold == NULL || tl_fold_asks(w, n, &e[k], &acc[k]));
         any |= wants[k];
     }
     TL_TRY(tl_error_status(t));
@@ -133,7 +129,7 @@ static tl_status call_vjp(tl_walk *w, uint32_t i, const tl_node *n, uint32_t fir
     if (any)
         TL_TRY(tl_walk_vjp(w, w->order[i], first, &g));
     for (int k = 0; k < n->n_in; k++) {
-        const tl_value *d = wants[k] ? tl_peek(t, dx[k]) : NULL;
+        tl_value *d = wants[k] ? tl_peek(t, dx[k]) : NULL;
         if (d != NULL && tl_deref(w->at, dx[k], n->op->name) == NULL)
             return tl_error_status(t);
         if (wants[k] && d == NULL)
@@ -141,8 +137,8 @@ static tl_status call_vjp(tl_walk *w, uint32_t i, const tl_node *n, uint32_t fir
                                 "%s: the vjp of %s gives no gradient for its input %d", w->who,
                                 n->op->name, k);
         if (e[k].wanted)
-            TL_TRY(e[k].fold == NULL ? deliver(w, &e[k], tl_peek(t, n->in[k]), dx[k])
-                                     : tl_fold_deliver(w, i, k, dy, dx[k], acc[k]));
+            TL_TRY(e[k].fold == NULL ? deliver(w, &e[k], n->value[k], d)
+                                     : tl_fold_deliver(w, n, &e[k], dy, dx[k], acc[k]));
         waits[k] = e[k].cotangent;
     }
     if (t->given_watched && w->target == NULL) {
@@ -159,16 +155,16 @@ static void free_visited(tl_walk *w, const tl_node *n)
     tl_tape *t = w->t;
     if (w->target != NULL)
         return;
-    for (uint32_t v = n->out; v < n->out + (uint32_t)n->n_out; v++) {
-        for (const tl_edge *e = w->box[v - w->first_value].first; e != NULL; e = e->next)
+    for (int j = 0; j < n->n_out; j++) {
+        const tl_tensor x = n->made[j]->self;
+        for (const tl_edge *e = w->box[x.index - w->first_value].first; e != NULL; e = e->next)
             if (e->cotangent.owner == t->values.owner && /* not a tensor of the model */
                 !tl_same_handle(e->cotangent, w->opt.cotangent))
                 tl_value_give_back(tl_peek(t, e->cotangent));
-        const tl_tensor x = tl_tape_handle(t, v);
         bool wanted = tl_same_handle(x, w->y) || tl_same_handle(x, w->asked) ||
-                      tl_same_handle(x, w->opt.cotangent) || tl_segment_awaits(t, v);
+                      tl_same_handle(x, w->opt.cotangent) || tl_segment_awaits(t, n->made[j]);
         if (!w->opt.retain && !wanted)
-            tl_value_give_back(tl_values_at(&t->values, v));
+            tl_value_give_back(n->made[j]);
     }
 }
 

@@ -42,8 +42,8 @@ static inline bool tl_all_fixed(const tl_tape *t, const tl_tensor *in, int n)
     }
     return fixed;
 }
-/* Leaf x now takes a gradient: neither it nor what was made of it is a constant any more. */
-void tl_batch_unfix(tl_tape *t, tl_tensor x);
+/* Leaf v now takes a gradient: neither it nor what was made of it is a constant any more. */
+void tl_batch_unfix(tl_tape *t, tl_value *v);
 /* Makes v, a leaf, a constant. */
 static inline void tl_value_fix(tl_value *v)
 {
@@ -95,7 +95,7 @@ typedef tl_status tl_fold_run(tl_tape *t, tl_fold *f, int i, int of);
  * all views, if two of them overlap), numbered in canonical order. */
 struct tl_fold {
     int leaf, acc;        /* the accumulator: t->grad[leaf].acc[acc] */
-    tl_tensor x;          /* the input of the first use that was met */
+    const tl_value *x;    /* the input of the first use that was met */
     bool sought, meets;   /* in the newest of an accumulator: views were compared; two overlap */
     int n, visited;       /* uses; those whose nodes have been visited */
     struct tl_use *use;   /* the deferred ones (internal.h); NULL: none */
@@ -112,13 +112,13 @@ struct tl_fold {
 
 /* Gives each use of a leaf its fold, and its number there. */
 tl_status tl_fold_deal(tl_walk *w);
-/* Whether the vjp of n is to compute the gradient of input k now. *acc: the accumulator to which it
+/* Whether the vjp of n is to compute the gradient of input e now. *acc: the accumulator to which it
  * adds that itself, if it does. */
-bool tl_fold_asks(tl_walk *w, const tl_node *n, int k, tl_fold *f, tl_tensor *acc);
-/* Called after the vjp of order[i], for its input k. Adds dx, the result of the vjp if there is
- * one, to the accumulator, unless the vjp has done so itself (acc); or defers the use. */
-tl_status tl_fold_deliver(tl_walk *w, uint32_t i, int k, const tl_tensor *dy, tl_tensor dx,
-                          tl_tensor acc);
+bool tl_fold_asks(tl_walk *w, const tl_node *n, const tl_edge *e, tl_tensor *acc);
+/* Called after the vjp of n, for its input e. Adds dx, the result of the vjp if there is one, to
+ * the accumulator, unless the vjp has done so itself (acc); or defers the use. */
+tl_status tl_fold_deliver(tl_walk *w, const tl_node *n, const tl_edge *e, const tl_tensor *dy,
+                          tl_tensor dx, tl_tensor acc);
 /* Called after the visit of node n, order[i]: adds the folds it completes, or lets them wait. */
 tl_status tl_fold_visited(tl_walk *w, uint32_t i, const tl_node *n);
 /* The axis of x, a view of the leaf, that is that axis of the leaf and longer than 1; -1: none. */
@@ -132,8 +132,6 @@ tl_tensor tl_grad_named(tl_tape *t, const char *name, tl_dtype dtype, const tl_s
 
 /* ---- prints.c: micro-batches of a step run the same program ---- */
 
-/* Whether n only shows or copies its input: a program may have it for some sizes only. */
-static inline bool tl_passes_on(const tl_node *n) { return n->op->traits & (TL_VIEW | TL_COPY); }
 /* Before a backward: checks that earlier micro-batches ran the same program (unless .ragged allows
  * others) and, under TL_STRICT, that the cotangent neither sums nor mixes samples and that no reset
  * was forgotten. */
@@ -202,9 +200,8 @@ bool tl_derived_share(tl_tape *trace, tl_tape *user);
 void tl_again_apply(tl_tape *dst, const tl_node *n, const tl_tensor *in, unsigned mode,
                     tl_tensor *out);
 
-/* Marks outputs as fixed that were fixed on src, if the inputs are fixed on dst. */
-void tl_again_fixed(tl_tape *dst, const tl_tensor *in, const tl_tensor *out, const tl_tape *src,
-                    const tl_node *n);
+/* Marks as fixed what stands for fixed outputs of n, if the inputs are fixed on dst. */
+void tl_again_fixed(tl_tape *dst, const tl_tensor *in, const tl_tensor *out, const tl_node *n);
 
 /* The handle on dst that stands for a leaf of src; asked once for each. */
 typedef tl_tensor tl_leaf_map(void *ctx, tl_tensor leaf);

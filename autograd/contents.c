@@ -32,7 +32,7 @@ static tl_tensor leaf(tl_at at, const char *who, tl_source kind, bool zeros, con
         return x;
     }
     if (t->now.mode & TL_TRACE)
-        return tl_tape_value(t, &a, NULL);
+        return tl_handle(tl_tape_value(t, &a, NULL));
     tl_storage *st = tl_storage_new(t->arena, bytes, data == NULL);
     if (st == NULL) {
         tl_tape_fail(at, tl_storage_lack(bytes, &e), "%s: %s", who, e.message);
@@ -41,11 +41,11 @@ static tl_tensor leaf(tl_at at, const char *who, tl_source kind, bool zeros, con
     if (data != NULL && bytes)
         memcpy(st->data, data, bytes);
     a.data = st->data;
-    tl_tensor x = tl_tape_value(t, &a, st);
-    if (kind == TL_SOURCE_CONSTANT && !tl_is_none(x))
-        tl_value_fix(tl_peek(t, x));
+    tl_value *v = tl_tape_value(t, &a, st);
+    if (kind == TL_SOURCE_CONSTANT && v != NULL)
+        tl_value_fix(v);
     tl_storage_release(st);
-    return x;
+    return tl_handle(v);
 }
 
 tl_tensor tl_data_tape_at(tl_tape *t, const void *data, tl_c_data c, tl_dtype dtype, tl_shape shape,
@@ -269,7 +269,7 @@ tl_status tl_sha256_at(tl_at at, tl_tensor x, char hex[65])
 
 bool tl_usable(tl_at at, tl_tensor x, const char *who)
 {
-    return !tl_failed(at.tape) && tl_deref_view(at, x, who) != NULL;
+    return !tl_failed(at.tape) && tl_look_up(at, x, who, TL_VIEWS) != NULL;
 }
 
 tl_shape tl_shape_of(tl_tape *t, tl_tensor x)
@@ -312,30 +312,31 @@ tl_status tl_require_grad_at(tl_at at, tl_tensor x)
     t->late |= !v->needs_grad && t->n_nodes > 0 &&
                t->node[t->n_nodes - 1].out > x.index; /* perhaps it has been used */
     v->needs_grad = true;
-    tl_batch_unfix(t, x);
+    tl_batch_unfix(t, v);
     return TL_OK;
 }
 
 tl_tensor tl_detach_at(tl_at at, tl_tensor x)
 {
     tl_tape *t = at.tape;
-    const tl_value *v = tl_failed(t) ? NULL : tl_deref_view(at, x, "tl_detach");
+    const tl_value *v = tl_failed(t) ? NULL : tl_look_up(at, x, "tl_detach", TL_VIEWS);
     if (v != NULL && v->dropped)
         tl_tape_fail(at, TL_ESTALE, "tl_detach: value %u was dropped by a segment; list it in keep",
                      x.index);
-    const tl_tensor leaf = v == NULL || v->dropped ? TL_NONE : tl_tape_value(t, &v->a, v->st);
-    if (tl_is_none(leaf))
-        return leaf;
-    tl_value *d = tl_peek(t, leaf);
+    tl_value *d = v == NULL || v->dropped ? NULL : tl_tape_value(t, &v->a, v->st);
+    if (d == NULL)
+        return TL_NONE;
     tl_batch_like(d, v);
     d->kept = v->kept;
     if (x.owner == t->values.owner) /* a tensor of the model is a variable (NUMERICS 10.5) */
         d->born = v->born;
     d->fixed = v->fixed;
     d->detached = v->fixed ? x : TL_NONE;
-    if (t->now.phase & TL_PHASE_BACKWARD || t->recorder != NULL)
+    if (t->now.phase & TL_PHASE_BACKWARD || t->recorder != NULL) {
         d->source = x;
-    return leaf;
+        d->bottom = tl_bottom(t, x);
+    }
+    return d->self;
 }
 
 tl_status tl_write(tl_model *m, tl_tensor dst, const void *data, size_t bytes)

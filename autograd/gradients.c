@@ -67,10 +67,10 @@ tl_status tl_gradients_at(tl_at at, tl_tensor y, const tl_tensor *x, int n, tl_t
     if (s == TL_OK)
         s = tl_walk_run(&w);
     for (int i = 0; i < n && s == TL_OK; i++) {
+        const tl_value *v = tl_peek(t, x[i]);
         dx[i] = tl_walk_collect(&w, tl_walk_box(&w, x[i]));
-        const tl_array *a = &tl_peek(t, x[i])->a;
-        if (tl_is_none(dx[i]) && !tl_is_none(dx[i] = tl_filled(at, a, a->dtype, 0)))
-            tl_batch_like(tl_peek(t, dx[i]), tl_peek(t, x[i])); /* y does not depend on it */
+        if (tl_is_none(dx[i]) && !tl_is_none(dx[i] = tl_filled(at, &v->a, v->a.dtype, 0)))
+            tl_batch_like(tl_peek(t, dx[i]), v); /* y does not depend on it */
         s = tl_error_status(t);
     }
     tl_scope_end(t, outer);
@@ -80,8 +80,8 @@ tl_status tl_gradients_at(tl_at at, tl_tensor y, const tl_tensor *x, int n, tl_t
 tl_tensor tl_grad_at(tl_at at, tl_tensor x)
 {
     tl_tape *t = at.tape;
-    if (tl_failed(t) || tl_deref(at, x, "tl_grad") == NULL ||
-        tl_check_waiting(at, "tl_grad") != TL_OK)
+    const tl_value *v = tl_failed(t) ? NULL : tl_deref(at, x, "tl_grad");
+    if (v == NULL || tl_check_waiting(at, "tl_grad") != TL_OK)
         return TL_NONE;
     tl_tensor recorded;
     if (t->recorder != NULL && t->recorder->grad(t->recorder_ctx, at, x, &recorded))
@@ -93,8 +93,7 @@ tl_tensor tl_grad_at(tl_at at, tl_tensor x)
     const tl_scope outer = tl_scope_open(at, TL_NO_GRAD, TL_PHASE_GRADIENT);
     tl_tensor dx = TL_NONE;
     if (t->lasting == NULL || tl_derived_settle(at) == TL_OK) /* which may move the records */
-        dx = tl_leaf_grad_sum(at, tl_leaf_grad_find(t, x),
-                              tl_dtype_compute(tl_peek(t, x)->a.dtype));
+        dx = tl_leaf_grad_sum(at, tl_leaf_grad_find(t, x), tl_dtype_compute(v->a.dtype));
     tl_scope_end(t, outer);
     t->busy--;
     return dx;

@@ -193,7 +193,7 @@ tl_value *tl_values_at(const tl_values *v, uint32_t i)
     return &v->chunk[i / TL_CHUNK][i % TL_CHUNK];
 }
 
-bool tl_values_push(tl_values *v, uint32_t generation, int n, tl_value **made, tl_tensor *handle)
+bool tl_values_push(tl_values *v, uint32_t generation, int n, tl_value **made)
 {
     const uint32_t first = atomic_load_explicit(&v->count, memory_order_relaxed),
                    last = first + (uint32_t)n - 1; /* most chunks are there */
@@ -201,11 +201,10 @@ bool tl_values_push(tl_values *v, uint32_t generation, int n, tl_value **made, t
         !tl_values_room(v, (uint32_t)n))
         return false;
     for (int k = 0; k < n; k++) {
-        handle[k] = (tl_tensor){v->owner, first + (uint32_t)k, generation};
-        made[k] = tl_values_at(v, handle[k].index);
+        made[k] = tl_values_at(v, first + (uint32_t)k);
         memset(made[k], 0, sizeof *made[k]);
+        made[k]->self = (tl_tensor){v->owner, first + (uint32_t)k, generation};
         made[k]->node = -1;
-        made[k]->generation = generation;
     }
     atomic_store_explicit(&v->count, first + (uint32_t)n, memory_order_release);
     return true;
@@ -215,7 +214,8 @@ void tl_values_drop(tl_values *v, uint32_t first)
 {
     const uint32_t end = v->chunk == NULL ? first : atomic_load(&v->count);
     for (uint32_t i = first; i < end; i++) {
-        const tl_value *x = tl_values_at(v, i);
+        tl_value *x = tl_values_at(v, i);
+        x->self = TL_NONE;
         tl_storage_release(x->st);
     }
     atomic_store(&v->count, first);
@@ -261,7 +261,7 @@ static tl_value *behind(const tl_values *v, tl_tensor x)
     if (x.owner != v->owner || x.index >= atomic_load_explicit(&v->count, memory_order_acquire))
         return NULL;
     tl_value *r = &v->chunk[x.index / TL_CHUNK][x.index % TL_CHUNK];
-    return r->generation == x.generation ? r : NULL;
+    return r->self.generation == x.generation ? r : NULL;
 }
 
 tl_value *tl_model_value(const tl_model *m, tl_tensor x)
@@ -320,22 +320,10 @@ tl_tensor tl_attached(const tl_tape *t, tl_tensor x)
     return x;
 }
 
-/* x's bottom if it is cached, else the value one step down. */
-static tl_tensor lower(const tl_tape *t, tl_tensor x)
-{
-    const tl_value *v = own(t, x);
-    return v != NULL && !tl_is_none(v->bottom) ? v->bottom : tl_below(t, x);
-}
-
-/* Chains of views and of in-place changes can be long, so every value on the way caches it. */
 tl_tensor tl_bottom(const tl_tape *t, tl_tensor x)
 {
-    tl_tensor bottom = x;
-    for (tl_tensor y = lower(t, x); !tl_is_none(y); y = lower(t, y))
-        bottom = y;
-    for (tl_tensor y; !tl_is_none(y = lower(t, x)); x = y)
-        own(t, x)->bottom = bottom;
-    return bottom;
+    const tl_value *v = own(t, x);
+    return v == NULL || tl_is_none(v->bottom) ? x : v->bottom;
 }
 
 bool tl_same_memory(const tl_tape *t, tl_tensor x, tl_tensor y)
@@ -370,8 +358,8 @@ const char *tl_leaf_name(const tl_tape *t, tl_tensor leaf)
     return name != NULL ? name : "(a leaf of the tape)";
 }
 
-/* Reports why x, whose record is v, cannot be an input; returns false. */
-static bool refuse(tl_at at, tl_tensor x, const tl_value *v, const char *who)
+/* Reports why x, whose record is v, cannot be an input; returns NULL. */
+static tl_value *refuse(tl_at at, tl_tensor x, const tl_value *v, const char *who)
 {
     const tl_tape *t = at.tape;
     if (tl_is_none(x))
@@ -402,61 +390,41 @@ static bool refuse(tl_at at, tl_tensor x, const tl_value *v, const char *who)
                      t->now.phase & TL_PHASE_BACKWARD
                          ? "a vjp reads what .saves_in or .saves_out of its op names"
                          : "copy it out before (tl_keep), or pass .retain = true");
-    return false;
+    return NULL;
 }
 
 /* A value of the tape is what its memory held when it was made: once that has been overwritten the
  * value cannot be read any more. Tensors of the model and accumulators are variables instead: a
  * view of one shows what it holds now. */
-bool tl_look_up(tl_at at, const char *who, tl_look *l)
+tl_value *tl_look_up(tl_at at, tl_tensor x, const char *who, tl_access how)
 {
-    for (int i = 0; i < l->n_in; i++) {
-        tl_changer by;
-        char text[TL_CHANGER_TEXT];
-        const tl_tensor x = l->in[i];
-        const unsigned bit = i < 32 ? TL_BIT(i) : 0;
-        if (l->optional & bit && x.owner == 0) {
-            l->found[i] = NULL;
-            continue;
-        }
-        const tl_value *r = l->found[i] = tl_peek(at.tape, x);
-        if (r == NULL || r->consumed || r->freed)
-            return refuse(at, x, r, who);
-        if (l->view || r->st == NULL)
-            continue;
-        if (r->st->blank && !(l->begins & bit))
-            tl_storage_settle(r->st);
-        if (r->st->version == r->born || r->st->arena != at.tape->arena ||
-            !tl_storage_changed(r->st, r->born, &r->a, &by))
-            continue;
-        tl_tape_fail(
-            at, TL_EINPLACE,
-            "%s: value %u was changed in place, perhaps through another view of its memory, by %s; "
-            "use what that call returned",
-            who, x.index, tl_changer_text(text, by));
-        return false;
-    }
-    return true;
+    tl_changer by;
+    char text[TL_CHANGER_TEXT];
+    tl_value *r = tl_peek(at.tape, x);
+    if (r == NULL || r->consumed || r->freed)
+        return refuse(at, x, r, who);
+    if (how == TL_VIEWS || r->st == NULL)
+        return r;
+    if (r->st->blank && how != TL_OVERWRITES)
+        tl_storage_settle(r->st);
+    if (r->st->version == r->born || r->st->arena != at.tape->arena ||
+        !tl_storage_changed(r->st, r->born, &r->a, &by))
+        return r;
+    tl_tape_fail(
+        at, TL_EINPLACE,
+        "%s: value %u was changed in place, perhaps through another view of its memory, by %s; "
+        "use what that call returned",
+        who, x.index, tl_changer_text(text, by));
+    return NULL;
 }
 
-static tl_value *deref(tl_at at, tl_tensor x, const char *who, bool view)
+tl_value *tl_tape_value(tl_tape *t, const tl_array *a, tl_storage *st)
 {
     tl_value *v;
-    tl_look l = {.in = &x, .n_in = 1, .found = &v, .view = view};
-    return tl_look_up(at, who, &l) ? v : NULL;
-}
-
-tl_value *tl_deref(tl_at at, tl_tensor x, const char *w) { return deref(at, x, w, false); }
-tl_value *tl_deref_view(tl_at at, tl_tensor x, const char *w) { return deref(at, x, w, true); }
-
-tl_tensor tl_tape_value(tl_tape *t, const tl_array *a, tl_storage *st)
-{
-    tl_tensor x;
-    tl_value *v;
-    if (!tl_values_push(&t->values, t->generation, 1, &v, &x)) {
+    if (!tl_values_push(&t->values, t->generation, 1, &v)) {
         tl_fail(&t->head.err, TL_ENOMEM, "no memory for the record of tensor %u",
                 (unsigned)atomic_load(&t->values.count));
-        return TL_NONE;
+        return NULL;
     }
     v->a = *a;
     v->plain = tl_array_plain(a, false);
@@ -467,7 +435,7 @@ tl_tensor tl_tape_value(tl_tape *t, const tl_array *a, tl_storage *st)
         v->lent = st->arena == t->grad_arena;
     }
     tl_batch_set(v, a->ndim > 0 && !v->lent ? 0 : TL_FREE);
-    return x;
+    return v;
 }
 
 void tl_value_give_back(tl_value *v)

@@ -12,10 +12,11 @@ tl_at tl_place(tl_at at);
 
 tl_status tl_values_init(tl_values *v);
 void tl_values_free(tl_values *v);
-/* Adds n records of leaves, zeroed but for the generation, with their handles. False, adding none,
- * when out of memory or full. */
-bool tl_values_push(tl_values *v, uint32_t generation, int n, tl_value **made, tl_tensor *handle);
-/* Removes all records from `first` on and releases their storage. */
+/* Adds n records of leaves, zeroed but for their handles. False, adding none, when out of memory or
+ * full. */
+bool tl_values_push(tl_values *v, uint32_t generation, int n, tl_value **made);
+/* Removes all records from `first` on, of which no handle is valid then, and releases their
+ * storage. */
 void tl_values_drop(tl_values *v, uint32_t first);
 /* Allocates the chunks for that many more records; false when out of memory. */
 bool tl_values_room(tl_values *v, uint32_t more);
@@ -29,21 +30,15 @@ static inline bool tl_same_handle(tl_tensor a, tl_tensor b)
     return a.owner == b.owner && a.index == b.index && a.generation == b.generation;
 }
 
-/* Looks up all the records of a call at once, and fills blank storage with zeros. */
-typedef struct {
-    const tl_tensor *in;
-    int n_in;
-    unsigned optional; /* bit i: input i may be absent; found[i] is then NULL */
-    unsigned begins;   /* bit i: the call may overwrite all of input i, which can stay blank */
-    bool view;         /* the call only views its input, so its memory may have changed */
-    tl_value **found;  /* of the inputs */
-} tl_look;
-/* False, with an error on the tape that names `who`, if an input cannot be read. */
-bool tl_look_up(tl_at at, const char *who, tl_look *l);
-/* The record of one handle; NULL, with an error on the tape, if it cannot be read. */
-tl_value *tl_deref(tl_at at, tl_tensor x, const char *who);
-/* The same for a call that only views x. */
-tl_value *tl_deref_view(tl_at at, tl_tensor x, const char *who);
+/* The record of a handle for a call named `who`; NULL, with an error on the tape, if it cannot be
+ * read. Fills blank storage with zeros, except for a call that may overwrite all of it, or only
+ * views it: then its memory may have changed, too. tl_deref: for a call that reads x. */
+typedef enum { TL_READS, TL_OVERWRITES, TL_VIEWS } tl_access;
+tl_value *tl_look_up(tl_at at, tl_tensor x, const char *who, tl_access how);
+static inline tl_value *tl_deref(tl_at at, tl_tensor x, const char *who)
+{
+    return tl_look_up(at, x, who, TL_READS);
+}
 /* The record of a handle, without an error: NULL if there is none. */
 tl_value *tl_peek(const tl_tape *t, tl_tensor x);
 /* The same for a handle of the model; NULL if it is not one, or was removed. */
@@ -60,9 +55,17 @@ const char *tl_leaf_name(const tl_tape *t, tl_tensor leaf);
 
 /* n zeroed elements in t's bump memory; NULL, with an error, if there is none. */
 void *tl_tape_room(tl_tape *t, size_t n, size_t size);
-/* Adds a leaf over a storage, which it retains; the zero handle on failure. */
-tl_tensor tl_tape_value(tl_tape *t, const tl_array *a, tl_storage *st);
+/* Adds a leaf over a storage, which it retains; NULL, with an error, if it cannot. */
+tl_value *tl_tape_value(tl_tape *t, const tl_array *a, tl_storage *st);
 
+/* The handle of a record; TL_NONE for NULL. */
+static inline tl_tensor tl_handle(const tl_value *v) { return v == NULL ? TL_NONE : v->self; }
+/* The record of input k of n; NULL: it is absent, or was removed from the model. */
+static inline tl_value *tl_input(const tl_node *n, int k)
+{
+    tl_value *v = n->value[k];
+    return v != NULL && tl_same_handle(v->self, n->in[k]) ? v : NULL;
+}
 /* The number of the node of t that made x; -1: none has. */
 int32_t tl_maker_at(const tl_tape *t, tl_tensor x);
 /* The node itself, or NULL. */
@@ -185,8 +188,6 @@ const tl_kernel *tl_kernel_for(const tl_choice *c, const tl_call *call);
 const tl_kernel *tl_choice_fast(const tl_choice *c);
 /* It selects the op's own kernel for every call, so that those around it do nothing. */
 bool tl_choice_is_own(const tl_choice *c);
-/* The dtype by which a node's kernel was selected (kernel.h). */
-tl_dtype tl_node_dtype(const tl_tape *t, const tl_node *n);
 
 /* ---- scope.c: what is in force on a tape, and who watches it ---- */
 
@@ -216,8 +217,6 @@ tl_status tl_observe_like(tl_tape *dst, const tl_tape *src);
 tl_status tl_tell(tl_tape *t, const tl_seen *s, bool ran);
 /* Tells them that it is about to run. */
 void tl_tell_runs(tl_tape *t, const tl_seen *s);
-/* Tells them that the last node has been recorded; the tape's status then. */
-tl_status tl_tell_recorded(tl_tape *t);
 /* Runs the kernel of a call whose arrays are ready, in the right floating-point environment. The
  * operand of an op that changes one is output 0, or is copied there first. */
 tl_status tl_op_run(tl_call *c);

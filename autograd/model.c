@@ -57,12 +57,11 @@ void tl_model_reseed(tl_model *m, uint64_t seed)
 
 tl_tensor tl_model_handle(const tl_model *m, uint32_t i)
 {
-    return (tl_tensor){m->values.owner, i, tl_values_at(&m->values, i)->generation};
+    return tl_values_at(&m->values, i)->self;
 }
 
 /* A zeroed value of the model; NULL with an error. */
-static tl_value *add_value(tl_model *m, tl_dtype dtype, const tl_shape *shape, tl_tensor *x,
-                           tl_err *err)
+static tl_value *add_value(tl_model *m, tl_dtype dtype, const tl_shape *shape, tl_err *err)
 {
     if (tl_shape_check(shape, dtype, err) != TL_OK)
         return NULL;
@@ -70,7 +69,7 @@ static tl_value *add_value(tl_model *m, tl_dtype dtype, const tl_shape *shape, t
     tl_storage *st = tl_storage_new(m->arena, bytes, true);
     tl_value *v;
     const uint32_t generation = m->names + 1; /* no older handle names what lies there now */
-    if (st == NULL || !tl_values_push(&m->values, generation, 1, &v, x)) {
+    if (st == NULL || !tl_values_push(&m->values, generation, 1, &v)) {
         tl_storage_release(st);
         return tl_storage_lack(bytes, err), NULL;
     }
@@ -86,7 +85,6 @@ static tl_tensor unnamed(tl_model *m, const char *who, bool zeros, const void *d
                          tl_dtype dtype, tl_shape shape, const char *file, int line)
 {
     tl_err err = {.status = TL_OK};
-    tl_tensor x = TL_NONE;
     tl_array a;
     size_t bytes;
     if (tl_error_begin(m) != TL_OK)
@@ -94,14 +92,14 @@ static tl_tensor unnamed(tl_model *m, const char *who, bool zeros, const void *d
     if (tl_shape_lay(&shape, dtype, &a, &bytes, &err) == TL_OK && !zeros)
         tl_data_check(data, c, &a, &err);
     pthread_mutex_lock(&m->lock);
-    tl_value *v = err.status != TL_OK ? NULL : add_value(m, dtype, &shape, &x, &err);
+    tl_value *v = err.status != TL_OK ? NULL : add_value(m, dtype, &shape, &err);
     if (v == NULL)
         tl_fail(&m->head.err, err.status, "%s: %.800s (%.90s:%d)", who, err.message,
                 file == NULL ? "?" : file, line);
     pthread_mutex_unlock(&m->lock);
     if (v != NULL && data != NULL && v->st->bytes)
         memcpy(v->a.data, data, v->st->bytes);
-    return x;
+    return tl_handle(v);
 }
 
 tl_tensor tl_data_model_at(tl_model *m, const void *data, tl_c_data c, tl_dtype dtype,
@@ -261,15 +259,14 @@ static tl_status find_or_make(tl_model *m, const char *name, tl_dtype dtype, con
         return tl_fail(err, TL_EDTYPE,
                        "parameter '%.100s' cannot be of dtype %s; floats can be trained", name,
                        tl_dtype_name(dtype));
-    tl_tensor x;
-    tl_value *v = add_value(m, dtype, shape, &x, err);
+    tl_value *v = add_value(m, dtype, shape, err);
     if (v == NULL)
         return err->status;
     tl_status s = first_contents(m, name, &v->a, k);
     if (s == TL_OK)
-        s = insert(m, at, name, *index = x.index, param, err);
+        s = insert(m, at, name, *index = v->self.index, param, err);
     if (s != TL_OK) { /* leave no trace of the attempt */
-        rollback(m, x.index);
+        rollback(m, v->self.index);
         return tl_fail(err, s, "'%.100s' could not be initialised%s", name,
                        s == TL_ENOMEM ? ": no memory" : "");
     }

@@ -12,9 +12,9 @@
 
 /* ---- what a node reads ---- */
 
-const tl_node *tl_view_at(const tl_tape *t, tl_tensor x)
+const tl_node *tl_view_at(const tl_tape *t, const tl_value *x)
 {
-    const tl_node *n = tl_maker(t, x);
+    const tl_node *n = x->node < 0 ? NULL : &t->node[x->node];
     return n != NULL && (n->op->traits & (TL_VIEW | TL_REPEATS)) == TL_VIEW ? n : NULL;
 }
 
@@ -45,19 +45,17 @@ tl_tensor tl_accumulates(const tl_tape *t, const tl_node *n, int k)
 {
     const tl_tensor x = tl_behind(t, n->in[k], TL_VIEW, TL_REPEATS);
     const tl_value *v = tl_peek(t, x);
-    const bool ends = v == NULL || v->node < 0 ||
-                      (v->fixed && v->needs_grad && !tl_values_at(&t->values, n->out)->fixed);
+    const bool ends = v == NULL || v->node < 0 || (v->fixed && v->needs_grad && !n->made[0]->fixed);
     return ends ? x : TL_NONE;
 }
 
 bool tl_changed_since(tl_tape *t, uint32_t node, int k, tl_changer *by)
 {
     const tl_node *n = &t->node[node];
-    const tl_tensor x = k < n->n_in ? n->in[k] : tl_node_out(t, n, k - n->n_in);
-    const tl_value *v = tl_peek(t, x);
+    const tl_value *v = k < n->n_in ? tl_input(n, k) : n->made[k - n->n_in];
     if (v == NULL)
         return false;
-    const tl_tensor below = t->recorder == NULL ? TL_NONE : tl_bottom(t, x);
+    const tl_tensor below = t->recorder == NULL ? TL_NONE : tl_bottom(t, v->self);
     if (tl_is_none(below) || below.owner == t->values.owner)
         return v->st != NULL &&
                tl_storage_changed(v->st, v->restored ? v->born : n->versions[k], &v->a, by);
@@ -122,44 +120,34 @@ int32_t tl_postorder_next(tl_postorder *o)
     return -1;
 }
 
-static int32_t follow_all(void *t, const tl_node *n, int k) { return producer(t, n->in[k], true); }
+/* What an order takes in. */
+typedef struct {
+    const tl_tape *t;
+    tl_order_end end;
+    uint32_t first; /* below the root only what made values from this number on */
+} extent;
 
-static int32_t follow_grad(void *t, const tl_node *n, int k)
+static int32_t follow(void *ctx, const tl_node *n, int k)
 {
-    int32_t to = producer(t, n->in[k], false);
-    return to >= 0 && ((const tl_tape *)t)->node[to].needs_grad ? to : -1;
-}
-
-static int32_t follow_to_leaves(void *t, const tl_node *n, int k)
-{
-    int32_t to = producer(t, n->in[k], false);
-    bool on = to >= 0 && ((const tl_tape *)t)->node[to].needs_grad &&
-              tl_is_none(tl_accumulates(t, n, k));
+    const extent *e = ctx;
+    const int32_t to = producer(e->t, n->in[k], e->end == TL_TO_ALL);
+    if (to < 0 || e->end == TL_TO_ALL)
+        return to;
+    const tl_node *below = &e->t->node[to];
+    const bool on = below->needs_grad && below->out + (uint32_t)below->n_out > e->first &&
+                    (e->end != TL_TO_LEAVES || tl_is_none(tl_accumulates(e->t, n, k)));
     return on ? to : -1;
 }
 
-typedef struct {
-    const tl_tape *t;
-    uint32_t first;
-} since;
-
-/* What was made before a target does not depend on it. */
-static int32_t follow_since(void *ctx, const tl_node *n, int k)
-{
-    const since *s = ctx;
-    const int32_t to = follow_grad((void *)s->t, n, k);
-    return to >= 0 && s->t->node[to].out + (uint32_t)s->t->node[to].n_out > s->first ? to : -1;
-}
-
-/* The order below a root, as tl_canonical_order has it. */
-static tl_status collect(tl_tape *t, tl_follow *follow, void *ctx, int32_t root, uint32_t **order,
-                         uint32_t *n)
+static tl_status collect(tl_tape *t, tl_tensor y, extent e, uint32_t **order, uint32_t *n)
 {
     tl_postorder o;
     int32_t last = -1;
+    const int32_t root = producer(t, y, e.end == TL_TO_ALL);
     *n = 0;
-    tl_postorder_begin(&o, t, follow, ctx);
-    tl_postorder_from(&o, root);
+    tl_postorder_begin(&o, t, follow, &e);
+    if (root >= 0 && (e.end == TL_TO_ALL || t->node[root].needs_grad))
+        tl_postorder_from(&o, root);
     for (int32_t i; (i = tl_postorder_next(&o)) >= 0; ++*n) { /* their number is not known yet */
         t->node[i].link = last;
         last = i;
@@ -172,23 +160,13 @@ static tl_status collect(tl_tape *t, tl_follow *follow, void *ctx, int32_t root,
     return TL_OK;
 }
 
-/* The node behind y if gradients go through it. */
-static int32_t root_of(const tl_tape *t, tl_tensor y)
-{
-    const int32_t root = producer(t, y, false);
-    return root >= 0 && t->node[root].needs_grad ? root : -1;
-}
-
 tl_status tl_canonical_order(tl_tape *t, tl_tensor y, tl_order_end end, uint32_t **order,
                              uint32_t *n)
 {
-    static tl_follow *const follow[] = {follow_all, follow_grad, follow_to_leaves};
-    return collect(t, follow[end], t, end == TL_TO_ALL ? producer(t, y, true) : root_of(t, y),
-                   order, n);
+    return collect(t, y, (extent){t, end, 0}, order, n);
 }
 
 tl_status tl_order_since(tl_tape *t, tl_tensor y, uint32_t first, uint32_t **order, uint32_t *n)
 {
-    since s = {t, first};
-    return collect(t, follow_since, &s, root_of(t, y), order, n);
+    return collect(t, y, (extent){t, TL_TO_GRAD, first}, order, n);
 }

@@ -24,8 +24,8 @@
 /* One tensor of a tape or a model. */
 typedef struct {
     tl_array a;
-    tl_storage *st; /* NULL in a trace, and once the memory has been released */
-    uint32_t generation;
+    tl_storage *st;  /* NULL in a trace, and once the memory has been released */
+    tl_tensor self;  /* its handle; TL_NONE once the record has been removed */
     uint32_t born;   /* the version of st that holds this value; a view has its base's */
     int32_t node;    /* the node that produced it; -1: a leaf */
     uint8_t out;     /* which of that node's outputs it is */
@@ -44,7 +44,7 @@ typedef struct {
     bool restored;      /* a segment has recomputed it: st is not the storage of recording */
     tl_tensor source;   /* of a leaf that a vjp detached or a walk holds: the original value */
     tl_tensor detached; /* of a fixed leaf: the value it was detached from */
-    tl_tensor bottom;   /* the value that owns its memory; a cache of tl_bottom */
+    tl_tensor bottom;   /* the last value that tl_below leads to; TL_NONE: to none */
     uint32_t part;      /* a view of only some of the samples: which view; 0: it has all of them */
     uint64_t print;     /* of a fixed value: what it was made of (batch/derived.c), or its name */
     uint64_t after; /* on a lasting tape: the last change below it when its contents were made */
@@ -72,7 +72,9 @@ typedef struct {
     unsigned mode;
     int n_in, n_out;
     const tl_tensor *in;
-    uint32_t out;             /* index of the first output value; the others follow it */
+    uint32_t out; /* index of the first output value; the others follow it */
+    /* Records: of the inputs (NULL: absent; see tl_input), and behind those of the outputs. */
+    tl_value *const *value, *const *made;
     const uint32_t *versions; /* of the inputs' storages, then the outputs', at recording */
     bool needs_grad;
     const char *file, *call; /* call: the function that the program called; NULL: not known */

@@ -11,17 +11,17 @@
 #include "tensor/files/hash.h"
 #include "tensor/threads.h"
 
-/* Whether some vjp would read x, whose record is v: its node's, or that of a node that uses it. */
-static bool gradient_reads(const tl_tape *t, tl_tensor x, const tl_value *v)
+/* Whether some vjp would read v: its node's, or that of a node that uses it. */
+static bool gradient_reads(const tl_tape *t, const tl_value *v)
 {
     const tl_node *n = &t->node[v->node];
     bool reads = n->needs_grad && n->op->saves_out & TL_BIT(v->out);
     while (++n < t->node + t->n_nodes && !reads) {
         unsigned takes = 0, holds = 0;
         for (int k = 0; k < n->n_in && k < 32; k++) {
-            const tl_value *in = tl_peek(t, n->in[k]);
+            const tl_value *in = tl_input(n, k);
             takes |= in != NULL && in->needs_grad ? TL_BIT(k) : 0;
-            holds |= tl_same_handle(n->in[k], x) ? TL_BIT(k) : 0;
+            holds |= in == v ? TL_BIT(k) : 0;
         }
         reads = holds != 0 && n->needs_grad && tl_op_reads(n->op, takes) & holds;
     }
@@ -34,11 +34,11 @@ tl_status tl_let_go_at(tl_at at, tl_tensor x)
 {
     tl_tape *t = at.tape;
     TL_TRY(tl_error_status(t));
-    tl_value *v = tl_deref_view(at, x, "tl_let_go");
+    tl_value *v = tl_look_up(at, x, "tl_let_go", TL_VIEWS);
     if (v == NULL)
         return tl_error_status(t);
     if (x.owner != t->values.owner || v->node < 0 || v->st == NULL || v->fixed ||
-        t->values_watched || gradient_reads(t, x, v) || tl_segment_awaits(t, x.index))
+        t->values_watched || gradient_reads(t, v) || tl_segment_awaits(t, v))
         return TL_OK;
     tl_value_give_back(v);
     v->let_go = true;
@@ -64,11 +64,11 @@ static tl_status hash_array(const tl_array *a, unsigned char out[32], tl_err *er
 }
 
 /* Whether n can be run again: its inputs are there, or will have been recomputed. */
-static bool repeatable(const tl_tape *t, const tl_node *n)
+static bool repeatable(const tl_node *n)
 {
     bool all = true;
     for (int i = 0; i < n->n_in; i++) {
-        const tl_value *v = tl_peek(t, n->in[i]);
+        const tl_value *v = tl_input(n, i);
         all &= v == NULL || v->st != NULL || v->dropped;
     }
     return all;
@@ -107,7 +107,7 @@ tl_status tl_segment_end_at(tl_at at, uint32_t begin, const tl_tensor *keep, int
             TL_TRY(hash_array(&tl_values_at(&t->values, v)->a, s->hash[v - first], &t->head.err));
     for (uint32_t v = first; v < end; v++) {
         tl_value *val = tl_values_at(&t->values, v);
-        if (val->node < 0 || kept(t, keep, n, v) || !repeatable(t, &t->node[val->node]))
+        if (val->node < 0 || kept(t, keep, n, v) || !repeatable(&t->node[val->node]))
             continue;
         tl_storage_release(val->st);
         val->st = NULL;
@@ -120,13 +120,13 @@ tl_status tl_segment_end_at(tl_at at, uint32_t begin, const tl_tensor *keep, int
 
 /* Whether n has a dropped output to recompute. If an input is gone as well, this backward does not
  * pass n, and nobody needs it. */
-static bool missing(const tl_tape *t, const tl_node *n)
+static bool missing(const tl_node *n)
 {
     bool any = false;
     for (int j = 0; j < n->n_out; j++)
-        any |= tl_values_at(&t->values, n->out + (uint32_t)j)->dropped;
+        any |= n->made[j]->dropped;
     for (int i = 0; i < n->n_in && any; i++) {
-        const tl_value *v = tl_peek(t, n->in[i]); /* NULL: none, or removed from the model */
+        const tl_value *v = tl_input(n, i);
         any = tl_is_none(n->in[i]) || (v != NULL && v->st != NULL);
     }
     return any;
@@ -138,7 +138,7 @@ static tl_status compare(tl_tape *t, const tl_segment *s, const tl_node *n, cons
     const uint32_t at = n->out - t->node[s->first].out;
     for (int j = 0; j < n->n_out && s->hash != NULL; j++) {
         unsigned char now[32];
-        if (tl_values_at(&t->values, n->out + (uint32_t)j)->let_go) /* it was not hashed */
+        if (n->made[j]->let_go) /* it was not hashed */
             continue;
         TL_TRY(hash_array(&tl_peek(t, out[j])->a, now, &t->head.err));
         if (memcmp(now, s->hash[at + (uint32_t)j], 32) != 0)
@@ -163,7 +163,7 @@ static tl_status run_again(tl_tape *t, const tl_segment *s, uint32_t i)
     if (!tl_failed(t))
         compare(t, s, &n, out);
     for (int j = 0; j < n.n_out && !tl_failed(t); j++) {
-        tl_value *v = tl_values_at(&t->values, n.out + (uint32_t)j), *made = tl_peek(t, out[j]);
+        tl_value *v = n.made[j], *made = tl_peek(t, out[j]);
         if (!v->dropped)
             continue;
         tl_storage_retain(v->st = made->st);
@@ -186,20 +186,19 @@ tl_status tl_segment_restore(tl_tape *t, uint32_t n)
     if (s == NULL || n >= s->end || s->there)
         return TL_OK;
     for (uint32_t i = s->first; i < s->end; i++)
-        if (missing(t, &t->node[i]))
+        if (missing(&t->node[i]))
             TL_TRY(run_again(t, s, i));
     s->there = true;
     TL_TELL(t, segment_restored, t, s->first, s->end);
     return TL_OK;
 }
 
-bool tl_segment_awaits(const tl_tape *t, uint32_t value)
+bool tl_segment_awaits(const tl_tape *t, const tl_value *v)
 {
-    const int32_t maker = tl_values_at(&t->values, value)->node;
-    for (const tl_segment *s = t->segments; s != NULL && (int64_t)s->end > maker; s = s->next)
+    for (const tl_segment *s = t->segments; s != NULL && (int64_t)s->end > v->node; s = s->next)
         for (uint32_t i = s->first; i < s->end && !s->there; i++)
             for (int k = 0; k < t->node[i].n_in; k++)
-                if (t->node[i].in[k].owner == t->values.owner && t->node[i].in[k].index == value)
+                if (t->node[i].value[k] == v)
                     return true;
     return false;
 }

@@ -5,7 +5,7 @@
 
 bool tl_walk_skips(const tl_walk *w, const tl_node *n)
 {
-    return w->target == NULL && !tl_is_none(tl_leaf_under(w->t, tl_node_out(w->t, n, 0)));
+    return w->target == NULL && !tl_is_none(tl_leaf_under(w->t, n->made[0]->self));
 }
 
 static int target_of(const tl_walk *w, tl_tensor x)
@@ -28,14 +28,12 @@ static bool leads(const tl_walk *w, int32_t node)
            w->leads[(uint32_t)node - w->first_node];
 }
 
-static bool wanted(const tl_walk *w, tl_tensor x)
+/* Whether a gradient is wanted by input k of n, or beyond it. */
+static bool wanted(const tl_walk *w, const tl_node *n, int k)
 {
-    const tl_value *v = tl_peek(w->t, x);
-    if (v == NULL || !v->needs_grad)
-        return false;
-    if (w->target == NULL)
-        return true;
-    return target_of(w, x) >= 0 || (x.owner == w->t->values.owner && leads(w, v->node));
+    const tl_value *v = tl_input(n, k);
+    return v != NULL && v->needs_grad &&
+           (w->target == NULL || target_of(w, n->in[k]) >= 0 || leads(w, v->node));
 }
 
 /* A functional walk visits only nodes that have a target below them. */
@@ -44,25 +42,23 @@ static void mark_leads(tl_walk *w)
     for (uint32_t i = 0; i < w->n; i++) {
         const tl_node *n = &w->t->node[w->order[i]];
         for (int k = 0; k < n->n_in; k++)
-            if (wanted(w, n->in[k]))
+            if (wanted(w, n, k))
                 w->leads[w->order[i] - w->first_node] = 1;
     }
 }
 
-/* A gradient is never lost in silence: refuses a path through an output that carries none although
- * its inputs need one. */
-static tl_status refuse_cut(const tl_walk *w, tl_tensor x)
+/* A gradient is never lost in silence: refuses a path through v, an output that carries none
+ * although its inputs need one. */
+static tl_status refuse_cut(const tl_walk *w, const tl_value *v)
 {
-    const tl_tape *t = w->t;
-    const tl_node *n = tl_maker(t, x);
-    const int out = n == NULL ? 0 : tl_peek(t, x)->out;
-    if (n == NULL || !(n->op->traits & TL_NONDIFF || n->op->nodiff_out & TL_BIT(out)) ||
-        (w->target != NULL && !leads(w, (int32_t)(n - t->node))))
+    const tl_node *n = v->node < 0 ? NULL : &w->t->node[v->node];
+    if (n == NULL || !(n->op->traits & TL_NONDIFF || n->op->nodiff_out & TL_BIT(v->out)) ||
+        (w->target != NULL && !leads(w, v->node)))
         return TL_OK;
     return tl_tape_fail(w->at, TL_ENOGRAD,
                         "%s: the result depends on output %d of %s (%.90s:%d), which "
                         "carries no gradient, though its inputs need one; tl_detach it",
-                        w->who, out, n->op->name, n->file == NULL ? "?" : n->file, n->line);
+                        w->who, v->out, n->op->name, n->file == NULL ? "?" : n->file, n->line);
 }
 
 /* Decides for each input of each node where its gradient goes - to a leaf's record, or into the
@@ -77,34 +73,35 @@ static tl_status make_edges(tl_walk *w)
     }
     for (uint32_t i = 0; i < w->n; i++) {
         const tl_node *n = &t->node[w->order[i]];
-        tl_edge *e = w->edge[i] = tl_tape_room(t, (size_t)n->n_in, sizeof *e);
-        TL_TRY(tl_error_status(t));
+        tl_edge *e = w->edge[i];
         unsigned takes = 0;
         for (int k = 0; k < n->n_in; k++) {
             tl_tensor leaf = tl_accumulates(t, n, k);
-            if (!tl_is_none(leaf) && tl_peek(t, leaf) == NULL)
+            const tl_value *v = tl_peek(t, leaf);
+            if (!tl_is_none(leaf) && v == NULL)
                 return tl_tape_fail(w->at, TL_ESTALE, "%s: a parameter of %s has been removed",
                                     w->who, n->op->name);
-            if (!(e[k].wanted = wanted(w, n->in[k])))
+            if (!(e[k].wanted = wanted(w, n, k)))
                 continue;
             takes |= k < 32 ? TL_BIT(k) : 0;
-            TL_TRY(refuse_cut(w, n->in[k]));
+            TL_TRY(refuse_cut(w, n->value[k]));
             leaf = w->target != NULL ? TL_NONE : leaf;
-            if (!tl_is_none(leaf) && tl_peek(t, leaf)->node >= 0)
+            if (!tl_is_none(leaf) && v->node >= 0)
                 leaf = tl_derived_leaf(t, leaf);
             TL_TRY(tl_error_status(t));
-            if (tl_is_none(leaf)) {
-                tl_inbox *b = tl_walk_box(w, n->in[k]);
-                *(b->last == NULL ? &b->first : &b->last->next) = &e[k];
-                b->last = &e[k];
+            tl_inbox *b = tl_is_none(leaf) ? tl_walk_box(w, n->in[k]) : &w->uses;
+            *(b->last == NULL ? &b->first : &b->last->next) = &e[k];
+            b->last = &e[k];
+            if (tl_is_none(leaf))
                 continue;
-            }
             tl_leaf_grad *g = tl_leaf_grad_get(t, leaf);
             if (g == NULL)
                 return tl_error_status(t);
             g->reached = true;
             w->lasts |= leaf.owner != t->values.owner;
-            e[k].leaf = (int)(g - t->grad) + 1;
+            e[k].leaf = (int)(g - t->grad);
+            e[k].node = w->order[i];
+            e[k].input = k;
         }
         w->reads[i] = tl_op_reads(n->op, takes);
         for (int k = 0; k < n->n_in && k < 32; k++)
@@ -121,7 +118,7 @@ static tl_status make_edges(tl_walk *w)
 static tl_status check_start(const tl_walk *w)
 {
     tl_tape *t = w->t;
-    const tl_value *y = tl_peek(t, w->y);
+    const tl_value *y = w->root;
     if (y->st == NULL && t->recorder == NULL)
         return tl_tape_fail(w->at, TL_ETRACED,
                             "%s: the output has no value: it is of a trace, or was "
@@ -132,7 +129,7 @@ static tl_status check_start(const tl_walk *w)
                             "%s: the output depends on no parameter or marked leaf "
                             "(detached, frozen, or recorded without gradients)",
                             w->who);
-    TL_TRY(refuse_cut(w, w->y));
+    TL_TRY(refuse_cut(w, y));
     if (tl_is_none(w->opt.cotangent))
         return tl_array_count(&y->a) == 1
                    ? TL_OK
@@ -160,7 +157,7 @@ static tl_status check_start(const tl_walk *w)
 static tl_status find_root(tl_walk *w)
 {
     tl_tape *t = w->t;
-    const tl_value *y = tl_deref(w->at, w->y, w->who);
+    const tl_value *y = w->root = tl_deref(w->at, w->y, w->who);
     if (y == NULL)
         return tl_error_status(t);
     if (!y->needs_grad || (y->node >= 0 && !tl_walk_skips(w, &t->node[y->node])))
@@ -168,6 +165,7 @@ static tl_status find_root(tl_walk *w)
     unsigned mode = t->now.mode;
     t->now.mode &= ~(unsigned)TL_NO_GRAD;
     w->y = tl_folded(w->at, w->y, TL_NONE, &y->a, y->a.dtype);
+    w->root = tl_peek(t, w->y);
     t->now.mode = mode;
     return tl_error_status(t);
 }
@@ -181,11 +179,10 @@ static bool passes(const tl_node *n)
 static int32_t follow_late(void *ctx, const tl_node *n, int k)
 {
     const tl_tape *t = ctx;
-    const tl_node *to = passes(n) ? tl_maker(t, n->in[k]) : NULL;
-    const tl_value *v = to == NULL ? NULL : tl_peek(t, n->in[k]);
-    if (v == NULL || to->op->nodiff_out & TL_BIT(v->out) || !tl_dtype_is_float(v->a.dtype))
-        return -1;
-    return (int32_t)(to - t->node);
+    const tl_value *v = passes(n) ? tl_input(n, k) : NULL;
+    const bool on = v != NULL && v->node >= 0 && tl_dtype_is_float(v->a.dtype) &&
+                    !(t->node[v->node].op->nodiff_out & TL_BIT(v->out));
+    return on ? v->node : -1;
 }
 
 /* Fails if a node on the way to y used a leaf before the leaf took a gradient. */
@@ -194,11 +191,11 @@ static tl_status check_late(const tl_walk *w)
     tl_tape *t = w->t;
     tl_postorder o;
     tl_postorder_begin(&o, t, follow_late, t);
-    tl_postorder_from(&o, tl_maker_at(t, w->y));
+    tl_postorder_from(&o, w->root->node);
     for (int32_t i; (i = tl_postorder_next(&o)) >= 0;) {
         const tl_node *n = &t->node[i];
         for (int k = 0; k < n->n_in && !n->needs_grad && passes(n); k++)
-            if (tl_maker_at(t, n->in[k]) < 0 && wanted(w, n->in[k]))
+            if (tl_maker_at(t, n->in[k]) < 0 && wanted(w, n, k))
                 return tl_tape_fail(w->at, TL_EUSAGE,
                                     "%s (%.90s:%d) used %s before it took a gradient, so that "
                                     "gradient would be lost: thaw (tl_model_freeze) or mark "
@@ -276,12 +273,18 @@ tl_status tl_walk_check(tl_walk *w)
         w->first_value = t->node[first].out;
         w->n_values = t->node[last].out + (uint32_t)t->node[last].n_out - w->first_value;
     }
+    size_t inputs = 0;
+    for (uint32_t i = 0; i < w->n; i++)
+        inputs += (size_t)t->node[w->order[i]].n_in;
     w->edge = tl_tape_room(t, w->n, sizeof *w->edge);
+    tl_edge *edge = tl_tape_room(t, inputs, sizeof *edge);
     w->reads = tl_tape_room(t, w->n, sizeof *w->reads);
     w->box = tl_tape_room(t, w->n_values + (size_t)w->n_targets, sizeof *w->box);
     w->saved = tl_tape_room(t, w->n_values, 1);
     w->leads = tl_tape_room(t, w->n_nodes, 1);
     TL_TRY(tl_error_status(t));
+    for (uint32_t i = 0; i < w->n; edge += t->node[w->order[i++]].n_in)
+        w->edge[i] = edge;
     if (w->target != NULL)
         mark_leads(w);
     TL_TRY(check_start(w));
@@ -298,9 +301,8 @@ tl_status tl_walk_check(tl_walk *w)
 tl_status tl_walk_prepare(tl_walk *w)
 {
     TL_TRY(tl_walk_check(w));
-    const tl_value *y = tl_peek(w->t, w->y);
     if (tl_is_none(w->opt.cotangent))
-        w->opt.cotangent = tl_filled(w->at, &y->a, y->a.dtype, 1);
+        w->opt.cotangent = tl_filled(w->at, &w->root->a, w->root->a.dtype, 1);
     TL_TRY(tl_error_status(w->t));
     w->start.cotangent = w->opt.cotangent;
     tl_walk_box(w, w->y)->first = &w->start;
@@ -315,19 +317,18 @@ tl_given tl_given_of(const tl_node *n, uint32_t node, uint32_t first, const tl_v
                       n->n_out, g->in,   g->dy,   g->wants, g->dx, NULL};
 }
 
-tl_tensor tl_hold(tl_tape *t, tl_tensor x)
+tl_value *tl_hold(tl_tape *t, tl_value *x)
 {
-    const tl_value *v = tl_peek(t, x);
-    if (v == NULL || v->st == NULL || x.owner != t->values.owner)
+    if (x == NULL || x->st == NULL || x->self.owner != t->values.owner)
         return x;
-    tl_tensor y = tl_tape_value(t, &v->a, v->st);
-    tl_value *h = tl_peek(t, y);
+    tl_value *h = tl_tape_value(t, &x->a, x->st);
     if (h != NULL) {
         h->held = true;
-        h->source = x;
-        tl_batch_like(h, v);
+        h->source = x->self;
+        h->bottom = tl_bottom(t, x->self);
+        tl_batch_like(h, x);
     }
-    return y;
+    return h;
 }
 
 tl_status tl_walk_vjp(tl_walk *w, uint32_t node, uint32_t first, tl_vjp *g)

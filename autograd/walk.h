@@ -6,7 +6,7 @@
 /* ---- order.c: what a node reads; the canonical order ---- */
 
 /* The node that made x, if it is a view that shows no element twice; else NULL. */
-const tl_node *tl_view_at(const tl_tape *t, tl_tensor x);
+const tl_node *tl_view_at(const tl_tape *t, const tl_value *x);
 /* Adds to *offset how many bytes behind the first element of its input, `of`, that of view n lies,
  * by the op's shape rule, which only moves an address: there need be nothing. */
 tl_status tl_view_offset(const tl_node *n, const tl_array *of, int64_t *offset, tl_err *err);
@@ -54,7 +54,7 @@ tl_status tl_order_since(tl_tape *t, tl_tensor y, uint32_t first, uint32_t **ord
 /* Before backward visits node n: recomputes its segment, if it is in one. */
 tl_status tl_segment_restore(tl_tape *t, uint32_t n);
 /* Whether a segment that has not been recomputed yet will read that value. */
-bool tl_segment_awaits(const tl_tape *t, uint32_t value);
+bool tl_segment_awaits(const tl_tape *t, const tl_value *v);
 
 /* ---- walk.c, backward.c: the walk of a backward ----
  *
@@ -66,14 +66,16 @@ bool tl_segment_awaits(const tl_tape *t, uint32_t value);
 typedef struct tl_fold tl_fold; /* batch.h */
 typedef struct tl_edge {
     bool wanted;
-    int leaf;             /* 1 + the number of the record that accumulates it; 0: it waits here */
-    tl_fold *fold;        /* the fold of that record that takes it */
-    int use;              /* the input's number among the uses of that fold */
-    tl_tensor cotangent;  /* the gradient that waits */
-    struct tl_edge *next; /* in the inbox */
+    tl_tensor cotangent; /* the gradient that waits, unless a leaf's record takes it */
+    int leaf;            /* the number of that record */
+    tl_fold *fold;       /* the fold there; NULL: the gradient waits */
+    int use;             /* the input's number among the uses of that fold */
+    uint32_t node;       /* with a leaf: whose input this is, and which one */
+    int input;
+    struct tl_edge *next; /* in the inbox or, with a leaf, of the uses */
 } tl_edge;
 
-/* The edges to one value in order of its uses: their cotangents wait until all have arrived. */
+/* Edges in order of use. Those to one value: their cotangents wait until all have arrived. */
 typedef struct {
     tl_edge *first, *last;
 } tl_inbox;
@@ -83,7 +85,8 @@ typedef struct {
     tl_at at;
     const char *who; /* tl_backward or tl_gradients, for errors */
     tl_tensor y;
-    tl_tensor asked; /* y as the caller named it: find_root may record a node behind it */
+    const tl_value *root; /* y's record */
+    tl_tensor asked;      /* y as the caller named it: find_root may record a node behind it */
     tl_backward_options opt;
     const tl_tensor *target; /* functional: the values whose gradients are wanted; else NULL */
     int n_targets;
@@ -97,6 +100,7 @@ typedef struct {
     unsigned *reads; /* by place in the order: the inputs that the vjp reads */
     tl_edge start;   /* brings y's own cotangent */
     tl_inbox *box;   /* by value; after those, one for each target outside the range */
+    tl_inbox uses;   /* of leaves */
     uint8_t *saved;  /* by value: some vjp reads it */
     uint8_t *leads;  /* functional: by node, whether a target lies below it */
 } tl_walk;
@@ -124,8 +128,9 @@ void tl_walk_free_since(tl_walk *w, uint32_t mark);
 
 /* Whether n only views a leaf: then uses of its output are uses of the leaf. */
 bool tl_walk_skips(const tl_walk *w, const tl_node *n);
-/* x under a new record, which the walk holds: it stays when x is released. */
-tl_tensor tl_hold(tl_tape *t, tl_tensor x);
+/* x under a new record, which the walk holds: it stays when x is released. NULL for NULL or, with
+ * an error, when out of memory. */
+tl_value *tl_hold(tl_tape *t, tl_value *x);
 
 /* Whether x is in the walk's range of values. */
 static inline bool tl_walk_holds(const tl_walk *w, tl_tensor x)

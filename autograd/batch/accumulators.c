@@ -158,7 +158,7 @@ tl_tensor tl_acc_value(tl_tape *t, const tl_leaf_grad *g, int k)
 {
     const tl_accumulator *u = &g->acc[k];
     if (!u->open || t->recorder == NULL)
-        return u->open ? tl_tape_value(t, &u->sum, u->st) : TL_NONE;
+        return tl_handle(u->open ? tl_tape_value(t, &u->sum, u->st) : NULL);
     return t->recorder->accumulator(t->recorder_ctx, t, &u->sum, (uint32_t)(g - t->grad),
                                     (uint32_t)k);
 }

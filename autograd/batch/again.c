@@ -13,13 +13,12 @@ void tl_again_apply(tl_tape *dst, const tl_node *n, const tl_tensor *in, unsigne
     tl_scope_end(dst, outer);
 }
 
-void tl_again_fixed(tl_tape *dst, const tl_tensor *in, const tl_tensor *out, const tl_tape *src,
-                    const tl_node *n)
+void tl_again_fixed(tl_tape *dst, const tl_tensor *in, const tl_tensor *out, const tl_node *n)
 {
     const bool fixed = tl_all_fixed(dst, in, n->n_in);
     for (int k = 0; k < n->n_out && fixed; k++)
         if (!tl_is_none(out[k]))
-            tl_peek(dst, out[k])->fixed |= tl_values_at(&src->values, n->out + (uint32_t)k)->fixed;
+            tl_peek(dst, out[k])->fixed |= n->made[k]->fixed;
 }
 
 tl_tensor tl_again_value(tl_again *r, tl_tensor x)
@@ -36,8 +35,9 @@ tl_tensor tl_again_value(tl_again *r, tl_tensor x)
         return *m = r->leaf(r->ctx, x);
     *m = tl_detach_at(tl_nowhere(r->dst), tl_again_value(r, v->source));
     if (!tl_is_none(*m) && v->needs_grad) {
-        tl_peek(r->dst, *m)->needs_grad = true;
-        tl_batch_unfix(r->dst, *m);
+        tl_value *made = tl_peek(r->dst, *m);
+        made->needs_grad = true;
+        tl_batch_unfix(r->dst, made);
     }
     return *m;
 }
@@ -58,7 +58,7 @@ static void rerun_node(tl_again *r, const tl_node *n)
                    r->dst->now.mode | (n->mode & ~(unsigned)(TL_TRACE | TL_STRICT)) | TL_APART,
                    out);
     if (!tl_failed(r->dst))
-        tl_again_fixed(r->dst, in, out, r->src, n);
+        tl_again_fixed(r->dst, in, out, n);
     for (int i = 0; i < n->n_out; i++)
         r->map[n->out + (uint32_t)i] = out[i];
     if (r->made != NULL)

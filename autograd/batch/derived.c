@@ -53,7 +53,7 @@ static uint64_t print_out(const tl_tape *t, const tl_node *n, int j)
 static void print_outputs(tl_tape *t, const tl_node *n)
 {
     for (int j = 0; j < n->n_out; j++)
-        tl_values_at(&t->values, n->out + (uint32_t)j)->print = print_out(t, n, j);
+        n->made[j]->print = print_out(t, n, j);
 }
 
 static uint64_t print_detached(const tl_tape *t, tl_tensor from)
@@ -74,7 +74,7 @@ static uint64_t print_constant(const tl_array *a)
 /* The value on the lasting tape that stands for x of this tape; x itself if it is of the model. */
 static tl_tensor twin(const tl_tape *t, tl_tensor x)
 {
-    return tl_is_none(x) || x.owner != t->values.owner ? x : tl_derived_made(t, x);
+    return tl_is_none(x) || x.owner != t->values.owner ? x : tl_handle(tl_derived_made(t, x));
 }
 
 static bool made_earlier(tl_tape *, const tl_call *, const tl_tensor *, const tl_value **);
@@ -106,19 +106,19 @@ uint64_t tl_derived_constant(tl_tape *t, const tl_array *a)
     tl_shape s = tl_array_shape(a);
     const size_t bytes = tl_array_room(a);
     const uint64_t print = print_constant(a);
-    if (l == NULL || !tl_is_none(tl_lasting_find(l, print, true)))
+    if (l == NULL || tl_lasting_find(l, print, true) != NULL)
         return print;
     tl_array own = tl_array_make(a->dtype, &s, tl_bump_get(&l->bump, bytes + 1));
-    tl_tensor y = own.data == NULL ? TL_NONE : tl_tape_value(l, &own, NULL);
-    if (tl_is_none(y)) {
+    tl_value *y = own.data == NULL ? NULL : tl_tape_value(l, &own, NULL);
+    if (y == NULL) {
         tl_fail(&t->head.err, TL_ENOMEM, "no memory for a constant of %zu bytes", bytes);
         tl_err_clear(&l->head.err);
         return print;
     }
     if (bytes > 0)
         memcpy(own.data, a->data, bytes);
-    tl_value_fix(tl_peek(l, y));
-    if (!tl_lasting_place(l, y.index, print))
+    tl_value_fix(y);
+    if (!tl_lasting_place(l, y, print))
         hand_up(t, l);
     return print;
 }
@@ -173,12 +173,12 @@ static tl_status note_leaf(tl_tape *t, tl_tensor x)
         return TL_OK;
     tl_array a = v->a; /* with its strides */
     a.data = NULL;
-    const tl_tensor y = tl_tape_value(l, &a, NULL);
-    if (tl_is_none(y))
+    tl_value *y = tl_tape_value(l, &a, NULL);
+    if (y == NULL)
         return hand_up(t, l);
-    tl_value_fix(tl_peek(l, y));
-    tl_peek(l, y)->source = twin(t, from);
-    return tl_lasting_place(l, y.index, v->print) ? TL_OK : hand_up(t, l);
+    tl_value_fix(y);
+    y->source = twin(t, from);
+    return tl_lasting_place(l, y, v->print) ? TL_OK : hand_up(t, l);
 }
 
 /* Records n on the lasting tape, if it is new there. */
@@ -193,10 +193,9 @@ static tl_status note_node(tl_tape *t, const tl_node *n)
         in[k] = twin(t, n->in[k]);
     }
     print_outputs(t, n);
-    const tl_tensor before = twin(t, tl_node_out(t, n, 0));
-    const tl_node *made = tl_maker(l, before);
-    if (!tl_is_none(before))
-        return made != NULL && made->op == n->op
+    const tl_value *before = tl_lasting_find(l, n->made[0]->print, true);
+    if (before != NULL)
+        return before->node >= 0 && l->node[before->node].op == n->op
                    ? TL_OK
                    : tl_tape_fail((tl_at){t, n->file, n->line, NULL}, TL_ENAME,
                                   "%s: another op of this name is used on parameters, too; what "
@@ -204,9 +203,9 @@ static tl_status note_node(tl_tape *t, const tl_node *n)
                                   n->op->name);
     tl_again_apply(l, n, in, n->mode | TL_TRACE | TL_APART, out);
     if (!tl_failed(l))
-        tl_again_fixed(l, in, out, t, n);
+        tl_again_fixed(l, in, out, n);
     for (int j = n->n_out; j-- > 0 && !tl_failed(l);) /* output 0 last: then all are there */
-        tl_lasting_place(l, out[j].index, tl_values_at(&t->values, n->out + (uint32_t)j)->print);
+        tl_lasting_place(l, tl_peek(l, out[j]), n->made[j]->print);
     return tl_failed(l) ? hand_up(t, l) : TL_OK;
 }
 
@@ -224,11 +223,10 @@ static void keep(tl_tape *t, const tl_node *n)
 {
     tl_tape *l = t->lasting;
     for (int j = 0; j < n->n_out && !(n->op->traits & TL_VIEW); j++) {
-        const tl_value *v = tl_values_at(&t->values, n->out + (uint32_t)j);
-        const tl_tensor x = tl_lasting_find(l, v->print, true);
-        const tl_leaf_grad *g = tl_leaf_grad_find(t, tl_lasting_find(l, v->print, false));
-        const uint64_t last = tl_derived_last_change(t, x);
-        tl_value *to = tl_peek(l, x);
+        const tl_value *v = n->made[j];
+        tl_value *to = tl_lasting_find(l, v->print, true);
+        const tl_leaf_grad *g = tl_leaf_grad_find(t, tl_lasting_find(l, v->print, false)->self);
+        const uint64_t last = tl_derived_last_change(t, to);
         if (v->st == NULL || v->st->version != 0 || there(to, last) ||
             (g != NULL && g->live && g->born != 0 && g->born != last))
             continue;
@@ -241,15 +239,14 @@ static void keep(tl_tape *t, const tl_node *n)
 
 int64_t tl_derived_number(const tl_tape *t, uint64_t print)
 {
-    const tl_tensor x = tl_lasting_find(t->lasting, print, true);
-    return tl_is_none(x) || tl_peek(t->lasting, x)->node < 0 ? -1 : (int64_t)x.index;
+    const tl_value *x = tl_lasting_find(t->lasting, print, true);
+    return x == NULL || x->node < 0 ? -1 : (int64_t)x->self.index;
 }
 
 void *tl_derived_room(tl_tape *t, uint32_t number, const tl_array *a, bool *full)
 {
-    const tl_tensor x = tl_tape_handle(t->lasting, number);
-    tl_value *v = tl_peek(t->lasting, x);
-    const uint64_t last = tl_derived_last_change(t, x);
+    tl_value *v = tl_values_at(&t->lasting->values, number);
+    const uint64_t last = tl_derived_last_change(t, v);
     const size_t bytes = tl_array_room(a);
     *full = there(v, last) && tl_array_laid_alike(&v->a, a);
     if (*full)
@@ -324,11 +321,10 @@ static bool made_earlier(tl_tape *t, const tl_call *c, const tl_tensor *in, cons
     for (int k = 0; k < c->n_in; k++)
         print_all(t, in[k]);
     for (int j = 0; j < c->n_out; j++) {
-        const tl_tensor x = tl_lasting_find(l, print_out(t, &n, j), true);
-        const tl_value *v = before[j] = tl_peek(l, x);
+        const tl_value *v = before[j] = tl_lasting_find(l, print_out(t, &n, j), true);
         if (v == NULL || v->node < 0 || l->node[v->node].op != c->op ||
             v->a.dtype != c->out[j].dtype || !tl_array_same_shape(&v->a, &c->out[j]) ||
-            !there(v, tl_derived_last_change(t, x)))
+            !there(v, tl_derived_last_change(t, v)))
             return false;
     }
     return c->n_out > 0;
@@ -355,11 +351,11 @@ static tl_status check_read(tl_tape *t, uint32_t node)
 }
 
 /* y, if it has that shape; else an error. (A checkpoint may name a value of another shape.) */
-static tl_tensor of_shape(tl_tape *t, tl_tensor y, const tl_shape *s, const char *name)
+static tl_tensor of_shape(tl_tape *t, const tl_value *y, const tl_shape *s, const char *name)
 {
-    const tl_shape has = tl_array_shape(&tl_peek(t->lasting, y)->a);
+    const tl_shape has = tl_array_shape(&y->a);
     if (tl_shape_equal(&has, s))
-        return y;
+        return y->self;
     tl_fail(&t->head.err, TL_ESHAPE,
             "a gradient was loaded for %s of shape %s, which has shape %s here", name,
             TL_TEXT_OF(&has), TL_TEXT_OF(s));
@@ -371,11 +367,10 @@ static tl_tensor of_shape(tl_tape *t, tl_tensor y, const tl_shape *s, const char
 static bool is_noted(tl_tape *t, tl_tensor x)
 {
     const tl_value *v = tl_peek(t, x);
-    const tl_tensor y = v->print == 0 ? TL_NONE : twin(t, x);
-    if (tl_is_none(y) || v->node < 0)
-        return !tl_is_none(y);
-    const tl_value *kept = tl_peek(t->lasting, y);
-    return v->st == kept->st && there(kept, tl_derived_last_change(t, y));
+    const tl_value *kept = v->print == 0 ? NULL : tl_peek(t, twin(t, x));
+    if (kept == NULL || v->node < 0)
+        return kept != NULL;
+    return v->st == kept->st && there(kept, tl_derived_last_change(t, kept));
 }
 
 static int32_t follow_made(void *t, const tl_node *n, int k)
@@ -398,9 +393,9 @@ tl_tensor tl_derived_leaf(tl_tape *t, tl_tensor x)
     }
     if (note_leaf(t, x) != TL_OK)
         return TL_NONE;
-    const tl_shape s = tl_array_shape(&tl_peek(t, x)->a);
-    return of_shape(t, tl_lasting_find(t->lasting, tl_peek(t, x)->print, false), &s,
-                    tl_leaf_name(t, x));
+    const tl_value *v = tl_peek(t, x);
+    const tl_shape s = tl_array_shape(&v->a);
+    return of_shape(t, tl_lasting_find(t->lasting, v->print, false), &s, tl_leaf_name(t, x));
 }
 
 tl_tensor tl_derived_named(tl_tape *t, const char *name, tl_dtype dtype, const tl_shape *shape)
@@ -408,15 +403,15 @@ tl_tensor tl_derived_named(tl_tape *t, const char *name, tl_dtype dtype, const t
     char *end;
     const uint64_t print = *name == '=' ? strtoull(name + 1, &end, 16) : 0;
     tl_tape *l = print == 0 || *end != '\0' ? NULL : lasting(t);
-    tl_tensor x = l == NULL ? TL_NONE : tl_lasting_find(l, print, false);
+    tl_value *x = l == NULL ? NULL : tl_lasting_find(l, print, false);
     if (shape == NULL || l == NULL)
-        return x;
-    if (!tl_is_none(x))
+        return tl_handle(x);
+    if (x != NULL)
         return of_shape(t, x, shape, name);
     const tl_array a = tl_array_make(dtype, shape, NULL);
     x = tl_tape_value(l, &a, NULL);
-    if (!tl_is_none(x) && tl_lasting_place(l, x.index, print))
-        return x;
+    if (x != NULL && tl_lasting_place(l, x, print))
+        return x->self;
     hand_up(t, l);
     return TL_NONE;
 }
@@ -446,9 +441,11 @@ void tl_derived_reset(tl_tape *t)
     if (atomic_load(&l->values.count) > l->traced.values) {
         tl_values_drop(&l->values, l->traced.values);
         tl_key_map_clear(&l->found);
-        for (uint32_t i = 0; i < l->traced.values; i++) /* there is room: there were more */
-            if (tl_values_at(&l->values, i)->print != 0)
-                tl_lasting_place(l, i, tl_values_at(&l->values, i)->print);
+        for (uint32_t i = 0; i < l->traced.values; i++) { /* there is room: there were more */
+            tl_value *v = tl_values_at(&l->values, i);
+            if (v->print != 0)
+                tl_lasting_place(l, v, v->print);
+        }
     }
     l->n_nodes = l->traced.nodes;
     tl_bump_rewind(&l->bump, l->traced.bump);

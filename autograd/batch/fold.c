@@ -3,7 +3,7 @@
  *     tl_fold_deal      before the walk (uses.c): each use of a leaf gets its fold, and a number
  *     tl_fold_asks      a node is visited: may its vjp add to the accumulator at once?
  *     tl_fold_deliver   the vjp has done so; or the engine adds dx; or the use is deferred
- *     tl_fold_visited   after the last use of a fold: tl_fold_uses adds the deferred ones, now or
+ *     tl_fold_visited   after the last use of a fold: fold_uses adds the deferred ones, now or
  *                       (.put_off) when tl_accumulate is called (waiting.c)
  *
  * The order of a fold is by sample, then by use in the order of the forward pass, then by row.
@@ -20,7 +20,7 @@
 enum { SCRATCH = 1 << 20 }; /* bytes that are stacked for one call */
 
 /* Accumulator acc of a leaf, seen through the same views through which x shows the leaf. */
-static tl_tensor seen_as(tl_walk *w, tl_tensor acc, tl_tensor x, int depth)
+static tl_tensor seen_as(tl_walk *w, tl_tensor acc, const tl_value *x, int depth)
 {
     const tl_node *view = tl_view_at(w->t, x);
     if (view == NULL)
@@ -31,7 +31,7 @@ static tl_tensor seen_as(tl_walk *w, tl_tensor acc, tl_tensor x, int depth)
         return TL_NONE;
     }
     const tl_node copy = *view; /* nodes may move */
-    acc = seen_as(w, acc, copy.in[0], depth + 1);
+    acc = seen_as(w, acc, copy.value[0], depth + 1);
     return tl_apply1(w->at, copy.op, copy.attrs, &acc, 1);
 }
 
@@ -40,14 +40,14 @@ static tl_tensor accumulator(tl_walk *w, const tl_fold *f, const tl_node *n, int
 {
     tl_leaf_grad *g = &w->t->grad[f->leaf];
     const bool f64 = !tl_op_folds(n->op, k) || tl_op_folds_f64(n->op, n->attrs, k);
-    const tl_dtype dtype = f64 ? TL_F64 : tl_dtype_compute(tl_peek(w->t, n->in[k])->a.dtype);
+    const tl_dtype dtype = f64 ? TL_F64 : tl_dtype_compute(n->value[k]->a.dtype);
     if (tl_acc_open(w->t, g, f->acc, dtype) != TL_OK)
         return TL_NONE;
     const tl_tensor acc = tl_acc_value(w->t, g, f->acc);
     if (tl_is_none(acc))
         return tl_tape_fail(w->at, TL_EUSAGE, "tl_backward: the recorder gives no accumulator"),
                acc;
-    return seen_as(w, acc, n->in[k], 0);
+    return seen_as(w, acc, n->value[k], 0);
 }
 
 /* Adds x to acc, which broadcasts to it. The sum is in f64 whatever the shapes: a batch of one row
@@ -83,10 +83,10 @@ typedef struct {
 /* A value that has only a shape. */
 static tl_tensor shape_only(tl_tape *t, const tl_array *a)
 {
-    const tl_tensor x = tl_tape_value(t, a, NULL);
-    if (!tl_is_none(x))
-        tl_peek(t, x)->freed = true;
-    return x;
+    tl_value *v = tl_tape_value(t, a, NULL);
+    if (v != NULL)
+        v->freed = true;
+    return tl_handle(v);
 }
 
 static tl_tensor slice(tl_walk *w, tl_tensor x, int axis, const tl_fold *f)
@@ -99,9 +99,9 @@ static tl_tensor slice(tl_walk *w, tl_tensor x, int axis, const tl_fold *f)
 static tl_tensor part_of(tl_walk *w, const tl_fold *f, const tl_saved *s)
 {
     if (f->size < 0 || s->cut < 0)
-        return s->x;
+        return s->x->self;
     if (s->read)
-        return slice(w, s->x, s->cut, f);
+        return slice(w, s->x->self, s->cut, f);
     tl_array a = s->like->a;
     a.dim[s->cut] = f->size;
     return shape_only(w->t, &a);
@@ -214,7 +214,8 @@ static tl_status fold_samples(tl_walk *w, tl_fold *f, int64_t samples)
     return TL_OK;
 }
 
-tl_status tl_fold_uses(tl_walk *w, tl_fold *f)
+/* Adds the deferred uses to the accumulator, or the part given by f->from and f->size. */
+static tl_status fold_uses(tl_walk *w, tl_fold *f)
 {
     int64_t samples = f->use[0].samples;
     for (int u = 1; u < f->n; u++)
@@ -226,14 +227,14 @@ tl_status tl_fold_uses(tl_walk *w, tl_fold *f)
     return TL_OK;
 }
 
-void tl_fold_ends(tl_tape *t, tl_fold *f)
+/* Releases what the uses hold. */
+static void release(tl_fold *f)
 {
     for (int u = 0; u < f->n; u++)
         for (int j = 0; j < f->use[u].n_saved; j++) {
             const tl_saved *s = &f->use[u].saved[j];
-            tl_value *v = s->like == NULL || !s->read ? NULL : tl_peek(t, s->x);
-            if (v != NULL && v->held)
-                tl_value_give_back(v);
+            if (s->like != NULL && s->read && s->x->held)
+                tl_value_give_back(s->x);
         }
 }
 
@@ -249,9 +250,9 @@ static tl_status check_unchanged(tl_walk *w, const tl_use *u)
     char text[TL_CHANGER_TEXT], name[TL_SHOWN_TEXT];
     for (int j = 0; u->by_op && j < n->n_in; j++) {
         const tl_saved *s = &u->saved[j];
-        if (s->like == NULL || !s->read || s->x.owner == t->values.owner)
+        if (s->like == NULL || !s->read || n->in[j].owner == t->values.owner)
             continue;
-        const tl_value *v = tl_peek(t, s->x);
+        const tl_value *v = tl_input(n, j);
         if (v == NULL)
             return tl_tape_fail(w->at, TL_ESTALE,
                                 "tl_accumulate: input %d of %s was removed from the model "
@@ -260,7 +261,7 @@ static tl_status check_unchanged(tl_walk *w, const tl_use *u)
         if (v->st != NULL && tl_storage_changed(v->st, n->versions[j], &v->a, &by))
             return tl_tape_fail(w->at, TL_EINPLACE,
                                 "tl_accumulate: input %d of %s%s was changed meanwhile by %s", j,
-                                n->op->name, tl_shown_text(name, t, s->x),
+                                n->op->name, tl_shown_text(name, t, n->in[j]),
                                 tl_changer_text(text, by));
     }
     return TL_OK;
@@ -282,9 +283,9 @@ static tl_status run(tl_tape *t, tl_fold *f, int i, int of)
         f->size = size * (i + 1) / of - f->from; /* even a part of 0 opens the accumulator */
     }
     if (s == TL_OK)
-        s = tl_fold_uses(&w, f);
+        s = fold_uses(&w, f);
     if (s == TL_OK && i == of - 1)
-        tl_fold_ends(t, f);
+        release(f);
     tl_scope_end(t, outer);
     return s;
 }
@@ -298,14 +299,19 @@ static bool put_off(const tl_walk *w, const tl_fold *f)
     return w->opt.put_off && w->t->grad[f->leaf].leaf.owner != w->t->values.owner;
 }
 
-bool tl_fold_asks(tl_walk *w, const tl_node *n, int k, tl_fold *f, tl_tensor *acc)
+/* Whether the use can be added while its node is visited: it is the only one of its fold, and
+ * nothing is summed before its samples. */
+static bool is_simple(const tl_fold *f, const tl_use *u) { return f->n == 1 && !u->to_front; }
+
+bool tl_fold_asks(tl_walk *w, const tl_node *n, const tl_edge *e, tl_tensor *acc)
 {
     tl_use u;
-    if (!tl_op_folds(n->op, k))
+    if (!tl_op_folds(n->op, e->input))
         return true;
-    if (put_off(w, f) || tl_use_of(w, n, k, NULL, TL_NONE, &u) != TL_OK || !tl_use_is_simple(f, &u))
+    if (put_off(w, e->fold) || tl_use_of(w, n, e->input, NULL, TL_NONE, &u) != TL_OK ||
+        !is_simple(e->fold, &u))
         return false;
-    *acc = accumulator(w, f, n, k);
+    *acc = accumulator(w, e->fold, n, e->input);
     return true;
 }
 
@@ -329,7 +335,7 @@ static tl_status check_strict(const tl_walk *w, const tl_node *n, int k, const t
     const tl_value *dx = u->saved[0].like;
     bool samples = false;
     for (int i = 0; n->mode & TL_STRICT && i < n->n_in; i++)
-        samples |= i != k && tl_batch_of(w->t, n->in[i]) >= 0;
+        samples |= i != k && n->value[i] != NULL && n->value[i]->batch >= 0;
     if (!samples || u->by_op || dx == NULL || (dx->batch != TL_TOTAL && dx->batch != TL_MIXED))
         return TL_OK;
     return tl_tape_fail(w->at, TL_EUSAGE,
@@ -339,18 +345,17 @@ static tl_status check_strict(const tl_walk *w, const tl_node *n, int k, const t
                         n->op->name, k, k);
 }
 
-tl_status tl_fold_deliver(tl_walk *w, uint32_t i, int k, const tl_tensor *dy, tl_tensor dx,
-                          tl_tensor acc)
+tl_status tl_fold_deliver(tl_walk *w, const tl_node *n, const tl_edge *e, const tl_tensor *dy,
+                          tl_tensor dx, tl_tensor acc)
 {
-    const tl_node copy = w->t->node[w->order[i]], *n = &copy; /* nodes may move */
-    const tl_edge *e = &w->edge[i][k];
+    const int k = e->input;
     tl_use u;
     if (!tl_is_none(acc))
         return check_added(w, n, k, dx, acc);
     TL_TRY(tl_use_of(w, n, k, dy, dx, &u));
     TL_TRY(check_strict(w, n, k, &u));
-    u.node = w->order[i];
-    const bool simple = tl_use_is_simple(e->fold, &u);
+    u.node = e->node;
+    const bool simple = is_simple(e->fold, &u);
     if (simple)
         u.samples = -1; /* no need to split them */
     if (u.by_op || put_off(w, e->fold) || !simple)
@@ -384,8 +389,8 @@ static tl_status complete(tl_walk *w, tl_fold *f)
         tl_fold_wait(w->t, f, run);
         return TL_OK;
     }
-    TL_TRY(tl_fold_uses(w, f));
-    tl_fold_ends(w->t, f);
+    TL_TRY(fold_uses(w, f));
+    release(f);
     return TL_OK;
 }
 

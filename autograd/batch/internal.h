@@ -11,8 +11,8 @@
 
 /* A tensor from which the gradient of a use is computed. */
 typedef struct {
-    const tl_value *like; /* a value of its shape; NULL: the tensor is absent */
-    tl_tensor x;
+    const tl_value *like; /* the tensor as the node has it, which has its shape; NULL: absent */
+    tl_value *x;          /* the same, or the record that holds it */
     bool read; /* the vjp reads it: it is held until the fold ends; else only its shape counts */
     tl_batch axis; /* that of its samples, or TL_FREE, TL_TOTAL, TL_MIXED */
     int cut; /* the axis along which parts of the fold cut it; -1: each part needs all of it */
@@ -41,23 +41,10 @@ tl_status tl_stacked(const tl_array *x, const tl_stack_samples_attrs *at, tl_arr
  * of the node's outputs; NULL: not known yet. dx: the result of the vjp, if the engine adds it. */
 tl_status tl_use_of(tl_walk *w, const tl_node *n, int k, const tl_tensor *dy, tl_tensor dx,
                     tl_use *u);
-/* Whether the use can be added while its node is visited: it is the only one of its fold, and
- * nothing is summed before its samples. */
-static inline bool tl_use_is_simple(const tl_fold *f, const tl_use *u)
-{
-    return f->n == 1 && !u->to_front;
-}
 /* Whether one call can fold samples of both. */
 bool tl_uses_alike(const tl_tape *t, const tl_use *u, const tl_use *v);
 /* Bytes of one sample in all tensors that have to be stacked. */
 size_t tl_use_sample_bytes(const tl_use *u);
-
-/* ---- fold.c ---- */
-
-/* Adds the deferred uses to the accumulator, or the part given by f->from and f->size. */
-tl_status tl_fold_uses(tl_walk *w, tl_fold *f);
-/* Releases what the uses hold. */
-void tl_fold_ends(tl_tape *t, tl_fold *f);
 
 /* ---- waiting.c ---- */
 
@@ -66,20 +53,20 @@ void tl_fold_wait(tl_tape *t, tl_fold *f, tl_fold_run *run);
 
 /* ---- lasting.c: the lasting tape ---- */
 
-/* The first value with that print on the lasting tape; TL_NONE if there is none. made: the first
- * that shows how it was made; a value that a checkpoint has named does not. */
-tl_tensor tl_lasting_find(const tl_tape *l, uint64_t print, bool made);
-/* Gives value i its print. It is found from now on, unless an earlier value has that print. False,
+/* The first value with that print on the lasting tape; NULL if there is none. made: the first that
+ * shows how it was made; a value that a checkpoint has named does not. */
+tl_value *tl_lasting_find(const tl_tape *l, uint64_t print, bool made);
+/* Gives v its print. It is found from now on, unless an earlier value has that print. False,
  * with an error on l, when out of memory. */
-bool tl_lasting_place(tl_tape *l, uint32_t i, uint64_t print);
+bool tl_lasting_place(tl_tape *l, tl_value *v, uint64_t print);
 
-/* The value on the lasting tape that shows how `leaf` was made; TL_NONE if none does. */
-tl_tensor tl_derived_made(const tl_tape *t, tl_tensor leaf);
+/* The value on the lasting tape that shows how `leaf` was made; NULL if none does. */
+const tl_value *tl_derived_made(const tl_tape *t, tl_tensor leaf);
 /* 1 + the number of the last change of any parameter from which x, on the lasting tape, is made; 1:
  * there was none. Each change has its own number, so an equal result means that nothing has
  * changed. TL_REMOVED: a parameter has been removed from the model (tl_model_rollback). */
 #define TL_REMOVED UINT64_MAX
-uint64_t tl_derived_last_change(tl_tape *t, tl_tensor x);
+uint64_t tl_derived_last_change(tl_tape *t, const tl_value *x);
 /* Releases the memory that v, on the lasting tape, keeps. */
 void tl_derived_drop(tl_value *v);
 
@@ -89,7 +76,7 @@ tl_status tl_derived_check(tl_tape *t, tl_tensor leaf);
 /* ---- prints.c ---- */
 
 /* A number for the way in which x, on the lasting tape l, is made: the same if only sizes, numbers,
- * views and copies differ. 0: not known. */
-uint64_t tl_print_made(tl_tape *l, tl_tensor x);
+ * views and copies differ. 0: not known, or x is NULL. */
+uint64_t tl_print_made(tl_tape *l, const tl_value *x);
 
 #endif

@@ -5,26 +5,26 @@
 
 /* ---- values by their prints ---- */
 
-tl_tensor tl_lasting_find(const tl_tape *l, uint64_t print, bool made)
+tl_value *tl_lasting_find(const tl_tape *l, uint64_t print, bool made)
 {
     const uint64_t *at = tl_key_map_find(&l->found, print);
     const uint32_t i = at == NULL ? 0 : made ? (uint32_t)(*at >> 32) : (uint32_t)*at;
-    return i == 0 ? TL_NONE : tl_tape_handle(l, i - 1);
+    return i == 0 ? NULL : tl_values_at(&l->values, i - 1);
 }
 
-bool tl_lasting_place(tl_tape *l, uint32_t i, uint64_t print)
+bool tl_lasting_place(tl_tape *l, tl_value *v, uint64_t print)
 {
-    const tl_tensor first = tl_lasting_find(l, print, false),
-                    made = tl_lasting_find(l, print, true);
-    tl_value *v = tl_values_at(&l->values, i);
-    uint64_t low = tl_is_none(first) ? i + 1 : first.index + 1;
-    uint64_t high = !tl_is_none(made) ? made.index + 1 : v->node >= 0 || v->fixed ? i + 1 : 0;
+    const tl_value *first = tl_lasting_find(l, print, false);
+    const tl_value *made = tl_lasting_find(l, print, true);
+    first = first == NULL ? v : first;
+    made = made == NULL && (v->node >= 0 || v->fixed) ? v : made;
+    const uint64_t low = first->self.index + 1, high = made == NULL ? 0 : made->self.index + 1;
     v->print = print;
     return tl_key_map_put(&l->found, print, high << 32 | low) ||
            tl_fail(&l->head.err, TL_ENOMEM, "no memory for the place of a value") == TL_OK;
 }
 
-tl_tensor tl_derived_made(const tl_tape *t, tl_tensor leaf)
+const tl_value *tl_derived_made(const tl_tape *t, tl_tensor leaf)
 {
     return tl_lasting_find(t->lasting, tl_peek(t, leaf)->print, true);
 }
@@ -76,13 +76,12 @@ static void look_below(tl_tape *t, tl_postorder *o)
     l->looked.changes = changes;
 }
 
-uint64_t tl_derived_last_change(tl_tape *t, tl_tensor x)
+uint64_t tl_derived_last_change(tl_tape *t, const tl_value *x)
 {
     tl_tape *l = t->lasting;
-    const int32_t root = tl_peek(l, x)->node;
     tl_postorder o;
     look_below(t, &o);
-    tl_postorder_from(&o, root);
+    tl_postorder_from(&o, x->node);
     for (int32_t i; (i = tl_postorder_next(&o)) >= 0;) {
         uint64_t last = 0;
         for (int k = 0; k < l->node[i].n_in; k++) {
@@ -91,7 +90,7 @@ uint64_t tl_derived_last_change(tl_tape *t, tl_tensor x)
         }
         l->node[i].below = last;
     }
-    return 1 + (root < 0 ? 0 : l->node[root].below);
+    return 1 + (x->node < 0 ? 0 : l->node[x->node].below);
 }
 
 /* ---- the derived values that a walk reaches ---- */
@@ -150,7 +149,7 @@ static tl_status reach_below(tl_tape *t)
         const tl_tensor leaf = t->grad[i].leaf;
         if (!tl_derived(t, leaf) || !t->grad[i].reached)
             continue;
-        tl_postorder_from(&o, tl_peek(l, tl_derived_made(t, leaf))->node);
+        tl_postorder_from(&o, tl_derived_made(t, leaf)->node);
         for (int32_t n; (n = tl_postorder_next(&o)) >= 0;)
             for (int k = 0; k < l->node[n].n_in; k++)
                 reach(t, l->node[n].in[k]);

@@ -70,12 +70,12 @@ uint64_t tl_programs(const tl_tape *t)
 
 /* Whether the presence of a node may depend on sizes: a view, a copy or, in a gradient, a sum that
  * undoes a broadcast, but not one over samples. */
-static bool passes_on(const tl_tape *t, const tl_node *n)
+static bool passes_on(const tl_node *n)
 {
-    const tl_batch axis = tl_values_at(&t->values, n->out)->batch;
+    const tl_batch axis = n->made[0]->batch;
     const bool undoes = n->op == &tl_op_sum_to && tl_is_none(n->in[1]) &&
                         n->phase & TL_PHASE_BACKWARD;
-    return tl_passes_on(n) || (undoes && axis != TL_TOTAL && axis != TL_MIXED);
+    return n->op->traits & (TL_VIEW | TL_COPY) || (undoes && axis != TL_TOTAL && axis != TL_MIXED);
 }
 
 /* Whether node n reads a derived value. */
@@ -90,18 +90,17 @@ static bool reads_derived(const tl_tape *t, const tl_node *n)
     return reads;
 }
 
-/* A number for what a node reads: x is one of its inputs, y its output. place[i]: the position in
+/* A number for what a node reads: v is one of its inputs, y its output. place[i]: the position in
  * the print of node w->first_node + i. */
-static uint64_t print_of_input(const tl_walk *w, tl_tensor x, const tl_value *y,
+static uint64_t print_of_input(const tl_walk *w, const tl_value *v, const tl_value *y,
                                const uint32_t *place)
 {
     const tl_tape *t = w->t;
-    for (const tl_node *n; (n = tl_maker(t, x)) != NULL && passes_on(t, n);)
-        x = n->in[0];
-    const tl_value *v = tl_peek(t, x);
+    while (v != NULL && v->node >= 0 && passes_on(&t->node[v->node]))
+        v = tl_input(&t->node[v->node], 0);
     if (v == NULL)
         return 1;
-    if (x.owner != t->values.owner && (v->needs_grad || y->fixed)) /* a parameter */
+    if (v->self.owner != t->values.owner && (v->needs_grad || y->fixed)) /* a parameter */
         return 3 + v->print;
     if (v->node < 0)
         return 2;
@@ -113,11 +112,11 @@ static uint64_t print_of_input(const tl_walk *w, tl_tensor x, const tl_value *y,
 
 static uint64_t print_of(const tl_walk *w, const tl_node *n, const uint32_t *place)
 {
-    const tl_value *y = tl_values_at(&w->t->values, n->out);
+    const tl_value *y = n->made[0];
     uint64_t h = tl_mix_text(0, n->op->name);
     h = tl_mix(tl_mix(h, (uint64_t)y->a.dtype), (uint64_t)n->n_in);
     for (int k = 0; k < n->n_in; k++)
-        h = tl_mix(h, print_of_input(w, n->in[k], y, place));
+        h = tl_mix(h, print_of_input(w, tl_input(n, k), y, place));
     return h;
 }
 
@@ -130,7 +129,7 @@ static uint64_t print_uses(const tl_walk *w)
     for (uint32_t i = 0; i < w->n; i++) {
         const tl_node *n = &t->node[w->order[i]];
         char kind[TL_ATTRS_TEXT];
-        for (int k = 0; k < n->n_in && !passes_on(t, n); k++) {
+        for (int k = 0; k < n->n_in && !passes_on(n); k++) {
             const tl_tensor leaf = tl_accumulates(t, n, k);
             const tl_value *v = tl_is_none(leaf) ? NULL : tl_peek(t, leaf);
             if (v != NULL && v->needs_grad && leaf.owner != t->values.owner)
@@ -152,7 +151,7 @@ static tl_status print_draws(const tl_walk *w, tl_print *x, const tl_node ***by)
         const tl_node *d = &w->t->node[order[i]];
         if (!(d->op->traits & TL_RANDOM))
             continue;
-        x->draw[x->n_draws] = tl_array_shape(&tl_values_at(&w->t->values, d->out)->a);
+        x->draw[x->n_draws] = tl_array_shape(&d->made[0]->a);
         (*by)[x->n_draws++] = d;
     }
     return TL_OK;
@@ -289,7 +288,7 @@ static uint64_t *print_nodes(const tl_walk *w, uint32_t *n, uint32_t **order, ui
         return NULL;
     for (uint32_t i = *n = 0; i < w->n; i++) {
         const uint32_t node = w->order[i];
-        if (passes_on(t, &t->node[node]))
+        if (passes_on(&t->node[node]))
             continue;
         (*place)[node - w->first_node] = *n;
         (*order)[*n] = node;
@@ -298,15 +297,15 @@ static uint64_t *print_nodes(const tl_walk *w, uint32_t *n, uint32_t **order, ui
     return print;
 }
 
-uint64_t tl_print_made(tl_tape *l, tl_tensor x)
+uint64_t tl_print_made(tl_tape *l, const tl_value *x)
 {
     tl_walk w = {.t = l, .n_nodes = l->n_nodes};
     uint32_t n = 0, *order, *place;
     const uint64_t *print = NULL;
-    if (!tl_is_none(x) && tl_canonical_order(l, x, TL_TO_ALL, &w.order, &w.n) == TL_OK)
+    if (x != NULL && tl_canonical_order(l, x->self, TL_TO_ALL, &w.order, &w.n) == TL_OK)
         print = print_nodes(&w, &n, &order, &place);
     tl_err_clear(&l->head.err); /* out of memory: not known */
-    uint64_t h = print == NULL ? 0 : print_of_input(&w, x, tl_peek(l, x), place) | 1;
+    uint64_t h = print == NULL ? 0 : print_of_input(&w, x, x, place) | 1;
     for (uint32_t i = 0; print != NULL && i < n; i++)
         h = tl_mix(h, print[i]);
     return h;
@@ -315,7 +314,7 @@ uint64_t tl_print_made(tl_tape *l, tl_tensor x)
 tl_status tl_prints_check(tl_walk *w)
 {
     tl_tape *t = w->t;
-    tl_print x = {.ragged = w->opt.ragged, .apart = tl_peek(t, w->y)->batch == TL_FREE};
+    tl_print x = {.ragged = w->opt.ragged, .apart = w->root->batch == TL_FREE};
     uint32_t *order, *place;
     const tl_node **drawn = NULL;
     const tl_value *c = tl_peek(t, w->opt.cotangent);

@@ -12,24 +12,21 @@ tl_batch tl_batch_of(tl_tape *t, tl_tensor x)
     return v == NULL ? TL_MIXED : v->batch;
 }
 
-/* Whether the program may declare how x depends on the batch, because nothing else tells: x shows,
+/* Whether the program may declare how v depends on the batch, because nothing else tells: v shows,
  * perhaps through views, a leaf, a draw or a result without inputs; or expand repeats along that
  * axis. */
-static bool may_be_told(const tl_tape *t, tl_tensor x, int axis)
+static bool may_be_told(const tl_tape *t, const tl_value *v, int axis)
 {
-    const tl_node *n = tl_maker(t, x);
-    const tl_value *v = tl_peek(t, x);
+    const tl_node *n = v->node < 0 ? NULL : &t->node[v->node];
     if (n != NULL && n->op->traits & TL_REPEATS && axis >= 0 && axis < v->a.ndim)
-        return tl_batch_of((tl_tape *)t, n->in[0]) == TL_FREE &&
-               (v->a.stride[axis] == 0 || v->a.dim[axis] == 1);
-    for (; n != NULL && n->n_in > 0; n = tl_maker(t, x)) {
+        return n->value[0]->batch == TL_FREE && (v->a.stride[axis] == 0 || v->a.dim[axis] == 1);
+    for (; v != NULL && v->node >= 0 && t->node[v->node].n_in > 0; v = tl_input(n, 0)) {
+        n = &t->node[v->node];
         if (n->op->traits & TL_RANDOM && n->op->traits & TL_NONDIFF)
             return true;
         if (!(n->op->traits & TL_VIEW))
             return false;
-        x = n->in[0];
     }
-    v = tl_peek(t, x);
     return v != NULL && !v->needs_grad; /* it may have been removed from the model */
 }
 
@@ -76,10 +73,9 @@ bool tl_draws_alike(const tl_tape *t, const tl_node *n)
 {
     bool alike = false;
     for (int i = 0; n->op->traits & TL_RANDOM && i < n->n_in; i++) {
-        const tl_value *v = tl_peek(t, n->in[i]);
-        const tl_node *by = tl_maker(t, n->in[i]);
-        alike |= v != NULL && v->a.ndim == 0 && v->batch == TL_MIXED && by != NULL &&
-                 by->op == &tl_op_fill;
+        const tl_value *v = tl_input(n, i);
+        alike |= v != NULL && v->a.ndim == 0 && v->batch == TL_MIXED && v->node >= 0 &&
+                 t->node[v->node].op == &tl_op_fill;
     }
     return alike;
 }
@@ -89,12 +85,12 @@ tl_status tl_batch_axis_tape_at(tl_tape *t, tl_tensor x, int axis, const char *f
     const tl_at at = {t, file, line, NULL};
     tl_err e = {.status = TL_OK};
     TL_TRY(tl_error_status(t));
-    tl_value *v = tl_deref_view(at, x, "tl_batch_axis");
+    tl_value *v = tl_look_up(at, x, "tl_batch_axis", TL_VIEWS);
     if (v == NULL)
         return tl_error_status(t);
-    const bool own = x.owner == t->values.owner, told = own && may_be_told(t, x, axis);
+    const bool own = x.owner == t->values.owner, told = own && may_be_told(t, v, axis);
     /* A reshape of one sample: whichever axis has merged with others, it is still one. */
-    const tl_node *by = own ? tl_view_at(t, x) : NULL;
+    const tl_node *by = own ? tl_view_at(t, v) : NULL;
     const bool reshaped = by != NULL && by->op->attr != NULL &&
                           by->op->attr->kind == TL_ATTR_SHAPE && v->batch >= 0 && v->samples == 1;
     const bool one = own && (!told || reshaped) && may_lie_along(v, axis);
@@ -274,19 +270,17 @@ static bool cuts(const tl_call *c, const tl_value *x, int64_t m, int64_t *sample
     return true;
 }
 
-void tl_batch_unfix(tl_tape *t, tl_tensor x)
+void tl_batch_unfix(tl_tape *t, tl_value *v)
 {
-    tl_value *v = tl_peek(t, x);
     const uint32_t end = v->fixed ? t->n_nodes : 0;
     uint32_t k = end;
     v->fixed = false;
     v->detached = TL_NONE;
-    while (k > 0 && t->node[k - 1].out > x.index) /* made since x was */
+    while (k > 0 && t->node[k - 1].out > v->self.index) /* made since v was */
         k--;
     for (; k < end; k++)
         for (int j = 0; j < t->node[k].n_out; j++)
-            tl_values_at(&t->values, t->node[k].out + (uint32_t)j)->fixed &=
-                tl_all_fixed(t, t->node[k].in, t->node[k].n_in);
+            t->node[k].made[j]->fixed &= tl_all_fixed(t, t->node[k].in, t->node[k].n_in);
 }
 
 /* Asks the op's rule; without one, out stays as it is. */
@@ -300,19 +294,19 @@ static void ask_rule(const tl_call *c, const tl_batch *in, tl_batch out[TL_OUTS]
 
 bool tl_batch_could(tl_tape *t, const tl_node *n, int i, int axis)
 {
-    const tl_value *y = tl_values_at(&t->values, n->out);
+    const tl_value *y = n->made[0];
     tl_batch *in = tl_tape_room(t, (size_t)n->n_in, sizeof *in), out[TL_OUTS];
     const tl_array **array = tl_tape_room(t, (size_t)n->n_in, sizeof *array);
     tl_array made[TL_OUTS];
     if (in == NULL || array == NULL)
         return false;
     for (int k = 0; k < n->n_in; k++) {
-        const tl_value *v = tl_peek(t, n->in[k]);
+        const tl_value *v = tl_input(n, k);
         array[k] = v == NULL ? NULL : &v->a;
         in[k] = v == NULL ? TL_FREE : k == i ? (tl_batch)axis : v->batch;
     }
     for (int k = 0; k < n->n_out; k++)
-        made[k] = tl_values_at(&t->values, n->out + (uint32_t)k)->a;
+        made[k] = n->made[k]->a;
     const tl_call c = {.op = n->op,
                        .attrs = n->attrs,
                        .n_in = n->n_in,

@@ -21,17 +21,17 @@ static tl_status send_back(tl_at at, tl_tensor of)
     tl_tape *t = at.tape;
     const unsigned mode = t->now.mode;
     const int calls = t->calls;
-    const tl_tensor leaf = tl_derived_made(t, of);
-    if (tl_is_none(leaf))
+    const tl_value *made = tl_derived_made(t, of);
+    if (made == NULL)
         return tl_tape_fail(at, TL_EUSAGE,
                             "a gradient waits in a value made of parameters that no backward has "
                             "reached since it came, from a checkpoint or from another rank: save "
                             "before the last micro-batch that uses the value, or after tl_step, "
                             "and of several ranks let each use it");
     TL_TRY(tl_derived_check(t, of));
-    tl_tensor dy = tl_leaf_grad_sum(at, tl_leaf_grad_find(t, of), tl_peek(t, leaf)->a.dtype);
+    tl_tensor dy = tl_leaf_grad_sum(at, tl_leaf_grad_find(t, of), made->a.dtype);
     t->now.mode &= ~(unsigned)(TL_NO_GRAD | TL_FAST);
-    tl_tensor y = tl_rerun(t, t->lasting, leaf, leaf_again, NULL, t);
+    tl_tensor y = tl_rerun(t, t->lasting, made->self, leaf_again, NULL, t);
     t->now.mode = mode;
     tl_walk w = {.t = t, .at = at, .who = "tl_backward", .y = y, .asked = y};
     w.opt = (tl_backward_options){.cotangent = dy, .partial = true};
@@ -92,7 +92,7 @@ bool tl_derived_strays(tl_tape *t, int i, int call, char why[TL_MESSAGE_MAX])
     const tl_leaf_grad *g = &t->grad[i], *other = NULL;
     if (!tl_derived(t, g->leaf) || !g->reached || met(g, call))
         return false;
-    const tl_tensor x = tl_derived_made(t, g->leaf);
+    const tl_value *x = tl_derived_made(t, g->leaf);
     const uint64_t h = tl_print_made(t->lasting, x);
     for (int k = t->first_grad; h != 0 && k < t->n_grads && other == NULL; k++)
         if (tl_derived(t, t->grad[k].leaf) && !t->grad[k].reached && met(&t->grad[k], call) &&
@@ -100,12 +100,12 @@ bool tl_derived_strays(tl_tape *t, int i, int call, char why[TL_MESSAGE_MAX])
             other = &t->grad[k];
     if (other == NULL)
         return false;
-    const tl_node *n = &t->lasting->node[tl_peek(t, x)->node];
+    const tl_node *n = &t->lasting->node[x->node];
     snprintf(why, TL_MESSAGE_MAX,
              "%s (%.90s:%d) makes %s of parameters and constants alone, where a micro-batch before "
              "made another value, %s: what comes to each is finished apart; make one for all "
              "micro-batches, as large as any needs, and take views of it (tl_slice)",
-             n->op->name, n->file == NULL ? "?" : n->file, n->line, TL_TEXT(&tl_peek(t, x)->a),
+             n->op->name, n->file == NULL ? "?" : n->file, n->line, TL_TEXT(&x->a),
              TL_TEXT(&tl_peek(t, other->leaf)->a));
     return true;
 }

@@ -18,14 +18,15 @@ const char *tl_use_kind(const tl_tape *t, const tl_node *n, int k, char buf[TL_A
         at = (size_t)snprintf(buf, TL_ATTRS_TEXT, "%.100s:%d", n->op->name, k);
     else
         memcpy(buf, "sum", at + 1);
-    for (const tl_node *v = n;
-         (v = tl_view_at(t, v->in[v == n ? k : 0])) != NULL && at + 32 < TL_ATTRS_TEXT;)
+    const tl_value *x = n->value[k];
+    for (const tl_node *v; (v = tl_view_at(t, x)) != NULL && at + 32 < TL_ATTRS_TEXT;
+         x = v->value[0])
         at += (size_t)snprintf(buf + at, TL_ATTRS_TEXT - at, "+%.30s", v->op->name);
     return buf;
 }
 
 /* Whether x and y, which show one leaf or derived value, show it through the same views. */
-static bool same_view(const tl_tape *t, tl_tensor x, tl_tensor y)
+static bool same_view(const tl_tape *t, const tl_value *x, const tl_value *y)
 {
     for (;;) {
         const tl_node *a = tl_view_at(t, x), *b = tl_view_at(t, y);
@@ -33,16 +34,16 @@ static bool same_view(const tl_tape *t, tl_tensor x, tl_tensor y)
             return a == b;
         if (a->op != b->op || !tl_attrs_agree(a->op, a->attrs, b->attrs, 0, NULL))
             return false;
-        x = a->in[0];
-        y = b->in[0];
+        x = a->value[0];
+        y = b->value[0];
     }
 }
 
 /* A number for an accumulator and the views through which x shows its leaf. */
-static uint64_t number_of(const tl_tape *t, int leaf, int acc, tl_tensor x)
+static uint64_t number_of(const tl_tape *t, int leaf, int acc, const tl_value *x)
 {
     uint64_t h = tl_mix(tl_mix(1, (uint64_t)leaf), (uint64_t)acc);
-    for (const tl_node *v; (v = tl_view_at(t, x)) != NULL; x = v->in[0])
+    for (const tl_node *v; (v = tl_view_at(t, x)) != NULL; x = v->value[0])
         h = tl_mix_attrs(tl_mix(h, (uintptr_t)v->op), v->op, v->attrs);
     return h | 1;
 }
@@ -61,13 +62,13 @@ static tl_fold *fold_of(tl_tape *t, tl_key_map *folds, int leaf, const tl_node *
     tl_accumulator *acc = &g->acc[i];
     if (acc->folds != NULL && acc->folds->meets) /* all uses are one fold */
         return acc->folds;
-    if (acc->folds != NULL && same_view(t, acc->folds->x, n->in[k]))
+    if (acc->folds != NULL && same_view(t, acc->folds->x, n->value[k]))
         return acc->folds;
-    const uint64_t number = number_of(t, leaf, i, n->in[k]);
+    const uint64_t number = number_of(t, leaf, i, n->value[k]);
     const uint64_t *found = tl_key_map_find(folds, number);
     tl_fold *met = found == NULL ? NULL : (tl_fold *)(uintptr_t)*found;
     for (tl_fold *f = met; f != NULL; f = f->met)
-        if (f->leaf == leaf && f->acc == i && same_view(t, f->x, n->in[k]))
+        if (f->leaf == leaf && f->acc == i && same_view(t, f->x, n->value[k]))
             return f;
     tl_fold *f = tl_tape_room(t, 1, sizeof *f);
     if (f == NULL || !tl_key_map_put(folds, number, (uintptr_t)f)) {
@@ -75,7 +76,7 @@ static tl_fold *fold_of(tl_tape *t, tl_key_map *folds, int leaf, const tl_node *
         return NULL;
     }
     *f = (tl_fold){
-        .leaf = leaf, .acc = i, .x = n->in[k], .size = -1, .next = acc->folds, .met = met};
+        .leaf = leaf, .acc = i, .x = n->value[k], .size = -1, .next = acc->folds, .met = met};
     return acc->folds = f;
 }
 
@@ -89,12 +90,12 @@ typedef struct {
 
 static tl_status find_place(const tl_tape *t, const tl_fold *f, place *p, tl_err *err)
 {
-    const tl_array *a = &tl_peek(t, f->x)->a;
+    const tl_array *a = &f->x->a;
     const int64_t size = (int64_t)tl_dtype_size(a->dtype);
     *p = (place){.a = a};
-    tl_tensor x = f->x;
-    for (const tl_node *v; (v = tl_view_at(t, x)) != NULL; x = v->in[0])
-        TL_TRY(tl_view_offset(v, &tl_peek(t, v->in[0])->a, &p->first, err));
+    const tl_value *x = f->x;
+    for (const tl_node *v; (v = tl_view_at(t, x)) != NULL; x = v->value[0])
+        TL_TRY(tl_view_offset(v, &v->value[0]->a, &p->first, err));
     p->low = p->first;
     p->high = p->first + size;
     for (int i = 0; i < a->ndim; i++)
@@ -120,7 +121,7 @@ static tl_status find_meeting(tl_tape *t, tl_accumulator *acc)
     place *p = tl_tape_room(t, all, sizeof *p);
     TL_TRY(tl_error_status(t));
     for (const tl_fold *f = acc->folds; f != NULL; f = f->next)
-        if (tl_array_count(&tl_peek(t, f->x)->a) > 0)
+        if (tl_array_count(&f->x->a) > 0)
             TL_TRY(find_place(t, f, &p[n++], &t->head.err));
     qsort(p, n, sizeof *p, by_low);
     for (size_t i = 0; i < n && !acc->folds->meets; i++)
@@ -141,40 +142,21 @@ static tl_fold *joined(tl_tape *t, tl_fold *f)
     return last->meets ? last : f;
 }
 
-/* Gives each use the fold of its view. */
-static tl_status deal(tl_walk *w, tl_key_map *folds)
-{
-    tl_tape *t = w->t;
-    for (uint32_t i = 0; i < w->n; i++) {
-        const tl_node *n = &t->node[w->order[i]];
-        for (int k = 0; k < n->n_in; k++) {
-            tl_edge *e = &w->edge[i][k];
-            if (e->leaf > 0)
-                e->fold = fold_of(t, folds, e->leaf - 1, n, k);
-            TL_TRY(tl_error_status(t));
-        }
-    }
-    return TL_OK;
-}
-
 tl_status tl_fold_deal(tl_walk *w)
 {
     tl_tape *t = w->t;
     tl_key_map folds = {0};
-    const tl_status s = deal(w, &folds);
+    bool room = true;
+    for (tl_edge *e = w->uses.first; e != NULL && room; e = e->next)
+        room = (e->fold = fold_of(t, &folds, e->leaf, &t->node[e->node], e->input)) != NULL;
     tl_key_map_free(&folds);
-    TL_TRY(s);
     /* Only now is it known which views meet. */
-    for (uint32_t i = 0; i < w->n; i++)
-        for (int k = 0; k < t->node[w->order[i]].n_in; k++) {
-            tl_edge *e = &w->edge[i][k];
-            if (e->leaf > 0) {
-                if ((e->fold = joined(t, e->fold)) == NULL)
-                    return tl_error_status(t);
-                e->use = e->fold->n++;
-            }
-        }
-    return TL_OK;
+    for (tl_edge *e = w->uses.first; e != NULL && room; e = e->next) {
+        room = (e->fold = joined(t, e->fold)) != NULL;
+        if (room)
+            e->use = e->fold->n++;
+    }
+    return tl_error_status(t);
 }
 
 /* ---- what a use saves ---- */
@@ -288,7 +270,7 @@ tl_status tl_use_of(tl_walk *w, const tl_node *n, int k, const tl_tensor *dy, tl
     u->saved = tl_tape_room(t, (size_t)u->n_saved, sizeof *u->saved);
     TL_TRY(tl_error_status(t));
     for (int j = 0; j < n->n_in; j++) /* by an observer */
-        if (!tl_is_none(n->in[j]) && tl_peek(t, n->in[j]) == NULL)
+        if (!tl_is_none(n->in[j]) && tl_input(n, j) == NULL)
             return tl_tape_fail(w->at, TL_ESTALE,
                                 "tl_backward: input %d of %s was removed from the model meanwhile",
                                 j, n->op->name);
@@ -296,25 +278,25 @@ tl_status tl_use_of(tl_walk *w, const tl_node *n, int k, const tl_tensor *dy, tl
         tl_saved *s = &u->saved[j];
         const int out = j - n->n_in, grad = out - n->n_out;
         if (!u->by_op)
-            *s = (tl_saved){.x = dx, .read = true};
+            *s = (tl_saved){.x = tl_peek(t, dx), .read = true};
         else if (out < 0)
-            *s = (tl_saved){.x = n->in[j], .read = j < 32 && reads & TL_BIT(j)};
+            *s = (tl_saved){.x = n->value[j], .read = j < 32 && reads & TL_BIT(j)};
         else if (grad < 0)
-            *s = (tl_saved){.x = tl_node_out(t, n, out), .read = n->op->saves_out & TL_BIT(out)};
+            *s = (tl_saved){.x = n->made[out], .read = n->op->saves_out & TL_BIT(out)};
         else
-            *s = (tl_saved){.x = dy == NULL ? TL_NONE : dy[grad], .read = true};
-        if (tl_is_none(s->x))
+            *s = (tl_saved){.x = dy == NULL ? NULL : tl_peek(t, dy[grad]), .read = true};
+        s->like = s->x;
+        if (s->x == NULL)
             continue;
-        s->like = tl_peek(t, s->x);
         /* A cotangent has the samples of its output. So has dx, in the shape of the output, unless
          * that has none because it only repeats the leaf. */
-        const tl_value *y = tl_values_at(&t->values, n->out + (uint32_t)(grad > 0 ? grad : 0));
+        const tl_value *y = n->made[grad > 0 ? grad : 0];
         const bool as_y = u->by_op ? grad >= 0
                                    : y->batch != TL_FREE && tl_array_same_shape(&y->a, &s->like->a);
         s->axis = as_y ? y->batch : s->like->batch;
         u->samples = as_y ? y->samples : s->like->samples; /* an output's are set last */
     }
-    split_samples(n, tl_peek(t, n->in[k]), u);
+    split_samples(n, n->value[k], u);
     return TL_OK;
 }
 
@@ -334,7 +316,7 @@ bool tl_uses_alike(const tl_tape *t, const tl_use *u, const tl_use *v)
 {
     const tl_node *a = &t->node[u->node], *b = &t->node[v->node];
     if (u->by_op != v->by_op || u->n_saved != v->n_saved || u->each != v->each || u->one_by_one ||
-        v->one_by_one || !same_view(t, a->in[u->input], b->in[v->input]))
+        v->one_by_one || !same_view(t, a->value[u->input], b->value[v->input]))
         return false;
     if (u->by_op && (a->op != b->op || u->input != v->input || (a->mode ^ b->mode) & TL_FAST ||
                      a->choice != b->choice || !tl_attrs_agree(a->op, a->attrs, b->attrs, 0, NULL)))

@@ -68,16 +68,16 @@ static bool try_samples(const tl_call *c, int k, int axis, int i, int its, tl_sa
     return true;
 }
 
-static bool cut_by_rule(const tl_tape *t, const tl_node *n, int k, int axis, tl_saved *saved)
+static bool cut_by_rule(const tl_node *n, int k, int axis, tl_saved *saved)
 {
     const tl_array *in[MOST];
     tl_array out[MOST];
     if (n->op->batch == NULL || n->n_in > MOST || n->n_out > MOST)
         return false;
     for (int i = 0; i < n->n_in; i++)
-        in[i] = tl_is_none(n->in[i]) ? NULL : &tl_peek(t, n->in[i])->a;
+        in[i] = n->value[i] == NULL ? NULL : &n->value[i]->a;
     for (int i = 0; i < n->n_out; i++)
-        out[i] = tl_peek(t, tl_node_out(t, n, i))->a;
+        out[i] = n->made[i]->a;
     const int64_t size = in[k]->dim[axis];
     const tl_call c = {.op = n->op,
                        .attrs = n->attrs,
@@ -99,7 +99,7 @@ static bool cut_by_rule(const tl_tape *t, const tl_node *n, int k, int axis, tl_
 static bool cut_use(const tl_tape *t, const tl_array *leaf, tl_use *u, int axis)
 {
     const tl_node *n = &t->node[u->node];
-    const tl_array *x = &tl_peek(t, n->in[u->input])->a;
+    const tl_array *x = &n->value[u->input]->a;
     /* The record of a leaf may have no memory. */
     const tl_value *base = tl_peek(t, tl_behind(t, n->in[u->input], TL_VIEW, TL_REPEATS));
     u->leaf_axis = base == NULL || !tl_array_same_shape(&base->a, leaf)
@@ -108,7 +108,7 @@ static bool cut_use(const tl_tape *t, const tl_array *leaf, tl_use *u, int axis)
     if (u->leaf_axis < 0)
         return false;
     if (u->by_op)
-        return cut_by_rule(t, n, u->input, u->leaf_axis, u->saved);
+        return cut_by_rule(n, u->input, u->leaf_axis, u->saved);
     const tl_array *dx = &u->saved[0].like->a;
     const int j = u->leaf_axis + dx->ndim - x->ndim;
     u->saved[0].cut = j >= 0 && dx->dim[j] == x->dim[u->leaf_axis] ? j : -1;

@@ -56,7 +56,7 @@ static void rebuild_node(copier *c, const tl_node *n)
         tl_apply(at, n->op, n->attrs, in, n->n_in, out);
     tl_scope_end(dst, outer);
     if (!tl_failed(dst))
-        tl_again_fixed(dst, in, out, src, n);
+        tl_again_fixed(dst, in, out, n);
     for (int j = 0; j < n->n_out; j++) {
         const tl_tensor x = tl_node_out(src, n, j);
         c->to.map[x.index] = out[j];

@@ -103,7 +103,7 @@ static tl_tensor copied(tl_graph *g, const tl_array *a)
 {
     tl_array copy;
     tl_storage *st = tl_graph_copy(g, a, &copy);
-    tl_tensor x = st == NULL ? TL_NONE : tl_tape_value(g->user, &copy, st);
+    tl_tensor x = tl_handle(st == NULL ? NULL : tl_tape_value(g->user, &copy, st));
     if (st == NULL)
         tl_fail(&g->user->head.err, TL_ENOMEM, "no memory for a copy of a graph's output");
     tl_storage_release(st);
@@ -117,7 +117,7 @@ static void give_outputs(tl_graph *g, const tl_tensor *in, tl_tensor *out, int n
         if (r->kind == TL_ROOT_CONSTANT || r->kind == TL_ROOT_BOUND)
             out[i] = copied(g, &g->result_array[i]);
         else
-            out[i] = tl_tape_value(g->user, &g->result_array[i], storage_of(g, r, in));
+            out[i] = tl_handle(tl_tape_value(g->user, &g->result_array[i], storage_of(g, r, in)));
         if (!tl_is_none(out[i]))
             tl_batch_like(tl_peek(g->user, out[i]), tl_peek(g->t, g->out[i]));
     }

@@ -140,7 +140,7 @@ tl_tensor tl_trace_leaf(tl_tape *t, const tl_array *a, tl_leaf leaf)
     tl_traced_tape *k = tl_traced_of(t);
     tl_array shaped = *a;
     shaped.data = NULL;
-    tl_tensor x = tl_tape_value(t, &shaped, NULL);
+    tl_tensor x = tl_handle(tl_tape_value(t, &shaped, NULL));
     tl_leaf *e = tl_is_none(x) ? NULL : entry(t, &k->leaf, &k->cap_leaves, x.index, sizeof *e);
     if (e == NULL)
         return TL_NONE;

@@ -22,10 +22,13 @@ tl_kernel_entry *tl_kernel_entry_at(int i);
 /* Whether the kernel has that name, can do that op (NULL: any) on that dtype, and its vector level
  * runs now. "fast" names every shipped kernel with bits of its own. */
 bool tl_kernel_matches(const tl_kernel *k, const char *op, tl_dtype dtype, const char *name);
-/* The best kernel of the table, probed or not; NULL if there is none. */
-const tl_kernel *tl_kernel_find(const char *op, tl_dtype dtype, const char *name);
+/* The kernel that is probed, else that of the highest level; with `all` whatever a probe says.
+ * NULL: there is none. */
+const tl_kernel *tl_kernel_find(const char *op, tl_dtype dtype, const char *name, bool all);
 /* The kernel's own probe, or the library's for its op; NULL: there is neither. */
 tl_probe *tl_kernel_probe_of(const tl_kernel *k);
+/* The dtype by which a node's kernel was selected (kernel.h). */
+tl_dtype tl_node_dtype(const tl_node *n);
 /* Whether there are calls to compare the kernel on: from its own probe, from the library's for its
  * op, or because the op is pointwise and has no attributes. */
 bool tl_kernel_has_probe(const tl_kernel *k);

@@ -90,22 +90,22 @@ static tl_tensor call(tl_tape *t, const tl_kernel *k, const char *name, tl_dtype
 }
 
 /* Writes the line that says where the two calls differ. */
-static void describe(const tl_tape *t, const tl_node *n, int out, const tl_array *a,
-                     const tl_array *b, int64_t at, char *buf, size_t cap)
+static void describe(const tl_node *n, int out, const tl_array *a, const tl_array *b, int64_t at,
+                     char *buf, size_t cap)
 {
     char shapes[400] = "", what[120];
     tl_textenv saved = tl_textenv_enter();
     for (int k = 0; k < n->n_in; k++)
-        if (!tl_is_none(n->in[k]))
+        if (n->value[k] != NULL)
             snprintf(shapes + strlen(shapes), sizeof shapes - strlen(shapes), "%s%.60s",
-                     k ? ", " : "", TL_TEXT(&tl_peek(t, n->in[k])->a));
+                     k ? ", " : "", TL_TEXT(&n->value[k]->a));
     if (a->dtype != b->dtype || !tl_array_same_shape(a, b))
         snprintf(what, sizeof what, "output %d has another shape or dtype", out);
     else
         snprintf(what, sizeof what, "element %lld is %a, the contract's %a", (long long)at,
                  tl_dtype_is_float(a->dtype) ? tl_array_get(b, at) : 0.0,
                  tl_dtype_is_float(a->dtype) ? tl_array_get(a, at) : 0.0);
-    snprintf(buf, cap, "%s %s on %s: %s", n->op->name, tl_dtype_name(tl_node_dtype(t, n)), shapes,
+    snprintf(buf, cap, "%s %s on %s: %s", n->op->name, tl_dtype_name(tl_node_dtype(n)), shapes,
              what);
     tl_textenv_leave(saved);
 }
@@ -115,13 +115,12 @@ static bool differ(tl_tape *t, tl_tensor x, tl_tensor y, bool known, char *buf, 
 {
     const tl_node *a = &t->node[tl_peek(t, x)->node], *b = &t->node[tl_peek(t, y)->node];
     for (int j = 0; j < a->n_out; j++) {
-        const tl_array *u = &tl_values_at(&t->values, a->out + (uint32_t)j)->a,
-                       *v = &tl_values_at(&t->values, b->out + (uint32_t)j)->a;
+        const tl_array *u = &a->made[j]->a, *v = &b->made[j]->a;
         int64_t at = tl_arrays_differ(u, v);
         if (at < 0)
             continue;
         if (!known)
-            describe(t, a, j, u, v, at, buf, cap);
+            describe(a, j, u, v, at, buf, cap);
         return true;
     }
     return false;
@@ -182,7 +181,7 @@ int tl_kernel_probe(const tl_kernel *k, tl_dtype dtype, char *buf, size_t cap)
 
 int tl_kernel_check(const char *op, tl_dtype dtype, const char *name, char *buf, size_t cap)
 {
-    const tl_kernel *k = op == NULL || name == NULL ? NULL : tl_kernel_find(op, dtype, name);
+    const tl_kernel *k = op == NULL || name == NULL ? NULL : tl_kernel_find(op, dtype, name, true);
     cap = buf == NULL ? 0 : cap;
     if (cap > 0)
         buf[0] = '\0';

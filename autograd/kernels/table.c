@@ -67,8 +67,7 @@ static bool admitted(const tl_kernel_entry *e)
     return e->k->mode & TL_FAST || e->k == tl_kernel_probed || atomic_load(&e->verdict) == TL_OBEYS;
 }
 
-/* The kernel that is probed, else that of the highest level; with `all` whatever a probe says. */
-static const tl_kernel *find(const char *op, tl_dtype dtype, const char *name, bool all)
+const tl_kernel *tl_kernel_find(const char *op, tl_dtype dtype, const char *name, bool all)
 {
     const tl_kernel *best = NULL;
     for (int i = 0; tl_kernel_entry_at(i) != NULL; i++) {
@@ -81,11 +80,6 @@ static const tl_kernel *find(const char *op, tl_dtype dtype, const char *name, b
             best = e->k;
     }
     return best;
-}
-
-const tl_kernel *tl_kernel_find(const char *op, tl_dtype dtype, const char *name)
-{
-    return find(op, dtype, name, true);
 }
 
 bool tl_choice_is_own(const tl_choice *c)
@@ -276,15 +270,13 @@ static tl_dtype call_dtype(const tl_call *c)
     return first < 0 ? c->out[0].dtype : c->in[first]->dtype;
 }
 
-tl_dtype tl_node_dtype(const tl_tape *t, const tl_node *n)
+tl_dtype tl_node_dtype(const tl_node *n)
 {
-    const tl_array *in[TL_TILE_MAX_IN], *out = &tl_values_at(&t->values, n->out)->a;
+    const tl_array *in[TL_TILE_MAX_IN];
     int n_in = n->n_in < TL_TILE_MAX_IN ? n->n_in : TL_TILE_MAX_IN;
-    for (int k = 0; k < n_in; k++) {
-        const tl_value *v = tl_peek(t, n->in[k]); /* NULL, too, once removed from the model */
-        in[k] = v == NULL ? NULL : &v->a;
-    }
-    tl_array first = *out;
+    for (int k = 0; k < n_in; k++)
+        in[k] = tl_input(n, k) == NULL ? NULL : &n->value[k]->a;
+    tl_array first = n->made[0]->a;
     return call_dtype(&(tl_call){.n_in = n_in, .in = in, .out = &first});
 }
 
@@ -299,7 +291,7 @@ const tl_kernel *tl_kernel_for(const tl_choice *c, const tl_call *call)
             continue;
         if (strcmp(c->name, "invariant") == 0)
             return NULL;
-        const tl_kernel *k = find(call->op->name, dtype, c->name, false);
+        const tl_kernel *k = tl_kernel_find(call->op->name, dtype, c->name, false);
         if (k != NULL)
             return k->fits == NULL || k->fits(call) ? k : NULL;
     }
@@ -323,11 +315,11 @@ const char *tl_kernel_of_at(tl_at at, tl_tensor x)
     if (text == NULL)
         tl_tape_fail(at, TL_ENOMEM, "tl_kernel_of: no memory");
     else if (n->op->traits & TL_VIEW || n->mode & TL_TRACE)
-        snprintf(text, KERNEL_TEXT, "%.60s %s %s", n->op->name, tl_dtype_name(tl_node_dtype(t, n)),
+        snprintf(text, KERNEL_TEXT, "%.60s %s %s", n->op->name, tl_dtype_name(tl_node_dtype(n)),
                  n->op->traits & TL_VIEW ? "view" : "traced");
     else
         snprintf(text, KERNEL_TEXT, "%.60s %s %.60s%s%.60s", n->op->name,
-                 tl_dtype_name(tl_node_dtype(t, n)),
-                 n->kernel == NULL ? "invariant" : n->kernel->name, level[0] ? " " : "", level);
+                 tl_dtype_name(tl_node_dtype(n)), n->kernel == NULL ? "invariant" : n->kernel->name,
+                 level[0] ? " " : "", level);
     return text;
 }

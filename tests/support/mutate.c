@@ -28,7 +28,7 @@ static tl_tensor first_only(tl_tape *t, tl_tensor dx, const tl_array *x)
         a.stride[i] = a.stride[i + lead];
     }
     a.ndim = x->ndim;
-    return tl_tape_value(t, &a, tl_peek(t, dx)->st);
+    return tl_handle(tl_tape_value(t, &a, tl_peek(t, dx)->st));
 }
 
 static bool same_bits(tl_tape *t, tl_tensor x, tl_tensor y)

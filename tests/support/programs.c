@@ -64,7 +64,7 @@ static void cut(machine *m, tl_tensor also)
     uint32_t end = atomic_load(&t->values.count);
     for (uint32_t v = t->node[m->begin].out; v < end && n < 512; v++)
         if (below(&m->cuts, 4) < chance && !tl_values_at(&t->values, v)->let_go)
-            keep[n++] = (tl_tensor){t->values.owner, v, tl_values_at(&t->values, v)->generation};
+            keep[n++] = tl_values_at(&t->values, v)->self;
     if (m->w->cut != NULL)
         ++*m->w->cut;
     tl_segment_end(t, m->begin, keep, n, m->w->verify);
