@@ -221,8 +221,10 @@ static tl_status allocate(making *k, tl_tensor *out)
     if (operand != NULL && operand->st != NULL && !c->begins)
         tl_storage_settle(operand->st);
     const int shows = op->traits & TL_VIEW ? 0 : k->operand ? op->mutates : -1;
-    if (shows >= 0) /* as tl_below says */
-        k->made[0]->bottom = tl_bottom(t, k->in[shows]);
+    if (shows >= 0) { /* as tl_below says */
+        const tl_tensor below = k->in[shows], bottom = k->value[shows]->bottom;
+        k->made[0]->bottom = below.owner != t->values.owner || tl_is_none(bottom) ? below : bottom;
+    }
     for (int i = 0; i < c->n_out; i++) {
         tl_value *v = k->made[i];
         out[i] = v->self;
@@ -321,8 +323,7 @@ static tl_status run(making *k)
     if (k->operand && !(c->mode & TL_APART) && k->in[op->mutates].owner == t->values.owner)
         k->value[op->mutates]->consumed = true;
     t->n_nodes++;
-    TL_TELL(t, recorded, t, t->n_nodes - 1);
-    s = t->n_watchers > 0 ? tl_error_status(t) : TL_OK;
+    s = tl_tell_recorded(t);
     t->n_nodes -= s != TL_OK;
     return s;
 }

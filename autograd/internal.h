@@ -217,6 +217,8 @@ tl_status tl_observe_like(tl_tape *dst, const tl_tape *src);
 tl_status tl_tell(tl_tape *t, const tl_seen *s, bool ran);
 /* Tells them that it is about to run. */
 void tl_tell_runs(tl_tape *t, const tl_seen *s);
+/* Tells them that the last node has been recorded; the status of the tape then. */
+tl_status tl_tell_recorded(tl_tape *t);
 /* Runs the kernel of a call whose arrays are ready, in the right floating-point environment. The
  * operand of an op that changes one is output 0, or is copied there first. */
 tl_status tl_op_run(tl_call *c);

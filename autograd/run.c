@@ -56,6 +56,17 @@ void tl_tell_runs(tl_tape *t, const tl_seen *s)
     t->telling--;
 }
 
+tl_status tl_tell_recorded(tl_tape *t)
+{
+    const int n = t->n_watchers;
+    t->telling++;
+    for (int i = 0; i < n; i++)
+        if (t->watcher[i].o->recorded != NULL)
+            t->watcher[i].o->recorded(t->watcher[i].ctx, t, t->n_nodes - 1);
+    t->telling--;
+    return n > 0 ? tl_error_status(t) : TL_OK;
+}
+
 /* ---- what computes a call ---- */
 
 static tl_status no_tiles(tl_call *c)
