@@ -237,11 +237,47 @@ static void curve_of(tl_tape *t, const tl_tensor *in, int n_in, tl_tensor *out, 
     out[0] = curved(t, in, n_in, ctx);
 }
 
+static tl_status as_input(tl_call *c)
+{
+    c->out[0] = *c->in[0];
+    return TL_OK;
+}
+
+/* 3*x in f32, 2*x in f64. */
+static tl_status three_or_two(tl_call *c)
+{
+    for (int64_t i = 0; i < tl_array_count(&c->out[0]); i++)
+        if (c->in[0]->dtype == TL_F64)
+            ((double *)c->out[0].data)[i] = 2 * ((const double *)c->in[0]->data)[i];
+        else
+            ((float *)c->out[0].data)[i] = 3 * ((const float *)c->in[0]->data)[i];
+    return TL_OK;
+}
+
+static void three_vjp(tl_vjp *g) { g->dx[0] = tl_scale(g->t, g->dy[0], 3); }
+
+static tl_tensor of_two_minds(tl_tape *t, const tl_tensor *in, int n, void *ctx)
+{
+    static const tl_op op = {.name = "user_three_or_two",
+                             .n_in = 1,
+                             .n_out = 1,
+                             .shape = as_input,
+                             .forward = three_or_two,
+                             .vjp = three_vjp};
+    (void)ctx;
+    return tl_apply1(TL_AT(t), &op, NULL, in, n);
+}
+
 static void checks(tl_tape *t, tl_model *m)
 {
     tl_tensor x = tl_data(t, ((float[]){0.3f, -1.2f, 0.8f}), TL_F32, TL_DIMS(3));
+    tl_tensor one = tl_data(t, ((float[]){1.5f}), TL_F32, TL_DIMS(1));
     tl_gradcheck_report r;
     (void)m;
+    tl_gradcheck_with(t, of_two_minds, &one, 1, NULL, &r, .seed = 3, .all = true);
+    assert_non_null(strstr(r.text, "in f64 the value is"));
+    say(r.text);
+    tl_error_clear(t);
     tl_gradcheck_with(t, curved, &x, 1, NULL, &r, .seed = 3);
     say(r.text);
     for (int format = TL_CURVE_TEXT; format <= TL_CURVE_SVG; format++) {
