@@ -124,6 +124,8 @@ int64_t tl_columns_positions(tl_tape *t, const tl_columns *c, int64_t b, int64_t
     *ids = TL_NONE;
     if (c->cache == NULL && !tl_is_none(c->at))
         tl_tape_fail(TL_AT(t), TL_EUSAGE, "`at` names columns of a cache; there is none");
+    if (!tl_is_none(c->at) && !tl_is_none(c->end))
+        tl_tape_fail(TL_AT(t), TL_EUSAGE, "`at` says where a sample ends; `end` does, too");
     if (check_cache(t, c, s) != TL_OK)
         return 0;
     const bool beyond = tl_is_none(c->at) && !tl_is_none(c->end) && most > 0 && s > most - first;

@@ -61,9 +61,9 @@ typedef struct {
 } tl_map;
 
 /* The checks that every public function on such files makes first. The error is m's; `who` is the
- * name of the function. */
+ * name of the function, which may write several files (shards) or not. */
 tl_status tl_map_begin(tl_model *m, const char *path, const tl_decoder_config *c, tl_model_files o,
-                       const char *who);
+                       const char *who, bool shards);
 /* TL_EDOMAIN: the numbers of a scaling, or of a config, do not fit one another. */
 tl_status tl_map_check_scaling(const tl_rotary_scaling *s, const tl_source *file);
 tl_status tl_map_check(const tl_decoder_config *c, const tl_source *file);

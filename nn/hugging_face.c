@@ -247,7 +247,7 @@ static tl_status load(tl_model *m, shards *s, tl_decoder_config *c, tl_model_fil
 
 tl_status tl_hf_load_with(tl_model *m, const char *folder, tl_decoder_config *c, tl_model_files o)
 {
-    TL_TRY(tl_map_begin(m, folder, c, o, "tl_hf_load"));
+    TL_TRY(tl_map_begin(m, folder, c, o, "tl_hf_load", false));
     tl_decoder_config read;
     shards s = {.folder = {folder, tl_error_record(m)}};
     tl_status st = load(m, &s, &read, o);
@@ -480,12 +480,9 @@ static tl_status save(tl_model *m, const tl_source *folder, const tl_decoder_con
 tl_status tl_hf_save_with(tl_model *m, const char *folder, const tl_decoder_config *c,
                           tl_model_files o)
 {
-    TL_TRY(tl_map_begin(m, folder, c, o, "tl_hf_save"));
+    TL_TRY(tl_map_begin(m, folder, c, o, "tl_hf_save", true));
     const tl_source to = {folder, tl_error_record(m)};
     tl_map map;
-    if (o.shard_bytes < 0)
-        return tl_file_fail(&to, TL_EDOMAIN, "shards of %lld bytes; 0 is one file",
-                            (long long)o.shard_bytes);
     TL_TRY(tl_map_new(&map, c, INT64_MAX, &to));
     tl_status s = save(m, &to, c, &map, o);
     tl_free_raw(map.e);

@@ -105,7 +105,7 @@ static tl_status parse(tl_reader *r, const int32_t h[HEADER], tl_decoder_config 
 
 tl_status tl_llmc_load_with(tl_model *m, const char *path, tl_decoder_config *c, tl_model_files o)
 {
-    TL_TRY(tl_map_begin(m, path, c, o, "tl_llmc_load"));
+    TL_TRY(tl_map_begin(m, path, c, o, "tl_llmc_load", false));
     const tl_source file = {path, tl_error_record(m)};
     tl_decoder_config read;
     tl_map map = {.e = NULL};
@@ -176,7 +176,7 @@ static tl_status save(tl_model *m, const tl_source *file, const tl_decoder_confi
 tl_status tl_llmc_save_with(tl_model *m, const char *path, const tl_decoder_config *c,
                             tl_model_files o)
 {
-    TL_TRY(tl_map_begin(m, path, c, o, "tl_llmc_save"));
+    TL_TRY(tl_map_begin(m, path, c, o, "tl_llmc_save", false));
     const tl_source file = {path, tl_error_record(m)};
     tl_map map;
     if (c->family != TL_FAMILY_GPT2)

@@ -168,7 +168,7 @@ static tl_shape shape_of(const char *dims, const tl_decoder_numbers *n)
 }
 
 tl_status tl_map_begin(tl_model *m, const char *path, const tl_decoder_config *c, tl_model_files o,
-                       const char *who)
+                       const char *who, bool shards)
 {
     TL_TRY(tl_error_begin(m));
     tl_err *err = tl_error_record(m);
@@ -176,6 +176,10 @@ tl_status tl_map_begin(tl_model *m, const char *path, const tl_decoder_config *c
         return tl_need(err, who, path == NULL ? "path" : "c", false, 1);
     if (o.dtype != TL_DTYPE_DEFAULT && !tl_dtype_is_float(o.dtype))
         return tl_fail(err, TL_EDTYPE, "%s: as %s? A float is needed", who, tl_dtype_name(o.dtype));
+    if (o.shard_bytes < 0 || (o.shard_bytes > 0 && !shards))
+        return tl_fail(err, TL_EDOMAIN, "%s: .shard_bytes is %lld; %s", who,
+                       (long long)o.shard_bytes,
+                       shards ? "0 is one file" : "only tl_hf_save writes shards");
     return TL_OK;
 }
 

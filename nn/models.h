@@ -36,7 +36,7 @@ typedef struct {
     /* Of the parameters or, when saving, of the file; each number is rounded once. Default:
      * loading, the file's, or one that holds all of several; saving, each parameter's own. */
     tl_dtype dtype;
-    int64_t shard_bytes; /* of tl_hf_save: most bytes of a file that has several tensors; 0: any */
+    int64_t shard_bytes; /* tl_hf_save alone: most bytes of a file of several tensors; 0: any */
 } tl_model_files;
 /* Loads a folder of config.json and model.safetensors, or the shards that
  * model.safetensors.index.json names. Llama: rope_scaling of the kinds llama3 and linear, tied or

@@ -173,7 +173,7 @@ typedef struct {
     tl_tensor start, end;
     /* Without `at`, x goes behind its n columns, and models then move n on. Needs TL_NO_GRAD. */
     tl_kv_cache *cache;
-    /* With a cache, i64 (b): x is one column, written to at[i] of sample i, its last (no `end`). */
+    /* With a cache, i64 (b): x is one column, written to at[i] of sample i, its last; no `end`. */
     tl_tensor at;
 } tl_columns;
 

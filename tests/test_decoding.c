@@ -256,6 +256,8 @@ static void test_refusals(void **unused)
             assert_int_equal(((unsigned char *)k.data)[i], 0x55);
         refuses(&d, TL_EUSAGE, "there is none", one,
                 (tl_decoder_options){.columns = {.at = zeros}});
+        refuses(&d, TL_EUSAGE, "`at` says where a sample ends; `end` does, too", one,
+                (tl_decoder_options){.columns = {.cache = &cache, .at = zeros, .end = zeros}});
         refuses(&d, TL_EINDEX, "up to 4, of 2", two,
                 (tl_decoder_options){.columns = {.end = four}});
         refuses(&d, TL_ESHAPE, "was not made for this model", one,

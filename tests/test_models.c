@@ -749,6 +749,14 @@ static void a_config_of_another_model_is_not_saved(void **unused)
     }
     assert_int_equal(tl_hf_save(m, path, &c, .shard_bytes = -1), TL_EDOMAIN);
     tl_error_clear(m);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(i == 0   ? tl_llmc_save(m, path, &c, .shard_bytes = 5000)
+                         : i == 1 ? tl_llmc_load(m, path, &c, .shard_bytes = 5000)
+                                  : tl_hf_load(m, path, &c, .shard_bytes = 5000),
+                         TL_EDOMAIN);
+        assert_non_null(strstr(tl_error(m), ".shard_bytes is 5000; only tl_hf_save writes shards"));
+        tl_error_clear(m);
+    }
     FINE(m, tl_hf_save(m, path, &c));
     tl_free(m);
 }
