@@ -45,7 +45,7 @@ typedef struct {
     uint64_t (*constant)(void *ctx, tl_tape *t, tl_tensor x);
 } tl_recorder;
 
-/* The fresh tape t records for r from now on; r must outlive it. TL_EUSAGE: r lacks a callback. */
+/* The fresh tape t records for r, which must outlive it. TL_EUSAGE: r or a callback is NULL. */
 void tl_record_with(tl_tape *t, const tl_recorder *r, void *ctx);
 TL_END
 #endif

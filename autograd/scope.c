@@ -68,8 +68,12 @@ bool tl_traced(const tl_tape *t) { return tl_lives(t) && t->recorder != NULL; }
 void tl_record_with(tl_tape *t, const tl_recorder *r, void *ctx)
 {
     void (*callback)(void);
-    if (!tl_lives(t) || r == NULL)
+    if (!tl_lives(t))
         return;
+    if (r == NULL) {
+        tl_tape_fail(tl_nowhere(t), TL_EUSAGE, "tl_record_with: r is NULL");
+        return;
+    }
     for (size_t i = 0; i < sizeof *r; i += sizeof callback) { /* a recorder is callbacks alone */
         memcpy(&callback, (const char *)r + i, sizeof callback);
         if (callback == NULL) {

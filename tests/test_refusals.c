@@ -519,7 +519,11 @@ static void a_recorder_has_every_callback(void **unused)
     void (*callback[CALLBACKS + 1])(void) = {NULL};
     tl_recorder r;
     char says[64];
+    tl_tape *bare = tl_tape_new(NULL);
     (void)unused;
+    tl_record_with(bare, NULL, NULL);
+    expect_failure(bare, TL_EUSAGE, "tl_record_with: r is NULL");
+    tl_free(bare);
     for (int i = 0; i <= CALLBACKS; callback[i++] = never) {
         tl_tape *t = tl_tape_new(NULL);
         memcpy(&r, callback, sizeof r);
