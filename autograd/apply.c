@@ -31,8 +31,8 @@ typedef struct {
 
 /* ---- inputs ---- */
 
-/* Copies the attributes and the handles into memory that the node will keep, where the inputs'
- * records go, too, and sets the fields of k that follow from these. */
+/* Looks the inputs up, and refuses those that cannot be read. Attributes, handles and records go
+ * into memory that the node will keep, the attributes first: they may need its alignment. */
 static tl_status read_inputs(making *k, const tl_tensor *in, const void *attrs)
 {
     tl_call *c = &k->call;
@@ -41,14 +41,14 @@ static tl_status read_inputs(making *k, const tl_tensor *in, const void *attrs)
                  pad = (op->attr_size + 15) / 16 * 16;
     tl_tape *t = k->at.tape;
     unsigned there = 0, own = 0;
-    k->value = tl_bump_get(&t->bump, (all + n) * sizeof *k->value + pad + n * sizeof *in +
+    c->attrs = tl_bump_get(&t->bump, pad + (all + n) * sizeof *k->value + n * sizeof *in +
                                          all * sizeof *k->versions + n * sizeof *k->batch);
-    if (k->value == NULL)
+    if (c->attrs == NULL)
         return tl_tape_fail(k->at, TL_ENOMEM, "%s: no memory for %d inputs", op->name, c->n_in);
+    k->value = (tl_value **)((char *)c->attrs + pad);
     k->made = k->value + n;
     c->in = k->array = (const tl_array **)(k->value + all);
-    c->attrs = k->array + n;
-    k->in = (tl_tensor *)((char *)c->attrs + pad);
+    k->in = (tl_tensor *)(k->array + n);
     k->versions = (uint32_t *)(k->in + n);
     k->batch = (tl_batch *)(k->versions + all);
     if (op->attr_size > 0)

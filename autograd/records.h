@@ -1,8 +1,9 @@
 /* records.h: the records behind tapes and models: values, nodes, gradients, the tape, the model.
  *
  * Value records live in chunks that never move, so a pointer to one stays valid while more are
- * added and, in a model, while another thread reads. Nodes and gradient records may move when one
- * is added: hold their number, or copy them. */
+ * added and, in a model, while another thread reads. After a removal from the model it may be that
+ * of another tensor: unless the value is the tape's own, ask tl_input. Nodes and gradient records
+ * may move when one is added: hold their number, or copy them. */
 #ifndef TL_AUTOGRAD_RECORDS_H
 #define TL_AUTOGRAD_RECORDS_H
 

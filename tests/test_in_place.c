@@ -748,6 +748,12 @@ static void test_a_view_of_what_was_removed(void **unused)
     expect_failure(t, TL_ESTALE, "removed from the model");
     assert_int_equal(tl_batch_axis(t, v, 0), TL_EUSAGE);
     expect_failure(t, TL_EUSAGE, "tl_batch_axis");
+    b = tl_buffer(t, m, "b", TL_F32, TL_DIMS(1, 2));
+    v = tl_expand(t, b, TL_DIMS(3, 2));
+    tl_model_rollback(m, mark);
+    tl_buffer(t, m, "other", TL_F32, TL_DIMS(1, 2)); /* where b was */
+    assert_int_equal(tl_batch_axis(t, v, 0), TL_EUSAGE);
+    expect_failure(t, TL_EUSAGE, "tl_batch_axis");
     tl_free(t, m);
 }
 

@@ -863,7 +863,91 @@ static void nonsense_is_not_believed(void **unused)
     }
 }
 
+/* ---- attributes that need alignment ---- */
+
+typedef struct {
+    _Alignas(16) double c;
+} aligned_attrs;
+
+static tl_status attrs_are_aligned(tl_call *c)
+{
+    assert_int_equal((uintptr_t)c->attrs % _Alignof(aligned_attrs), 0);
+    c->out[0] = *c->in[0];
+    for (int i = 1; i < c->n_out; i++)
+        c->out[i] = *c->in[0];
+    return TL_OK;
+}
+
+#define ALIGNED(in, out)                                                                  \
+    {                                                                                     \
+        .name = "user_aligned_" #in #out, .n_in = in, .n_out = out, .traits = TL_NONDIFF, \
+        .attr_size = sizeof(aligned_attrs), .shape = attrs_are_aligned, .forward = copies \
+    }
+
+static void attributes_are_aligned(void **unused)
+{
+    static const tl_op op[] = {ALIGNED(1, 1), ALIGNED(1, 2), ALIGNED(2, 1), ALIGNED(2, 2)};
+    static const aligned_attrs a = {1};
+    (void)unused;
+    tl_tape *t = tl_tape_new(NULL);
+    const tl_tensor x = tl_zeros(t, TL_F32, TL_DIMS(3));
+    for (int i = 0; i < 4; i++) {
+        tl_tensor out[2];
+        tl_apply(TL_AT(t), &op[i], &a, (tl_tensor[]){x, x}, op[i].n_in, out);
+        if (tl_failed(t))
+            fail_msg("%s", tl_error(t));
+    }
+    tl_free(t);
+}
+
+/* ---- an input that is removed while a fold waits ---- */
+
+static tl_status as_first(tl_call *c)
+{
+    c->out[0] = *c->in[0];
+    return TL_OK;
+}
+
+/* Asks for the shape of its first input, which it does not read. */
+static void by_shape_vjp(tl_vjp *g)
+{
+    assert_int_equal(tl_shape_of(g->t, g->in[0]).ndim, 2);
+    if (g->wants[1])
+        g->dx[1] = tl_sum_to(g->t, g->dy[0], tl_shape_of(g->t, g->in[1]), g->acc[1]);
+}
+
+static void a_fold_whose_input_was_removed(void **unused)
+{
+    static const tl_op op = {.name = "user_by_shape",
+                             .n_in = 2,
+                             .n_out = 1,
+                             .shape = as_first,
+                             .forward = copies,
+                             .vjp = by_shape_vjp,
+                             .folds = 2,
+                             .folds_f64 = 2};
+    (void)unused;
+    for (int again = 0; again < 2; again++) {
+        tl_model *m = tl_model_new(.seed = 1);
+        tl_tape *t = tl_tape_new(m);
+        const tl_tensor p = tl_param(t, m, "p", TL_F32, TL_DIMS(3), .kind = TL_INIT_ONES);
+        const uint32_t mark = tl_model_mark(m);
+        const tl_tensor in[2] = {tl_buffer(t, m, "b", TL_F32, TL_DIMS(2, 3)), p};
+        const tl_tensor y = tl_apply1(TL_AT(t), &op, NULL, in, 2);
+        assert_int_equal(tl_backward(t, tl_sum(t, y, TL_ALL, false), .put_off = true), TL_OK);
+        tl_model_rollback(m, mark);
+        if (again)
+            tl_buffer(t, m, "other", TL_F32, TL_DIMS(7)); /* where b was */
+        assert_int_equal(tl_accumulate(t, "p"), TL_ESTALE);
+        assert_non_null(strstr(tl_error(t), "input 0 of user_by_shape was removed"));
+        tl_error_clear(t);
+        tl_free(t, m);
+    }
+}
+
 const struct CMUnitTest tl_tests_user_ops[] = {
+    cmocka_unit_test(attributes_are_aligned),
+    cmocka_unit_test(a_fold_whose_input_was_removed),
     cmocka_unit_test(nonsense_is_not_believed),
     cmocka_unit_test(odd_ops_are_refused),
     cmocka_unit_test(shapes_that_cannot_be),

@@ -240,7 +240,8 @@ static void release(tl_fold *f)
 
 /* ---- a fold that waits for tl_accumulate ---- */
 
-/* Fails if a tensor of the model that the vjp of a use will read has changed since it was recorded.
+/* Fails if a tensor of the model that the vjp of a use gets has been removed since it was recorded,
+ * or has changed, if the vjp will read it.
  * (Values of the tape are checked when they are read.) */
 static tl_status check_unchanged(tl_walk *w, const tl_use *u)
 {
@@ -250,7 +251,7 @@ static tl_status check_unchanged(tl_walk *w, const tl_use *u)
     char text[TL_CHANGER_TEXT], name[TL_SHOWN_TEXT];
     for (int j = 0; u->by_op && j < n->n_in; j++) {
         const tl_saved *s = &u->saved[j];
-        if (s->like == NULL || !s->read || n->in[j].owner == t->values.owner)
+        if (s->like == NULL || n->in[j].owner == t->values.owner)
             continue;
         const tl_value *v = tl_input(n, j);
         if (v == NULL)
@@ -258,7 +259,7 @@ static tl_status check_unchanged(tl_walk *w, const tl_use *u)
                                 "tl_accumulate: input %d of %s was removed from the model "
                                 "meanwhile",
                                 j, n->op->name);
-        if (v->st != NULL && tl_storage_changed(v->st, n->versions[j], &v->a, &by))
+        if (s->read && v->st != NULL && tl_storage_changed(v->st, n->versions[j], &v->a, &by))
             return tl_tape_fail(w->at, TL_EINPLACE,
                                 "tl_accumulate: input %d of %s%s was changed meanwhile by %s", j,
                                 n->op->name, tl_shown_text(name, t, n->in[j]),

@@ -19,7 +19,8 @@ static bool may_be_told(const tl_tape *t, const tl_value *v, int axis)
 {
     const tl_node *n = v->node < 0 ? NULL : &t->node[v->node];
     if (n != NULL && n->op->traits & TL_REPEATS && axis >= 0 && axis < v->a.ndim)
-        return n->value[0]->batch == TL_FREE && (v->a.stride[axis] == 0 || v->a.dim[axis] == 1);
+        return tl_input(n, 0) != NULL && tl_input(n, 0)->batch == TL_FREE &&
+               (v->a.stride[axis] == 0 || v->a.dim[axis] == 1);
     for (; v != NULL && v->node >= 0 && t->node[v->node].n_in > 0; v = tl_input(n, 0)) {
         n = &t->node[v->node];
         if (n->op->traits & TL_RANDOM && n->op->traits & TL_NONDIFF)
